@@ -94,6 +94,12 @@ def group_folder(data: Path, group: int) -> Path:
     return data if group == FIRST_GROUP else data / f"g{group:02}"
 
 
+def group_at(place: str) -> int:
+    """Returns the group of brokers whose folder, or place for objects, has that path or URL."""
+    name = place.rstrip("/").rpartition("/")[2]
+    return int(name[1:]) if _GROUP_FOLDER.fullmatch(name) else FIRST_GROUP
+
+
 class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One node in cluster.json. `pid` is None while no process that `raftmq` started runs."""
 

@@ -23,6 +23,7 @@ from raftmq_wire.message_format import (
     SYS_FLAG_STORE_IPV6,
     MessageFormatError,
 )
+from raftmq_wire.queue_numbers import number_of
 
 _HEAD = np.dtype(
     [
@@ -69,6 +70,15 @@ class Frames(NamedTuple):
         (`raftmq_wire.queue_numbers`)."""
         head = self.head.copy()
         head["queue_id"] = number
+        return self._replace(head=head)
+
+    def of_group(self, group: int) -> Frames:
+        """Returns messages that a group has stored, with the numbers that their queues have in the cluster."""
+        first = number_of(group, 0)
+        if not first:
+            return self
+        head = self.head.copy()
+        head["queue_id"] += first
         return self._replace(head=head)
 
     def take(self, rows: Any) -> Frames:

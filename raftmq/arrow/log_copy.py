@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable
+from raftmq_wire.queue_numbers import FIRST_GROUP, number_of
 
 PART_BYTES = 64 << 20
 """Bytes of the log that a part covers at most, approximately, unless more parts are requested."""
@@ -51,8 +52,8 @@ class Segment(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Offsets [start, end) of one queue that all lie in one segment. `first_offset`: the queue's first offset in that
-    segment."""
+    """Offsets [start, end) of one queue that all lie in one segment. `queue_id`: its number in its group of brokers, as
+    messages are stored with it. `first_offset`: the queue's first offset in that segment."""
 
     topic: str
     topic_id: int
@@ -60,6 +61,12 @@ class Span(NamedTuple):
     start: int
     end: int
     first_offset: int
+    group: int = FIRST_GROUP
+
+    @property
+    def number(self) -> int:
+        """The number of the queue in the cluster."""
+        return number_of(self.group, self.queue_id)
 
 
 class CopyPart(NamedTuple):

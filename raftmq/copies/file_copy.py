@@ -28,6 +28,7 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq_wire.errors import LocalError
+from raftmq_wire.queue_numbers import number_of, queue_in_group
 from raftmq_wire.topic_identity import TopicIdentity
 from statemachine import queue_reads
 from statemachine.checkpoint_reader import CheckpointReader
@@ -92,7 +93,7 @@ class FileCopy:
         if first < end and (base := self._files.places[0].base):
             in_files = self._first_at(topic_id, queue_id, base)
             first = end if in_files is None else max(first, in_files)
-        return QueueInfo(queue_id, first, end)
+        return QueueInfo(number_of(self._files.group, queue_id), first, end)
 
     def _first_at(self, topic_id: int, queue_id: int, position: int) -> int | None:
         """Returns the offset of the queue's first message at or above the position; None if there is none."""
@@ -100,7 +101,7 @@ class FileCopy:
         return first if next(pieces, b"") else None
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        topic_id = self._topic(topic).id
+        topic_id, queue_id = self._topic(topic).id, queue_in_group(queue_id)
         with _told(self._files.state):
             kept = self._queue(topic_id, queue_id)
             return queue_reads.offset_by_time(
@@ -118,15 +119,15 @@ class FileCopy:
         ]
 
     def _spans(self, planned: QueueRange) -> Iterator[tuple[Place, Span]]:
-        topic_id = self._topic(planned.topic).id
+        topic_id, queue_id = self._topic(planned.topic).id, queue_in_group(planned.queue_id)
         first = planned.start
         for place in self._files.places:
             if first >= planned.end:
                 return
-            after = self._first_at(topic_id, planned.queue_id, place.end)
+            after = self._first_at(topic_id, queue_id, place.end)
             end = planned.end if after is None else min(after, planned.end)
             if first < end:
-                yield place, Span(planned.topic, topic_id, planned.queue_id, first, end, first)
+                yield place, Span(planned.topic, topic_id, queue_id, first, end, first, self._files.group)
                 first = end
 
     def log(self) -> list[Segment]:

@@ -21,6 +21,7 @@ from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.copies.entry_finder import EntryFinder
 from raftmq_wire.message_format import MessageFormatError
+from raftmq_wire.queue_numbers import queue_text
 from statemachine.payload import ITEM
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class _Wanted:
             if len(packed) != count * ITEM.size:
                 raise CopyError(
                     f"{copy.name}: offset {span.start + len(packed) // ITEM.size} of {span.topic} queue "
-                    f"{span.queue_id} is not in the index of the log from position {part.segment.base} on",
+                    f"{queue_text(span.number)} is not in the index of the log from position {part.segment.base} on",
                     "it was there when the read was planned",
                     "read again; if it stays so, use another copy",
                 )
@@ -148,13 +149,13 @@ def _frames(part: CopyPart, wanted: _Wanted, rows: Any, read: _Read) -> Frames:
     if not fits.all():
         row = rows[int(np.argmin(fits))]
         raise _damaged(part, wanted, row, read.place, "another message is there than its queue says")
-    return frames
+    return frames.of_group(part.spans[0].group)
 
 
 def _damaged(part: CopyPart, wanted: _Wanted, row: int, place: Place, why: str) -> CopyError:
     span, position = part.spans[wanted.spans[row]], int(wanted.starts[row])
     return CopyError(
         f"{place.name} is damaged at position {position} of the log",
-        f"{why}: {span.topic} queue {span.queue_id} offset {wanted.offsets[row]}",
+        f"{why}: {span.topic} queue {queue_text(span.number)} offset {wanted.offsets[row]}",
         "rows would be missing, so the read fails; use another copy",
     )

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from cluster.broker.name_rules import SYSTEM_TOPICS
+from cluster.config.local_layout import group_at
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, TierManifest, all_segments, decode, decode_head
 from cluster.tier.manifest_format import Segment as Listed
 from cluster.tier.object_names import HEAD
@@ -26,7 +27,6 @@ from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import Data, ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
 from cluster.tier.store.store_by_url import open_store
-from raftlog.types import FIRST_GROUP
 from raftmq.arrow.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
@@ -34,6 +34,7 @@ from raftmq.client.errors import NotFound
 from raftmq.copies.shared_objects import SharedObjects, clusters_of
 from raftmq_wire.errors import LocalError
 from raftmq_wire.message_format import MessageFormatError, decode_message
+from raftmq_wire.queue_numbers import number_of, queue_in_group
 from raftmq_wire.topic_identity import TopicIdentity
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
@@ -80,6 +81,7 @@ class TierCopy:
         CopyError."""
         self.name = url
         self._cluster = cluster
+        self._group = group_at(url)
         self._indexes: dict[str, IndexFile] = {}
         self._found: _Listing | None = None
         with self._told():
@@ -98,11 +100,13 @@ class TierCopy:
         those below."""
         topic_id = self._topic_id(name)
         known = {queue: _kept(runs) for (topic, queue), runs in self._listing().runs.items() if topic == topic_id}
-        queues = [QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)]
-        return _Described(queues, TopicIdentity(self._listing().cluster, FIRST_GROUP, topic_id))
+        queues = [
+            QueueInfo(number_of(self._group, queue), *known.get(queue, (0, 0))) for queue in range(max(known) + 1)
+        ]
+        return _Described(queues, TopicIdentity(self._listing().cluster, self._group, topic_id))
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        runs = self._listing().runs.get((self._topic_id(topic), queue_id), [])
+        runs = self._listing().runs.get((self._topic_id(topic), queue_in_group(queue_id)), [])
         first, end = _kept(runs)
         for segment, run in runs:
             if run.first_offset >= first:
@@ -114,11 +118,11 @@ class TierCopy:
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
         spans: dict[Segment, list[Span]] = {}
         for planned in ranges:
-            topic_id = self._topic_id(planned.topic)
-            for segment, run in self._listing().runs.get((topic_id, planned.queue_id), []):
+            topic_id, queue_id = self._topic_id(planned.topic), queue_in_group(planned.queue_id)
+            for segment, run in self._listing().runs.get((topic_id, queue_id), []):
                 start, end = max(planned.start, run.first_offset), min(planned.end, run.first_offset + run.count)
                 if start < end:
-                    span = Span(planned.topic, topic_id, planned.queue_id, start, end, run.first_offset)
+                    span = Span(planned.topic, topic_id, queue_id, start, end, run.first_offset, self._group)
                     spans.setdefault(segment, []).append(span)
         return [CopyPart(segment, tuple(spans[segment])) for segment in sorted(spans)]
 
