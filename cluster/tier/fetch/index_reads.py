@@ -34,6 +34,20 @@ FIRST_READ = 4096
 """Bytes of a message that are fetched before its size is known."""
 
 
+async def _answer(look: Awaitable[T], what: str, done: Callable[[T | Exception], None]) -> None:
+    """Calls `done` with what was found, or with the reason for which it is not known."""
+    found: T | Exception
+    try:
+        found = await look
+    except StoreError as error:
+        logger.warning("tier: %s: %s", what, error)
+        found = bare(error)
+    except Exception as error:
+        logger.exception("tier: %s failed", what)
+        found = bare(error)
+    done(found)
+
+
 class EvictedKeyReads:
     """Implements `cluster.broker.evicted.evicted_key_search.EvictedKeys`. Event loop only."""
 
@@ -53,16 +67,7 @@ class EvictedKeyReads:
         self._start(self._at(position), f"a query for the position {position}", done)
 
     def _start(self, look: Coroutine[None, None, T], what: str, done: Callable[[T | Exception], None]) -> None:
-        async def answer() -> None:
-            found: T | Exception
-            try:
-                found = await look
-            except StoreError as error:
-                logger.warning("tier: %s: %s", what, error)
-                found = bare(error)
-            done(found)
-
-        task = self._loop.create_task(answer())
+        task = self._loop.create_task(_answer(look, what, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -173,15 +178,6 @@ class EvictedBoundReads:
         return store_ms
 
     def _start(self, look: Callable[[], Awaitable[int | None]], done: TimeAnswer) -> None:
-        async def answer() -> None:
-            found: int | Exception | None
-            try:
-                found = await self._queues.beside_trims(look)
-            except StoreError as error:
-                logger.warning("tier: a search by time: %s", error)
-                found = bare(error)
-            done(found)
-
-        task = self._loop.create_task(answer())
+        task = self._loop.create_task(_answer(self._queues.beside_trims(look), "a search by time", done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
