@@ -82,7 +82,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def _end_java(gateway: Any) -> None:
-    """The JVM ends when its standard input does, which otherwise is a while after this process."""
+    """The JVM ends when its standard input does, which otherwise is a while after this process. Whoever makes a session
+    afterwards in this process gets another one: PySpark would go on with the one that is gone."""
+    from pyspark import SparkContext
+
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(at_most(20))
+    SparkContext._gateway = SparkContext._jvm = None
