@@ -89,4 +89,4 @@ def _end_java(gateway: Any) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(at_most(20))
-    SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._gateway = None
