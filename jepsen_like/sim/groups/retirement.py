@@ -34,8 +34,8 @@ DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
 """Virtual seconds within which the group drains, has retired on all nodes, and a node of it ends that starts again."""
 CLOSE_P, CANCEL_P, KILL_P, REST_P = 0.3, 0.03, 0.05, 0.3
 """Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, of the kill of the
-leader, which happens once, and of a rest of the client until the next look: a log to which all send is hardly ever
-closed."""
+leader, which happens once, and of a rest of the client until the next look, or until the log is being closed: one to
+which all send is hardly ever closed."""
 QUOTA_P, RATES = 0.5, (3, 30)
 """Probability of a quota on what the client sends, and its messages a second."""
 BEHIND = (0, 1, 2, 4, 9)
@@ -95,7 +95,6 @@ class Retirement(LeavingPhase):
         """Goes on; returns True once all nodes know that the group has retired."""
         now, rng, leader = self._loop.now, self._rng, self._leader()
         self.sender.stopped = self.sender.stopped or now >= self._ends_s
-        self.sender.rests = rng.random() < REST_P
         for node in self._group.states.running():
             if _state_in(node.state) is GroupState.RETIRED and not node.state.closed_log.is_closed:
                 self._report(self.CHECKER, f"node {node.config.node.id} has retired, and its log is not closed")
@@ -104,8 +103,10 @@ class Retirement(LeavingPhase):
                 self._tell_first([DrainBrokerGroup(NUMBER, draining=rng.random() < 0.5)])
             elif _state_in(leader.state) is GroupState.ACTIVE:
                 self._tell_first([DrainBrokerGroup(NUMBER, draining=True)])
-            if rng.random() < CLOSE_P:
+            closes = rng.random() < CLOSE_P
+            if closes:
                 self._close(leader)
+            self.sender.rests = rng.random() < REST_P and not closes
         if not self._has_killed and rng.random() < KILL_P:
             self._kill()
         first = self._tell_first([])
