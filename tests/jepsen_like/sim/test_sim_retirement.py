@@ -5,7 +5,7 @@ from __future__ import annotations
 from jepsen_like.sim.options import RETIRES_FROM, draw
 from jepsen_like.sim.scripted import Stage
 
-SCRIPT = "nodes 3 second=1 groups=1 retires=1\nlead 1\nretire\n"
+SCRIPT = "nodes 3 seed=2 second=1 groups=1 retires=1\nlead 1\nretire\n"
 
 
 def test_half_of_the_seeds_with_nodes_of_a_second_group_have_it_retire() -> None:
