@@ -65,6 +65,7 @@ def group(number: int, name: str) -> bytes:
 
 
 def heartbeat(number: int, *names: str) -> bytes:
+    """`number`: none that a node gives to its own requests, which come to members of a group that changes."""
     rows = [{"groupName": name, "subscriptionDataSet": [{"topic": "T", "subString": "*"}]} for name in names]
     body = json.dumps({"clientID": "c", "consumerDataSet": rows, "producerDataSet": []}).encode()
     return encode_frame(RequestCode.HEART_BEAT, number, 0, ext={}, body=body)
@@ -103,12 +104,12 @@ def test_topics_that_a_send_makes(sim: SimCluster) -> None:
 def test_groups_that_a_heartbeat_makes(sim: SimCluster) -> None:
     path = sim.leader().connect()
     before = made(sim)
-    code, remark = answer(sim, path, heartbeat(101, "g", "h", "i"))
+    code, remark = answer(sim, path, heartbeat(1_000_001, "g", "h", "i"))
     assert (code, remark[:29]) == (OVER, "group i was not made: address")
     assert made(sim) - before == {"group g", "group h", "%RETRY%g", "%RETRY%h"}, "its topic comes with a group"
-    assert answer(sim, path, heartbeat(102, "g", "h"))[0] == 0
+    assert answer(sim, path, heartbeat(1_000_002, "g", "h"))[0] == 0
     sim.loop.run_for(31)
-    assert answer(sim, path, heartbeat(103, "g", "h", "i"))[0] == 0, "the next heartbeat makes it"
+    assert answer(sim, path, heartbeat(1_000_003, "g", "h", "i"))[0] == 0, "the next heartbeat makes it"
     assert "group i" in made(sim)
 
 
