@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pyspark_raftmq.job_running import explained, job_session, session_options
 from pyspark_raftmq.source_login import source_options
-from raftmq.commands.data.table_steps import options_of, passing, require_tables, table_options, tell_round, tend, wait
-from raftmq.commands.name_completion import with_near_miss
+from raftmq.commands.data.table_steps import Wanted, passing, require_tables, table_options, tend, wait
 from raftmq.commands.shared_options import counted, json_option, servers_option
 from raftmq.commands.stop import Stop
 
@@ -24,24 +22,7 @@ if TYPE_CHECKING:
 @session_options
 @servers_option
 @json_option
-def table_command(
-    topics: tuple[str, ...],
-    to: Path,
-    every: float,
-    once: bool,
-    columns: str | None,
-    schema: str | None,
-    kafka_columns: bool,
-    group: str | None,
-    accept_loss: bool,
-    on_undecodable: str,
-    compact_at: int,
-    keep: float,
-    master: str | None,
-    memory: str,
-    servers: str | None,
-    as_json: bool,
-) -> None:
+def table_command(wanted: Wanted, master: str | None, memory: str, servers: str | None, as_json: bool) -> None:
     """Add what is new in TOPICS to a Delta table with a streaming query, each message exactly once, until Ctrl-C.
 
     The table is that of raftmq table run: it knows how far each queue is, and each of the two goes on where the other
@@ -51,55 +32,42 @@ def table_command(
     require_tables()
     from pyspark_raftmq.jobs.table import QueryFailed, TableQuery
     from raftmq.tables.errors import LostRace
-    from raftmq.tables.group_offsets import commit_offsets
     from raftmq.tables.kept_table import KeptTable
-    from raftmq.tables.upkeep import Upkeep
 
-    options = options_of(
-        columns,
-        schema,
-        kafka=kafka_columns,
-        accept_loss=accept_loss,
-        on_undecodable=on_undecodable,
-        command="raftmq spark table …",
-    )
-    table = KeptTable(to.absolute(), options)
-    given = {"topic": ",".join(topics), "columns": ",".join(table.rows.read), "onUndecodable": on_undecodable}
+    to = wanted.to
+    table = KeptTable(to.absolute(), wanted.options("raftmq spark table …"))
+    given = {
+        "topic": ",".join(wanted.topics),
+        "columns": ",".join(table.rows.read),
+        "onUndecodable": wanted.on_undecodable,
+    }
     total = 0
 
     def on_round(done: Round) -> None:
         nonlocal total
         total += done.messages
-        tell_round(to, done, as_json=as_json)
-        if group is not None:
-            commit_offsets(mq.admin, group, done.reached)
+        wanted.committed(mq, done, as_json=as_json)
 
     with explained(), Stop() as stop, source_options(given, servers).connect() as mq:
-        for topic in topics:
-            with with_near_miss(topic, mq.admin.topics):
-                mq.admin.describe_topic(topic)
-        with (
-            table as kept,
-            job_session(master, memory, quiet=True) as spark,
-            Upkeep(to, compact_at, int(keep / 3600)) as upkeep,
-        ):
+        wanted.check_topics(mq)
+        with table as kept, job_session(master, memory, quiet=True) as spark, wanted.upkeep() as upkeep:
             while not stop.asked:
                 began = time.monotonic()
                 with (
-                    passing(to, again=not once, more=(QueryFailed,)),
+                    passing(to, again=not wanted.once, more=(QueryFailed,)),
                     TableQuery(spark, mq, given, kept, on_round) as query,
                 ):
                     try:
-                        query.start(None if once else every)
+                        query.start(None if wanted.once else wanted.every)
                         while not stop.asked and not query.ended:
                             tend(upkeep, to, as_json=as_json)
-                            wait(stop, time.monotonic() + every, lambda: query.ended)
+                            wait(stop, time.monotonic() + wanted.every, lambda: query.ended)
                         query.check()
                     except LostRace as error:
                         click.echo(f"another writer was faster, and the query begins again: {error}", err=True)
                     else:
-                        if once:
+                        if wanted.once:
                             break
-                wait(stop, began + every)
+                wait(stop, began + wanted.every)
     if not as_json:
         click.echo(f"stopped after {counted(total)}", err=True)

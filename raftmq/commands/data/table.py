@@ -10,16 +10,14 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.data.table_steps import (
     FOLDER,
-    options_of,
+    Wanted,
     passing,
     require_tables,
     table_options,
-    tell_round,
     tell_upkept,
     tend,
     wait,
 )
-from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.point_in_time import time_text
 from raftmq.commands.shared_options import (
     connect,
@@ -44,22 +42,7 @@ def table() -> None:
 @table_options
 @servers_option
 @json_option
-def run(
-    topics: tuple[str, ...],
-    to: Path,
-    every: float,
-    once: bool,
-    columns: str | None,
-    schema: str | None,
-    kafka_columns: bool,
-    group: str | None,
-    accept_loss: bool,
-    on_undecodable: str,
-    compact_at: int,
-    keep: float,
-    servers: str | None,
-    as_json: bool,
-) -> None:
+def run(wanted: Wanted, servers: str | None, as_json: bool) -> None:
     """Add what is new in TOPICS to a Delta table, by day, each message exactly once, until Ctrl-C.
 
     The table knows how far each queue is: a run that was killed goes on where the last commit ended. One run keeps a
@@ -69,42 +52,26 @@ def run(
     Needs the extra table: pip install 'raftmq[table]'.
     """
     require_tables()
-    from raftmq.tables.group_offsets import commit_offsets
     from raftmq.tables.table_run import TableRun
-    from raftmq.tables.upkeep import Upkeep
 
-    options = options_of(
-        columns,
-        schema,
-        kafka=kafka_columns,
-        accept_loss=accept_loss,
-        on_undecodable=on_undecodable,
-        command="raftmq table run …",
-    )
+    options, to = wanted.options("raftmq table run …"), wanted.to
     total = bad = 0
     with Stop() as stop, connect(servers) as mq:
-        for topic in topics:
-            with with_near_miss(topic, mq.admin.topics):
-                mq.admin.describe_topic(topic)
-        with (
-            TableRun(mq, topics, to.absolute(), options) as running,
-            Upkeep(to, compact_at, int(keep / 3600)) as upkeep,
-        ):
+        wanted.check_topics(mq)
+        with TableRun(mq, wanted.topics, to.absolute(), options) as running, wanted.upkeep() as upkeep:
             while not stop.asked:
                 began = time.monotonic()
-                with passing(to, again=not once):
+                with passing(to, again=not wanted.once):
                     done = running.round()
                     if done.version is not None:
                         total, bad = total + done.messages, bad + done.undecoded
-                        tell_round(to, done, as_json=as_json)
-                        if group is not None:
-                            commit_offsets(mq.admin, group, done.reached)
-                    if once and not done.left:
+                        wanted.committed(mq, done, as_json=as_json)
+                    if wanted.once and not done.left:
                         break
                     if done.left:
                         continue
                 tend(upkeep, to, as_json=as_json)
-                wait(stop, began + every)
+                wait(stop, began + wanted.every)
     if not as_json:
         click.echo(f"stopped after {counted(total)}", err=True)
     if bad:

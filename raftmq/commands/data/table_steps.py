@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.shared_options import counted, plain, show
 from raftmq.commands.stop import Stop
 from raftmq.commands.value_types import DurationType, NameType
@@ -18,6 +20,7 @@ from raftmq.local_path import LocalPath
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
+    from raftmq.client.sync import Client
     from raftmq.tables.kept_table import Round, TableOptions
     from raftmq.tables.upkeep import Upkeep, Upkept
 
@@ -72,25 +75,67 @@ _OPTIONS = (
 )
 
 
-def options_of(
-    columns: str | None, schema: str | None, *, kafka: bool, accept_loss: bool, on_undecodable: str, command: str
-) -> TableOptions:
-    """Returns the choices of a command that keeps a table. Raises LocalError, whose advice begins with `command`."""
-    from raftmq.tables.json_fields import read_schema
-    from raftmq.tables.kept_table import TableOptions
-    from raftmq.tables.needed import table_columns
-    from raftmq.tables.table_rows import MoreColumns
+class Wanted(NamedTuple):
+    """The arguments and options of a command that keeps a table. Times are in seconds."""
 
-    given = {} if schema is None or schema == SAMPLED else read_schema(Path(schema))
-    more = MoreColumns(kafka, schema is not None, given, grows=schema == SAMPLED)
-    return TableOptions(table_columns(columns, command), accept_loss, on_undecodable, more=more)
+    topics: tuple[str, ...]
+    to: Path
+    every: float
+    once: bool
+    columns: str | None
+    schema: str | None
+    kafka_columns: bool
+    group: str | None
+    accept_loss: bool
+    on_undecodable: str
+    compact_at: int
+    keep: float
+
+    def options(self, command: str) -> TableOptions:
+        """Returns the choices for the table. Raises LocalError, whose advice begins with `command`."""
+        from raftmq.tables.json_fields import read_schema
+        from raftmq.tables.kept_table import TableOptions
+        from raftmq.tables.needed import table_columns
+        from raftmq.tables.table_rows import MoreColumns
+
+        schema = self.schema
+        given = {} if schema is None or schema == SAMPLED else read_schema(Path(schema))
+        more = MoreColumns(self.kafka_columns, schema is not None, given, grows=schema == SAMPLED)
+        return TableOptions(table_columns(self.columns, command), self.accept_loss, self.on_undecodable, more=more)
+
+    def check_topics(self, mq: Client) -> None:
+        """Raises RaftMQError for a topic that there is not; it names the nearest one."""
+        for topic in self.topics:
+            with with_near_miss(topic, mq.admin.topics):
+                mq.admin.describe_topic(topic)
+
+    def upkeep(self) -> Upkeep:
+        """Returns what merges and deletes files beside the rounds."""
+        from raftmq.tables.upkeep import Upkeep
+
+        return Upkeep(self.to, self.compact_at, int(self.keep / 3600))
+
+    def committed(self, mq: Client, done: Round, *, as_json: bool) -> None:
+        """Prints what a round has committed, and commits its offsets for the consumer group that is named."""
+        from raftmq.tables.group_offsets import commit_offsets
+
+        tell_round(self.to, done, as_json=as_json)
+        if self.group is not None:
+            commit_offsets(mq.admin, self.group, done.reached)
 
 
-def table_options(command: Any) -> Any:
-    """Adds the arguments and options of a command that keeps a table."""
+def table_options(command: Callable[..., Any]) -> Any:
+    """Adds the arguments and options of a command that keeps a table, which gets them as one Wanted."""
+
+    @functools.wraps(command)
+    def called(**given: Any) -> Any:
+        wanted = Wanted(**{name: given.pop(name) for name in Wanted._fields})
+        return command(wanted, **given)
+
+    added: Any = called
     for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+        added = option(added)
+    return added
 
 
 @contextlib.contextmanager
