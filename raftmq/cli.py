@@ -358,16 +358,17 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
         match = names.get(nearest(word.lstrip("-"), names) or "")
     is_option = word.startswith("-")
     what = f"{path} has no {'option' if is_option else 'command'} {word}"
-    other = next((advice for name, advice in _PORTS.items() if name in known and word in _PORTS), None)
+    port = next((f"{path} {advice}" for name, advice in _PORTS.items() if name in known and word in _PORTS), "")
+    elsewhere = _ELSEWHERE.get(f"{path} {word}", port)
+    at = next((at for at, each in enumerate(arguments) if each.partition("=")[0] == word), None)
     if _NEGATIVE.match(word):
         fix = f"the same command with -- before {word}    (a value that begins with - looks like an option)"
-    elif (fix := _ELSEWHERE.get(f"{path} {word}", "")) or other:
-        fix = fix or f"{path} {other}"
+    elif elsewhere:
+        fix = elsewhere
+    elif match is not None and at is not None:
+        fix = shlex.join(["raftmq", *arguments[:at], match + arguments[at][len(word) :], *arguments[at + 1 :]])
     else:
-        at = next((at for at, each in enumerate(arguments) if each.partition("=")[0] == word), None)
         fix = f"{path} {match or '--help'}"
-        if match is not None and at is not None:
-            fix = shlex.join(["raftmq", *arguments[:at], match + arguments[at][len(word) :], *arguments[at + 1 :]])
     return LocalError(what, f"it has {', '.join(known)}", fix, ExitCode.USAGE)
 
 

@@ -250,7 +250,7 @@ class Proposals:
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
         if send.ack:
-            self._note_level(send)
+            self._note_level(send.ack)
         if send.slot.dedup == "strict" and send.effect is None:
             self._strict.add(send)
         if self._paced.active and send.done is None:
@@ -263,10 +263,9 @@ class Proposals:
         self._sends.add([send], send.size)
         self._wake()
 
-    def _note_level(self, send: Send) -> None:
-        if send.ack:
-            self._acks |= send.ack
-            self._acks_ms = self._clock.monotonic_ms()
+    def _note_level(self, ack: int) -> None:
+        self._acks |= ack
+        self._acks_ms = self._clock.monotonic_ms()
 
     def submit_plain(self, path: ReplyTo, sends: list[Send]) -> None:
         """Takes and queues plain sends of one user, which the kernel found in one read of a connection; there was room
@@ -399,7 +398,8 @@ class Proposals:
         # It may have asked for another queue: it is told where the message is.
         send.slot, send.queue_id = old.slot, old.queue_id
         entry.sends[at] = send
-        self._note_level(send)
+        if send.ack:
+            self._note_level(send.ack)
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False
             entry.arrived_ms = send.received_ms
@@ -412,7 +412,8 @@ class Proposals:
             self._twins.add(send)
             return
         self._give_way(old)
-        self._note_level(send)
+        if send.ack:
+            self._note_level(send.ack)
         if not self._paced.replace(old, send):
             self._sends.replace(old, send)
         old.hold.decided()

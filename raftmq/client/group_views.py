@@ -122,6 +122,10 @@ class GroupViews(Generic[_V]):
             view = self._views[group] = self.first.of_group(group)
         return view
 
+    def living(self, groups: Iterable[int]) -> list[_V]:
+        """Returns the views of those of the groups that this client knows and that have not retired."""
+        return [view for group in groups if (view := self.known(group)) is not None]
+
     def of(self, group: int) -> _V:
         """Returns the view of a group. Raises Refused if this client knows no such group, or it has retired: numbers of
         queues and positions mean something else in another group, so none is asked in its place."""

@@ -15,7 +15,7 @@ group, and aborted only if the decider is neither open nor in a decision that wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated, ClassVar, NamedTuple, Self
 
@@ -309,6 +309,10 @@ class PreparedWrites(Family):
                     if decider in rows:
                         rows.remove(decider)
 
+    def undecided(self, name: str) -> PreparedWrite | None:
+        """Returns the prepared write of the name that is not decided; None if there is none. Goes over all of them."""
+        return _undecided(self.prepared.values(), name)
+
     # -- inside
 
     def _current(self, stage: Stage, decider: int) -> PreparedWrite | None:
@@ -321,10 +325,8 @@ class PreparedWrites(Family):
         if not self._writes.is_prepared(name):
             return None
         now: Mapping[int, PreparedWrite | Decision | None] = {**self.prepared, **self.changed}
-        for each in now.values():
-            if isinstance(each, PreparedWrite) and each.name == name and each.state is PreparedState.UNDECIDED:
-                return each.decider
-        return None
+        found = _undecided(now.values(), name)
+        return None if found is None else found.decider
 
     def _decided(self, stage: Stage, decider: int) -> Decision | None:
         key = keys.decision_key(decider)
@@ -352,6 +354,11 @@ class PreparedReads(Reads):
 
     prepared_writes = family_of(PreparedWrites)
     """Writes that this group has prepared, and decisions that others have to follow."""
+
+
+def _undecided(rows: Iterable[PreparedWrite | Decision | None], name: str) -> PreparedWrite | None:
+    of_name = (each for each in rows if isinstance(each, PreparedWrite) and each.name == name)
+    return next((each for each in of_name if each.state is PreparedState.UNDECIDED), None)
 
 
 def _prepared(key: bytes, row: bytes) -> PreparedWrite:

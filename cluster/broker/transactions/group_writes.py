@@ -22,7 +22,6 @@ from statemachine.delivery.prepared_writes import (
     CommitGroups,
     DecideWrite,
     EndPrepared,
-    PreparedState,
     PrepareWrite,
 )
 from statemachine.delivery.staged_writes import COMMITTED, FULL, PREPARED
@@ -75,10 +74,9 @@ class GroupWriteRequests:
     def _is_over(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
         """Answers about a part whose decider decides nothing (any more): as committed if it is, also by what another
         driver has prepared here. Ends nothing that is not decided."""
-        writes = self._services.state.prepared_writes.prepared
-        charge(ITEM_UNITS * (1 + len(writes) // 16))
-        undecided = (each for each in writes.values() if each.state is PreparedState.UNDECIDED)
-        other = next((each for each in undecided if each.name == part.name), None)
+        writes = self._services.state.prepared_writes
+        charge(ITEM_UNITS * (1 + len(writes.prepared) // 16))
+        other = writes.undecided(part.name)
 
         def told() -> None:
             newest = self._services.state.writes.committed(part.name)

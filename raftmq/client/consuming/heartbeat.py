@@ -87,8 +87,7 @@ class Heartbeats:
     async def leave(self, *, consumer_group: str = "", producer_group: str = "") -> None:
         """Unregisters the client at every node that can be reached, then closes its connections."""
         ext = {"clientID": self.client_id, "consumerGroup": consumer_group, "producerGroup": producer_group}
-        known = [self._view.groups.known(group) for group in self._links]
-        views = [view for view in known if view is not None]
+        views = self._view.groups.living(self._links)
         await asyncio.gather(*(self._unregister(view, node, ext) for view in views for node in view.brokers))
         self.close()
 

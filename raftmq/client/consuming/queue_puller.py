@@ -216,8 +216,7 @@ class QueuePuller:
     async def check_leader(self, timeout_s: float) -> None:
         """Checks that the leaders of the groups of brokers answer, and drops the connection to one that does not: a
         parked pull hides that the leader stopped or was deposed."""
-        views = [self._view.groups.known(group) for group in self._pulled]
-        await asyncio.gather(*(self._check(view, timeout_s) for view in views if view is not None))
+        await asyncio.gather(*(self._check(view, timeout_s) for view in self._view.groups.living(self._pulled)))
 
     async def _check(self, view: ClusterView, timeout_s: float) -> None:
         leader, links = view.leader, self._links(view.group)
