@@ -136,7 +136,7 @@ release: $(STAMPS)/release  ## sdists and wheels of both distributions in dist/,
 
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
-	@$(COMPILE) --extra dev --extra spark --extra jre --extra tier -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --extra dev --extra spark --extra jre --extra tier --extra iceberg -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
 	@$(COMPILE) --extra tier -c requirements/base.lock --output-file requirements/image.lock pyproject.toml
 	@$(COMPILE) --extra spark --extra jre --extra tier -c requirements/base.lock -c requirements/dev.lock --output-file requirements/spark.lock pyproject.toml
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/compat.lock requirements/compat.in

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 ERROR = "_error"
 """The column that says why a row's body does not fit; null if it does."""
 ROW_GROUP_ROWS = 1 << 17
@@ -67,7 +67,7 @@ def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     import numpy as np
 
     for batch in batches:
-        days = batch.column("store_ms").to_numpy() // _DAY_MS
+        days = batch.column("store_ms").to_numpy() // DAY_MS
         bounds = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), batch.num_rows]
         for at, end in itertools.pairwise(bounds):
             day = datetime.date(1970, 1, 1) + datetime.timedelta(days=int(days[at]))

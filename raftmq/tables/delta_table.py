@@ -21,7 +21,7 @@ from typing import Any
 from raftmq.tables.day_files import ERROR, DayFile
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.json_fields import JsonField, new_fields
-from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, table_schema
+from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, table_schema
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
 _FIELD = "raftmq.field"
@@ -77,6 +77,10 @@ class DeltaTarget:
         """The version of the table."""
         found: int = self._table.version()
         return found
+
+    def shape(self, rows: TableRows) -> TableRows:
+        """Returns what makes the rows of this table. The days are in the names of folders, not in the files."""
+        return rows._replace(fields=self.fields)
 
     def add_fields(self, fields: Sequence[JsonField]) -> None:
         """Adds columns, in a commit of its own, and reads the table again. Raises deltalake's errors."""

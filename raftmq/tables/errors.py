@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from raftmq.tables.day_files import DayFile
 from raftmq_wire.errors import LocalError
@@ -19,3 +20,12 @@ class LostRace(Exception):
     def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
         super().__init__(why)
         self.kept = kept
+
+
+class CatalogError(LocalError):
+    """The catalog of a table did not answer as it should. The table is as it was, or, if `undecided`, a commit may have
+    happened: the next round reads the table, which says it."""
+
+    def __init__(self, *told: Any, undecided: bool = False) -> None:
+        super().__init__(*told)
+        self.undecided = undecided

@@ -1,4 +1,4 @@
-"""A Delta table that one process keeps up to date: it is the only one that adds to it, and it removes what a killed one
+"""A table that one process keeps up to date: it is the only one that adds to it, and it removes what a killed one
 has left.
 
 Files have hidden names until the moment before their commit. What a killed process leaves under visible names is
@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from raftmq.arrow.ranges import QueueRange
 from raftmq.arrow.undecodable import RAW
@@ -22,8 +22,9 @@ from raftmq.client.sync_admin import Admin
 from raftmq.tables.day_files import DayFile, sync_folder
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
-from raftmq.tables.json_fields import new_fields
-from raftmq.tables.missing import Kept, Queue, check_continues, kept_of, reached_by
+from raftmq.tables.iceberg_place import IcebergPlace
+from raftmq.tables.json_fields import JsonField, new_fields
+from raftmq.tables.missing import Kept, Queue, Target, check_continues, kept_of, reached_by
 from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, Written
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position
@@ -46,6 +47,8 @@ class TableOptions(NamedTuple):
     on_undecodable: str = RAW
     round_messages: int = ROUND_MESSAGES
     more: MoreColumns = NO_MORE
+    iceberg: IcebergPlace | None = None
+    """The place in a catalog, if it is an Iceberg table."""
 
 
 class Round(NamedTuple):
@@ -59,6 +62,27 @@ class Round(NamedTuple):
     left: int = 0
     undecoded: int = 0
     reached: Mapping[Queue, Position] = {}
+
+
+class KeptTarget(Target, Protocol):
+    """A snapshot of a table of some format, which is read once and committed to once."""
+
+    @property
+    def fields(self) -> tuple[JsonField, ...]:
+        """The fields of JSON bodies that have a column."""
+
+    @property
+    def version(self) -> int:
+        """The version of the table, which each commit raises by one."""
+
+    def shape(self, rows: TableRows) -> TableRows:
+        """Returns what makes the rows of this table, of what makes those of one without fields."""
+
+    def add_fields(self, fields: Sequence[JsonField]) -> None:
+        """Adds columns, in a commit of its own, and reads the table again."""
+
+    def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> int:
+        """Adds the files and records the positions `reached`; returns the table's version. Raises LostRace."""
 
 
 class KeptTable:
@@ -90,7 +114,7 @@ class KeptTable:
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
-    def open(self) -> DeltaTarget:
+    def open(self) -> KeptTarget:
         """Returns the table as it is now. Raises TableError if it has other columns."""
         return DeltaTarget(self.folder, self.options.columns, self.options.more)
 
@@ -109,12 +133,11 @@ class KeptTable:
             self.remove_strays()
             raise
 
-    def written(self, target: DeltaTarget, write: Callable[[TableRows], Written]) -> Written:
+    def written(self, target: KeptTarget, write: Callable[[TableRows], Written]) -> Written:
         """Has `write` write the files of a round under hidden names. Fields that have no column yet get one, and the
         files are written again: all files of a commit have the same columns. Raises LostRace, deltalake's errors, and
         those of `write`."""
-        rows = self.rows._replace(fields=target.fields)
-        done = write(rows)
+        done = write(target.shape(self.rows))
         new = new_fields(done.met, target.fields, RESERVED)
         if not new:
             return done
@@ -124,11 +147,11 @@ class KeptTable:
         if target.version != before + 1:
             raise LostRace("another commit came between the plan and the new columns")
         logger.info("the table has new columns: %s", ", ".join(f"{field.column} {field.kind}" for field in new))
-        return write(rows._replace(fields=target.fields))
+        return write(target.shape(self.rows))
 
     def add(
         self,
-        target: DeltaTarget,
+        target: KeptTarget,
         written: Sequence[DayFile],
         ranges: Sequence[QueueRange],
         changed: Mapping[Queue, Position],

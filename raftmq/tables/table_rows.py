@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raftmq.arrow.columns import COLUMNS, arrow_schema
-from raftmq.tables.day_files import ERROR, DayFile, write_day_files
+from raftmq.tables.day_files import DAY_MS, ERROR, DayFile, write_day_files
 from raftmq.tables.json_fields import BOOLEAN, DOUBLE, LONG, STRING, Fields, JsonField, Met
 
 if TYPE_CHECKING:
@@ -51,11 +51,13 @@ class Written(NamedTuple):
 
 
 class TableRows(NamedTuple):
-    """Makes the rows of a table. Pickled to tasks. `fields` are those that the table has."""
+    """Makes the rows of a table. Pickled to tasks. `fields` are those that the table has. `schema` is that of files
+    that have the day, too; with None they have the columns as they come."""
 
     columns: tuple[str, ...]
     more: MoreColumns = NO_MORE
     fields: tuple[JsonField, ...] = ()
+    schema: pa.Schema | None = None
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -74,6 +76,8 @@ class TableRows(NamedTuple):
         Raises OSError."""
         fields = Fields(self.fields, grows=self.more.grows)
         made = self._made(batches, fields) if self.more.json or self.more.kafka else batches
+        if self.schema is not None:
+            made = (_shaped(batch, self.schema) for batch in made)
         return [*write_day_files(folder, topic, queue_id, made, prefix)], fields.met
 
     def _made(self, batches: Iterable[pa.RecordBatch], fields: Fields) -> Iterator[pa.RecordBatch]:
@@ -102,6 +106,15 @@ class TableRows(NamedTuple):
                 raw[row], errors[row] = data, wrong
         made = {RAW: pa.array(raw, pa.binary()), ERROR: pa.array(errors, pa.string())}
         return made | {each.column: pa.array(columns[each.name], field_type(each.kind)) for each in self.fields}
+
+
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the columns of the schema, in its order and types, and the day of each row."""
+    import pyarrow as pa
+
+    days = pa.array(batch.column("store_ms").to_numpy() // DAY_MS, pa.int32()).cast(pa.date32())
+    columns = {name: batch.column(name) for name in batch.schema.names} | {DAY: days}
+    return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def table_schema(columns: Sequence[str], more: MoreColumns) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Keeps a Delta table up to date with topics, in one process and without Java: `raftmq table run`.
+"""Keeps a table up to date with topics, in one process and without Java: `raftmq table run`.
 
 A round reads what the table lacks, at most `round_messages`, writes files by day, and commits them together with the
 offsets that they reach. The table alone says where the next round goes on, so nothing is there twice and nothing is
@@ -18,8 +18,9 @@ from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.sync import Client
 from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace
+from raftmq.tables.formats import kept
 from raftmq.tables.json_fields import Met, merge
-from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, TableOptions, ends_of
+from raftmq.tables.kept_table import HIDDEN, Round, TableOptions, ends_of
 from raftmq.tables.missing import first_of, missing, moved
 from raftmq.tables.table_rows import TableRows, Written
 
@@ -32,7 +33,7 @@ class TableRun:
     def __init__(self, mq: Client, topics: Sequence[str], folder: Path, options: TableOptions) -> None:
         self._mq = mq
         self._topics = topics
-        self._kept = KeptTable(folder, options)
+        self._kept = kept(folder, options)
         self._options = options
 
     def __enter__(self) -> TableRun:

@@ -1,8 +1,9 @@
-"""Compares a Delta table with its topics: how far each queue is, how far behind, and the files of the table."""
+"""Compares a table with its topics: how far each queue is, how far behind, and the files of the table."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,45 +51,70 @@ class TableStatus(NamedTuple):
     queues: list[QueueStatus]
 
 
-def table_status(mq: Client, folder: Path) -> TableStatus:
-    """Compares the table with its topics. Raises TableError if there is no table that a run or an export made, and
-    RaftMQErrors."""
+class TableFacts(NamedTuple):
+    """The newest version of a table, as it tells itself: the `sizes` of its files, and what returns the `positions` of
+    those of some queues that it has."""
+
+    version: int
+    committed_ms: int
+    sizes: Sequence[int]
+    rows: int
+    unfit: int
+    topics: Sequence[str]
+    positions: Callable[[Iterable[Queue]], dict[Queue, Position]]
+
+
+def table_status(mq: Client, folder: Path, facts_of: Callable[[Path], TableFacts] | None = None) -> TableStatus:
+    """Compares the table with its topics. `facts_of` reads a table that is no Delta table. Raises TableError if there
+    is no table that a run or an export made, and RaftMQErrors."""
+    facts = (facts_of or delta_facts)(folder)
+    kept: dict[Queue, Kept] = {}
+    gone: list[str] = []
+    for topic in facts.topics:
+        try:
+            kept |= kept_of(topic, mq.admin.describe_topic(topic))
+        except NotFound:
+            gone.append(topic)
+    reached = facts.positions(kept)
+    new = {queue: Position(found.first, found.counted_in) for queue, found in kept.items() if found.first < found.end}
+    queues = [_status(mq, queue, position, kept[queue]) for queue, position in sorted((new | reached).items())]
+    return TableStatus(
+        version=facts.version,
+        committed_ms=facts.committed_ms,
+        files=len(facts.sizes),
+        small=sum(size < SMALL_BYTES for size in facts.sizes),
+        bytes=sum(facts.sizes),
+        rows=facts.rows,
+        unfit=facts.unfit,
+        kept=is_kept(folder),
+        behind=sum(queue.behind for queue in queues),
+        behind_s=max((queue.behind_s for queue in queues), default=0.0),
+        gone=gone,
+        queues=queues,
+    )
+
+
+def delta_facts(folder: Path) -> TableFacts:
+    """Reads a Delta table. Raises TableError if there is none, or none of ours."""
     from deltalake import DeltaTable
 
     if not folder.exists() or not DeltaTable.is_deltatable(str(folder)):
         raise TableError(f"{folder} is no Delta table", "it has no _delta_log", "raftmq table run TOPIC --to DIR")
     table = DeltaTable(str(folder))
     adds = table.get_add_actions(flatten=True)
-    sizes = [size.as_py() for size in adds.column("size_bytes")]
-    rows = [count.as_py() or 0 for count in adds.column("num_records")]
     topics = topics_in(table)
     if not topics:
         raise TableError(
             f"the table {folder} names no topic", "no run and no export of this version wrote it", "raftmq table --help"
         )
-    kept: dict[Queue, Kept] = {}
-    gone: list[str] = []
-    for topic in topics:
-        try:
-            kept |= kept_of(topic, mq.admin.describe_topic(topic))
-        except NotFound:
-            gone.append(topic)
-    reached = positions_in(table, kept)
-    new = {queue: Position(found.first, found.counted_in) for queue, found in kept.items() if found.first < found.end}
-    queues = [_status(mq, queue, position, kept[queue]) for queue, position in sorted((new | reached).items())]
-    return TableStatus(
+    return TableFacts(
         version=table.version(),
         committed_ms=table.history(1)[0].get("timestamp", 0),
-        files=len(sizes),
-        small=sum(size < SMALL_BYTES for size in sizes),
-        bytes=sum(sizes),
-        rows=sum(rows),
+        sizes=[size.as_py() for size in adds.column("size_bytes")],
+        rows=sum(count.as_py() or 0 for count in adds.column("num_records")),
         unfit=_unfit(adds),
-        kept=is_kept(folder),
-        behind=sum(queue.behind for queue in queues),
-        behind_s=max((queue.behind_s for queue in queues), default=0.0),
-        gone=gone,
-        queues=queues,
+        topics=topics,
+        positions=lambda queues: positions_in(table, queues),
     )
 
 

@@ -25,7 +25,7 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Look like modules, are not: an entry point group, a file.
-NO_MODULES = {"raftmq.commands", "raftmq.toml"}
+NO_MODULES = {"raftmq.commands", "raftmq.positions", "raftmq.sales", "raftmq.timeout", "raftmq.toml"}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 

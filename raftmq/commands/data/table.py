@@ -1,18 +1,20 @@
-"""`raftmq table`: Delta tables that follow topics, in one process and without Java."""
+"""`raftmq table`: Delta and Iceberg tables that follow topics, in one process and without Java."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.commands.command_group import command_group
+from raftmq.commands.data.iceberg_options import iceberg_options
 from raftmq.commands.data.table_steps import (
     FOLDER,
     Wanted,
+    delta_errors,
     passing,
-    require_tables,
     table_options,
     tell_upkept,
     tend,
@@ -32,33 +34,36 @@ from raftmq.commands.value_types import DurationType
 from raftmq_wire.errors import LocalError
 from raftmq_wire.queue_numbers import queue_text
 
+if TYPE_CHECKING:
+    from raftmq.tables.iceberg_place import IcebergPlace
+
 
 @command_group()
 def table() -> None:
-    """Keep Delta tables up to date with topics, and show how far they are."""
+    """Keep Delta and Iceberg tables up to date with topics, and show how far they are."""
 
 
 @table.command()
 @table_options
+@iceberg_options(choose=True)
 @servers_option
 @json_option
-def run(wanted: Wanted, servers: str | None, as_json: bool) -> None:
-    """Add what is new in TOPICS to a Delta table, by day, each message exactly once, until Ctrl-C.
+def run(wanted: Wanted, place: IcebergPlace | None, servers: str | None, as_json: bool) -> None:
+    """Add what is new in TOPICS to a table, by day, each message exactly once, until Ctrl-C.
 
     The table knows how far each queue is: a run that was killed goes on where the last commit ended. One run keeps a
     table at a time. Small files are merged meanwhile. While the cluster does not answer, or the disk is full, the run
     says so and tries again.
 
-    Needs the extra table: pip install 'raftmq[table]'.
+    Needs the extra table: pip install 'raftmq[table]'; for Iceberg, raftmq[iceberg].
     """
-    require_tables()
     from raftmq.tables.table_run import TableRun
 
-    options, to = wanted.options("raftmq table run …"), wanted.to
+    options, to = wanted.options("raftmq table run …")._replace(iceberg=place), wanted.to
     total = bad = 0
     with Stop() as stop, connect(servers) as mq:
         wanted.check_topics(mq)
-        with TableRun(mq, wanted.topics, to.absolute(), options) as running, wanted.upkeep() as upkeep:
+        with TableRun(mq, wanted.topics, to.absolute(), options) as running, wanted.upkeep(place) as upkeep:
             while not stop.asked:
                 began = time.monotonic()
                 with passing(to, again=not wanted.once):
@@ -80,18 +85,18 @@ def run(wanted: Wanted, servers: str | None, as_json: bool) -> None:
 
 @table.command("status")
 @click.argument("folder", metavar="DIR", type=FOLDER)
+@iceberg_options(choose=False)
 @servers_option
 @json_option
-def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
+def status_command(folder: Path, place: IcebergPlace | None, servers: str | None, as_json: bool) -> int:
     """Show how far the table in DIR is: messages it lacks by queue, their age, its files, errors.
 
     Exits with 1 if the table cannot go on in a queue.
     """
-    require_tables()
-    from raftmq.tables.table_status import table_status
+    from raftmq.tables.formats import status_of
 
     with connect(servers) as mq:
-        found = table_status(mq, folder)
+        found = status_of(mq, folder, place)
     stuck = bool(found.gone) or any(queue.problem for queue in found.queues)
     if as_json:
         show(True, {**found._asdict(), "queues": [queue._asdict() for queue in found.queues]})
@@ -116,21 +121,20 @@ def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
 
 @table.command("compact")
 @click.argument("folder", metavar="DIR", type=FOLDER)
+@iceberg_options(choose=False)
 @click.option("--keep", type=DurationType(), default="7d", show_default=True, help="As for raftmq table run.")
 @json_option
-def compact_command(folder: Path, keep: float, as_json: bool) -> None:
+def compact_command(folder: Path, place: IcebergPlace | None, keep: float, as_json: bool) -> None:
     """Merge the small files of each day of the table in DIR, and delete files that no version names.
 
     `raftmq table run` does it by itself. Readers and a run may be at work meanwhile.
     """
-    require_tables()
-    from deltalake.exceptions import DeltaError
+    from raftmq.tables.errors import LostRace
+    from raftmq.tables.formats import compacted
 
-    from raftmq.tables.upkeep import compact, vacuum
-
+    failed: tuple[type[Exception], ...] = (OSError, LostRace, *delta_errors())
     try:
-        merged = compact(folder)
-        done = merged._replace(deleted=vacuum(folder, int(keep / 3600)).deleted)
-    except (DeltaError, OSError) as error:
+        done = compacted(folder, place, int(keep / 3600))
+    except failed as error:
         raise LocalError(f"{folder} cannot be compacted", str(error), f"raftmq table status {folder}") from None
     tell_upkept(done, as_json=as_json)

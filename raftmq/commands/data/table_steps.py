@@ -21,8 +21,10 @@ from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from raftmq.client.sync import Client
+    from raftmq.tables.formats import Tending
+    from raftmq.tables.iceberg_place import IcebergPlace
     from raftmq.tables.kept_table import Round, TableOptions
-    from raftmq.tables.upkeep import Upkeep, Upkept
+    from raftmq.tables.upkeep import Upkept
 
 _TICK_S = 0.2
 """Interval in seconds at which a command looks for a signal between two rounds."""
@@ -109,11 +111,11 @@ class Wanted(NamedTuple):
             with with_near_miss(topic, mq.admin.topics):
                 mq.admin.describe_topic(topic)
 
-    def upkeep(self) -> Upkeep:
-        """Returns what merges and deletes files beside the rounds."""
-        from raftmq.tables.upkeep import Upkeep
+    def upkeep(self, place: IcebergPlace | None = None) -> Tending:
+        """Returns what merges and deletes files while the rounds go on."""
+        from raftmq.tables.formats import upkeep
 
-        return Upkeep(self.to, self.compact_at, int(self.keep / 3600))
+        return upkeep(self.to, place, self.compact_at, int(self.keep / 3600))
 
     def committed(self, mq: Client, done: Round, *, as_json: bool) -> None:
         """Prints what a round has committed, and commits its offsets for the consumer group that is named."""
@@ -142,16 +144,21 @@ def table_options(command: Callable[..., Any]) -> Any:
 def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
     errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
-    from deltalake.exceptions import DeltaError
-
     from raftmq.arrow.undecodable import Undecoded
     from raftmq.client.errors import RaftMQError
+    from raftmq.tables.errors import CatalogError, LostRace
 
+    passes: tuple[type[Exception], ...] = (RaftMQError, OSError, LostRace, *delta_errors(), *more)
     try:
         yield
     except Undecoded as error:
         raise LocalError(error.what, error.why, "the same command with --on-undecodable raw") from None
-    except (RaftMQError, OSError, DeltaError, *more) as error:
+    except CatalogError as error:
+        if not again:
+            raise
+        kept = "" if error.undecided else f"{to} stays as it is: "
+        click.echo(plain(f"{kept}{error.what}: {error.why}; trying again"), err=True)
+    except passes as error:
         if not again:
             raise
         told = f"{error.what}: {error.why}" if isinstance(error, LocalError) else getattr(error, "strerror", None)
@@ -159,7 +166,16 @@ def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) ->
         click.echo(f"{to} stays as it is: {plain(told)}; trying again", err=True)
 
 
-def tend(upkeep: Upkeep, to: Path, *, as_json: bool) -> None:
+def delta_errors() -> tuple[type[Exception], ...]:
+    """Returns the kinds of errors of the library that makes Delta tables: none if it is not installed."""
+    if importlib.util.find_spec("deltalake") is None:
+        return ()
+    from deltalake.exceptions import DeltaError
+
+    return (DeltaError,)
+
+
+def tend(upkeep: Tending, to: Path, *, as_json: bool) -> None:
     """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
     with passing(to, again=True):
         done = upkeep.tend()

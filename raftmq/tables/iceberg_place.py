@@ -1,0 +1,59 @@
+"""The place of an Iceberg table: the catalog in which it is registered, and its name there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from raftmq_wire.errors import ExitCode, LocalError
+
+CATALOG_FILE = "_catalog.db"
+"""The file of the default catalog, in the folder of the table. Spark's remove_orphan_files leaves alone what has a name
+that begins with `_`."""
+_UNFIT = re.compile(r"\W")
+NAMESPACE = "raftmq"
+"""The namespace of a table whose name was not given."""
+
+
+class IcebergPlace(NamedTuple):
+    """A catalog and a table in it. `catalog` is the name of one that pyiceberg's configuration has, `properties` are
+    pyiceberg's own; with neither, it is an SQLite file in the table's folder. `table` is NAMESPACE.NAME."""
+
+    catalog: str | None = None
+    properties: Mapping[str, str] = {}
+    table: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """True if the catalog is the file in the table's folder."""
+        return self.catalog is None and not self.properties
+
+    def identifier(self, folder: Path) -> str:
+        """Returns the name of the table: by default that of its folder, in a namespace of ours."""
+        return self.table or f"{NAMESPACE}.{_UNFIT.sub('_', folder.name) or 'table'}"
+
+
+def place_of(catalog: str | None, properties: tuple[str, ...], table: str | None) -> IcebergPlace:
+    """Returns what the options of a command say. Raises LocalError for a property without a value, and for the name of
+    a table without a namespace."""
+    given: dict[str, str] = {}
+    for text in properties:
+        name, sign, value = text.partition("=")
+        if not name or not sign:
+            raise LocalError(
+                f"--catalog-property {text} has no value",
+                "a property of a catalog is a name, =, and a value",
+                "Write the value after it, as pyiceberg's documentation has it",
+                ExitCode.USAGE,
+            )
+        given[name] = value
+    if table is not None and not all((*table.split("."), "." in table)):
+        raise LocalError(
+            f"--table {table} names no namespace",
+            "a catalog has its tables in namespaces",
+            f"--table {NAMESPACE}.{table.strip('.') or 'sales'}",
+            ExitCode.USAGE,
+        )
+    return IcebergPlace(catalog, given, table)

@@ -1,0 +1,227 @@
+"""Keeps an Iceberg table small between the rounds that add to it: files that are too small become larger ones,
+snapshots that nobody needs are expired, and files that no snapshot names any more are removed.
+
+Each step is a commit on the newest snapshot, as a round is: of the two the catalog takes one. So a run does the steps
+between its rounds and not beside them. A merge is a `replace` in Iceberg's words: a reader that follows the table's
+snapshots takes nothing for new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+from raftmq.tables.day_files import ROW_GROUP_ROWS, sync_folder
+from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.iceberg_catalog import asking, existing, load
+from raftmq.tables.iceberg_place import IcebergPlace
+from raftmq.tables.iceberg_table import OURS, OneCommit, at_name, checked, data_file, position_snapshot, strays
+from raftmq.tables.table_rows import DAY
+from raftmq.tables.upkeep import SMALL_BYTES, TARGET_BYTES, Upkept
+
+_HOUR_MS = 3_600_000
+_MERGING = "_merging-"
+"""The prefix of the names of files that a merge writes. A run, which removes what a killed one has left, leaves them
+alone."""
+_METADATA_HOURS = 24
+"""Hours for which a file of metadata stays at least: a commit that is under way names it only in its end."""
+_EXPIRE_AT = 100
+"""Snapshots that one commit expires at least: each commit is a file, too."""
+_SWEEP_S = 3600
+"""Seconds between two searches of a run for files that no snapshot names."""
+
+
+class IcebergUpkeep:
+    """Upkeep between the rounds of a run, for `with`."""
+
+    def __init__(self, folder: Path, place: IcebergPlace, every: int, keep_hours: int) -> None:
+        """`every`: the small files of a day at which they are merged."""
+        self._folder = folder.absolute()
+        self._place = place
+        self._every = every
+        self._keep_hours = keep_hours
+        self._swept = time.monotonic()
+
+    def __enter__(self) -> IcebergUpkeep:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def tend(self) -> Upkept:
+        """Does what there is to do. Raises TableError, CatalogError and OSError."""
+        with load(self._place, self._folder) as catalog:
+            table = existing(catalog, self._place, self._folder)
+            done, table = _merged(table, self._folder, self._every)
+            expire(table, self._keep_hours, _EXPIRE_AT)
+            if time.monotonic() < self._swept + _SWEEP_S:
+                return done
+            self._swept = time.monotonic()
+            return done._replace(deleted=sweep(table, self._folder, self._keep_hours))
+
+
+def compact_iceberg(folder: Path, place: IcebergPlace, keep_hours: int) -> Upkept:
+    """Merges the small files of each day, a day in each commit, expires snapshots and removes files. Raises LostRace if
+    another writer is faster, TableError, CatalogError and OSError."""
+    folder = folder.absolute()
+    with load(place, folder) as catalog:
+        done, table = _merged(existing(catalog, place, folder), folder, 2)
+        expire(table, keep_hours, 1)
+        return done._replace(deleted=sweep(table, folder, keep_hours))
+
+
+def _merged(table: Table, folder: Path, at_least: int) -> tuple[Upkept, Table]:
+    done = Upkept()
+    for day, tasks in sorted(small_tasks(table).items()):
+        if len(tasks) >= max(2, at_least):
+            made, table = _merge(table, folder, day, tasks)
+            done = Upkept(done.merged + len(tasks), done.made + made)
+    return done, table
+
+
+def small_tasks(table: Table) -> dict[Any, list[FileScanTask]]:
+    """Returns day -> its small files in the newest snapshot. Files of which another program has deleted rows stay as
+    they are."""
+    found: dict[Any, list[FileScanTask]] = {}
+    with asking(f"the catalog {table.catalog.name}"):
+        for task in table.scan().plan_files():
+            small = task.file.file_size_in_bytes < SMALL_BYTES and task.file.spec_id == table.spec().spec_id
+            if small and not task.delete_files:
+                found.setdefault(task.file.partition[0], []).append(task)
+    return found
+
+
+def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) -> tuple[int, Table]:
+    """Writes the rows of the files into larger ones and commits these instead; returns their number, and the table as
+    it is then."""
+    record = checked(table, folder)
+    made: list[Path] = []
+    groups = [*_groups(tasks)]
+    try:
+        made += [_rewritten(table, folder, part) for part in groups]
+        changes = OneCommit(table)
+        replace = _Replace(
+            operation=Operation.OVERWRITE, transaction=changes, io=table.io, snapshot_properties={OURS: "merge"}
+        )
+        with replace:
+            for path in made:
+                replace.append_data_file(data_file(table, path))
+            for task in tasks:
+                replace.delete_data_file(task.file)
+        changes.record(record.queues, replace.snapshot_id)
+        return len(made), changes.send(replace.snapshot_id)
+    except LostRace:
+        for path in made:
+            path.unlink(missing_ok=True)  # a run may have found it
+        raise
+
+
+def _groups(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
+    """Yields the files that become one, in the order in which they came to the table."""
+    part: list[FileScanTask] = []
+    for task in sorted(tasks, key=lambda each: each.file.file_path.rpartition("/")[2]):
+        part.append(task)
+        if sum(each.file.file_size_in_bytes for each in part) >= TARGET_BYTES:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _rewritten(table: Table, folder: Path, tasks: Sequence[FileScanTask]) -> Path:
+    """Returns a file with the rows of the others, on disk, under the name with which it can be committed."""
+    schema = schema_to_pyarrow(table.schema())
+    day = datetime.date(1970, 1, 1) + datetime.timedelta(days=tasks[0].file.partition[0])
+    within = folder / f"{DAY}={day.isoformat()}"
+    within.mkdir(exist_ok=True)
+    fresh = within / f"{_MERGING}{uuid.uuid4().hex[:12]}.parquet"
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    rows = 0
+    with fresh.open("wb") as out:
+        with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+            for batch in scan.to_record_batches(tasks):
+                writer.write_batch(batch.cast(schema), row_group_size=ROW_GROUP_ROWS)
+                rows += batch.num_rows
+        out.flush()
+        os.fsync(out.fileno())
+    if rows != sum(task.file.record_count for task in tasks):
+        fresh.unlink()
+        raise TableError(
+            f"the files of {day} have {rows} rows, and the table says another number",
+            "they stay as they are",
+            "Run it again; report this defect",
+        )
+    shown = within / at_name(table, f"run-{fresh.name.removeprefix('_')}")
+    fresh.rename(shown)
+    sync_folder(within)
+    return shown
+
+
+class _Replace(_OverwriteFiles):  # type: ignore[misc]
+    """Files instead of others, with the same rows. pyiceberg makes no summary of a `replace`."""
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        found = super()._summary(snapshot_properties or {})
+        return Summary(Operation.REPLACE, **found.additional_properties)
+
+
+def expire(table: Table, keep_hours: int, at_least: int) -> int:
+    """Expires snapshots of ours, if there are so many: those older than `keep_hours`, and, after an hour, those whose
+    files are all in the next one, too. The last one of ours stays: positions count on it. Returns how many."""
+    now_ms = int(time.time() * 1000)
+    kept = {ref.snapshot_id for ref in table.refs().values()} | {position_snapshot(table)}
+    loses = {each.parent_snapshot_id for each in table.snapshots() if _operation(each) is not Operation.APPEND}
+    ids = []
+    for each in table.snapshots():
+        of_ours = each.summary is not None and OURS in each.summary.additional_properties
+        age_hours = (now_ms - each.timestamp_ms) / _HOUR_MS
+        old = age_hours >= keep_hours or (age_hours >= 1 and each.snapshot_id not in loses)
+        if of_ours and old and each.snapshot_id not in kept:
+            ids.append(each.snapshot_id)
+    if len(ids) < at_least:
+        return 0
+    OneCommit(table).expire(ids)
+    return len(ids)
+
+
+def _operation(snapshot: Snapshot) -> Operation | None:
+    return None if snapshot.summary is None else snapshot.summary.operation
+
+
+def sweep(table: Table, folder: Path, keep_hours: int) -> int:
+    """Removes what no snapshot names and no commit can name any more: files of rows, and, when they are old, files of
+    metadata and of a merge that was killed. Returns the number of files of rows."""
+    old_s = time.time() - max(keep_hours, _METADATA_HOURS) * 3600
+    with asking(f"the catalog {table.catalog.name}"):
+        found = [*strays(table, folder, "run-at*.parquet")]
+        known = _metadata_of(table)
+    for path in found:
+        path.unlink(missing_ok=True)
+    left = [path for pattern in ("*.avro", "*.metadata.json") for path in (folder / "metadata").glob(pattern)]
+    unknown = [path for path in left if f"file://{path}" not in known]
+    for path in (*unknown, *folder.glob(f"{DAY}=*/{_MERGING}*")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < old_s:
+                path.unlink()
+    return len(found)
+
+
+def _metadata_of(table: Table) -> set[str]:
+    """Returns the locations of the files of metadata that the table needs."""
+    known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    for snapshot in table.snapshots():
+        known |= {snapshot.manifest_list, *(manifest.manifest_path for manifest in snapshot.manifests(table.io))}
+    return known
