@@ -21,8 +21,8 @@ from bench.peers.system import Load, Node, NoLeader, System
 from raftmq.commands.bench_load import Result
 from raftmq.commands.open_arrivals import percentile
 
-LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
-"""The loads: (body bytes, messages per request, requests in flight)."""
+LOADS = ((1024, 1, 1, 1), (1024, 1, 64, 1), (1024, 1, 512, 1), (1024, 1, 500, 500), (1024, 100, 16, 1))
+"""The loads: (body bytes, messages per request, requests in flight, connections)."""
 SETTLE_S = 1.0
 LEADER_S = 40.0
 """Seconds that a system may be without a leader after it was continued."""
@@ -190,7 +190,11 @@ def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tel
             if field.failed:
                 continue
             tell(f"round {number + 1} of {rounds}: {name}")
-            rows = [Load(*row, seconds) for row in LOADS if row[1] == 1 or field.system.traits.batches]
+            rows = [
+                Load(size, batch, in_flight, seconds, connections)
+                for size, batch, in_flight, connections in LOADS
+                if batch == 1 or field.system.traits.batches
+            ]
             attempt(field, partial(field.turn, rows), tell)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.peers import fetch, open_loop, plots, report, rounds
+from bench.peers import fetch, loads, open_loop, plots, report, rounds
 from bench.peers.nats import Nats
 from bench.peers.open_loop import CAPACITY, SHARES, OpenTurn
 from bench.peers.rounds import Field, Sample
@@ -81,6 +81,19 @@ def field_of(system: FakeSystem, *rates: float) -> Field:
     if rates:
         field.samples[Load(*CAPACITY, 3.0)] = [Sample(rate, 1.0, 1.0, 1.0, 0) for rate in rates]
     return field
+
+
+def test_connections_have_equal_shares_of_what_is_in_flight(server: Any) -> None:
+    system, asked = AnsweringSystem(server.server_address[1]), []
+
+    def generator(load: Load) -> Generator:
+        asked.append(load)
+        return AnsweringSystem.generator(system, load)
+
+    system.generator = generator  # type: ignore[method-assign]
+    result = loads.run(system, system.leader(), Load(8, 1, 6, 0.0, 3))  # type: ignore[arg-type]
+    assert asked == [Load(8, 1, 2, 0.0)] * 3
+    assert (result.messages, result.errors, len(result.latencies_ms)) == (6, 0, 6)
 
 
 def test_every_system_is_asked_at_shares_of_its_own_capacity(server: Any) -> None:
