@@ -14,7 +14,7 @@ from cluster.requests.table import VERBS
 from cluster.requests.verb import Serves
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
 
 
 class Route(NamedTuple):

@@ -37,7 +37,7 @@ from cluster.admin.routes import ROUTES
 from cluster.admin.signed_identity import PASS_HEADER
 from cluster.admin.streamed_json import Pieces, in_pieces, sent
 from cluster.broker.refusal import Refused
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from cluster.config.source import ConfigError, nearest
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json

@@ -19,8 +19,8 @@ from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import BackedUpSegment, parts_below, walk
-from cluster.config.config import TierSection
 from cluster.config.local_layout import node_object
+from cluster.config.storage_sections import TierSection
 from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage.files import genesis as genesis_format

@@ -22,7 +22,7 @@ from cluster.backup.replay import WORK, Facts, Replay, Target
 from cluster.backup.segments import last_of
 from cluster.backup.tier_clusters import MEASURED_MAX, Moment, choose, coverage_of
 from cluster.backup.tier_objects import LogObject, TierObjects, find_clusters
-from cluster.config.config import ClusterSection
+from cluster.config.node_sections import ClusterSection
 from cluster.tier.state_copies.state_copier import StateCopy
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.stored_files import DamagedObjectError, fetch

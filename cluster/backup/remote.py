@@ -26,8 +26,8 @@ from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.create import BackupOrder, Made, check_place, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
-from cluster.config.config import TierSection
 from cluster.config.local_layout import group_folder
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy

@@ -1,9 +1,9 @@
 """The facts that a key of the configuration states of itself, beside its type and its range (`cluster.config.ranges`):
 whose it is, whether a change needs a restart, and the unit of its value.
 
-Each field of `cluster.config.config` says it in its type: `of_cluster(...)` or `of_host(...)`. All sets of keys are
-made of that, so a new key stands in no list. A field that says nothing stops every program that reads the
-configuration.
+Each field of a section of `cluster.config.config.Config` says it in its type: `of_cluster(...)` or `of_host(...)`. All
+sets of keys are made of that, so a new key stands in no list. A field that says nothing stops every program that reads
+the configuration.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from cluster.config.config import Config, ConfigError, join_address, split_address
+from cluster.config.address import join_address, split_address
+from cluster.config.config import Config, ConfigError
 from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.members.service import MembersService
 from cluster.peer.group_links import GroupLink, GroupLinks, Target

@@ -23,7 +23,7 @@ from statemachine.topics.topics import QUEUES_DEFAULT, CreateTopic
 from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.replication.outcome import Done, ProposeResult
     from statemachine.broker_state import BrokerState
 

@@ -12,7 +12,7 @@ from cluster.runtime.awaited import Question, Steps, answer_to, carry_out
 from cluster.runtime.findings import Code
 
 if TYPE_CHECKING:
-    from cluster.config.config import RetentionSection
+    from cluster.config.storage_sections import RetentionSection
     from cluster.retention.metrics import RetentionMetrics
     from cluster.runtime.context import NodeContext
 

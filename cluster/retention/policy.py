@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from statemachine.broker_state import BrokerState
 from statemachine.topics.topics import TopicConfig
 from statemachine.trim import QueueMin

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection, TierSection
+from cluster.config.storage_sections import RetentionSection, TierSection
 from cluster.retention import backlog_eviction, pinned_messages, policy, unconsumed_messages
 from cluster.retention.pinned_messages import Gather, Pin, ReadIntact, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide

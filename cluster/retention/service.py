@@ -16,7 +16,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from cluster.config.config import Config, RetentionSection, TierSection
+from cluster.config.config import Config
+from cluster.config.storage_sections import RetentionSection, TierSection
 from cluster.retention.carry_forward import Carrier
 from cluster.retention.file_removal import FileRemoval
 from cluster.retention.metrics import RetentionMetrics

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster.broker.services import Services
-    from cluster.config.config import Config, TierSection
+    from cluster.config.config import Config
+    from cluster.config.storage_sections import TierSection
     from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
     from cluster.runtime.read_leases import Leases

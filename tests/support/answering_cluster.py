@@ -24,8 +24,9 @@ from aiohttp import web_app
 from msgspec.structs import replace
 
 from cluster.admin.server import AdminServer
-from cluster.config.config import Config, Listener
+from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.config.node_sections import Listener
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.node import Node
 from jepsen_like.sim.machines.loop import Process, SimLoop

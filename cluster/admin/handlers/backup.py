@@ -19,8 +19,9 @@ from cluster.backup.files import backups_in
 from cluster.backup.manifest import Manifest
 from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
-from cluster.config.config import BackupSection, Config
+from cluster.config.config import Config
 from cluster.config.node_files import of_cluster
+from cluster.config.storage_sections import BackupSection
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.store_by_url import check_url, directory_of
 from raftmq_wire.errors import LocalError

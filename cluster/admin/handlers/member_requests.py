@@ -18,8 +18,9 @@ from cluster.admin.handler_request import BELOW_THREE, DRY_RUN, Call, ReadView, 
 from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
-from cluster.config.config import PeerNode, split_address
+from cluster.config.address import split_address
 from cluster.config.local_layout import names_of
+from cluster.config.node_sections import PeerNode
 from cluster.members import views as membership
 from cluster.members.address_change import CheckUnderWay, MemberPlace, Proof
 from cluster.members.addresses import MemberAddresses

@@ -16,7 +16,7 @@ from raftmq_wire.properties import without
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.replication.message_batch import BatchMessage
     from statemachine.consuming.groups import GroupConfig
 

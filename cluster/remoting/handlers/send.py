@@ -25,7 +25,7 @@ from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.kernel import shortcut
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.flow.gate import Holder
     from cluster.remoting.admission import SendJudge
     from cluster.remoting.connection.reply_path import ReplyPath

@@ -21,7 +21,7 @@ from cluster.runtime.listeners import Signal
 from raftlog.types import FIRST_GROUP, Entry, EntryId, NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config.config import ModesSection
+    from cluster.config.service_sections import ModesSection
     from cluster.flow.gate import Gate
     from cluster.replication.acks.early_answer_file import Ledger
     from cluster.replication.message_batch import Built, Send

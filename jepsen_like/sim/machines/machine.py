@@ -12,30 +12,29 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from cluster.broker.reads.tier_read_policy import LEVELS
-from cluster.config.config import (
+from cluster.config.config import Config
+from cluster.config.node_sections import (
     AuthSection,
     ClusterSection,
-    Config,
-    FlowSection,
     HaSection,
-    LimitsSection,
     Listener,
-    LogSection,
-    ModesSection,
     NodeSection,
-    OffsetsSection,
     PeerNode,
     PeerSection,
     RaftSection,
-    RepairSection,
+)
+from cluster.config.service_sections import (
+    FlowSection,
+    LimitsSection,
+    ModesSection,
+    OffsetsSection,
     ReplicationSection,
-    RetentionSection,
     SendSection,
-    TierSection,
     TimerSection,
     TopicsSection,
     TransactionSection,
 )
+from cluster.config.storage_sections import LogSection, RepairSection, RetentionSection, TierSection
 from cluster.node.node import Node
 from cluster.node.node_runs import NodeRuns
 from cluster.peer.keyring import encode

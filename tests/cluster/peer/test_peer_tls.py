@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, TlsMode, TlsSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, TlsMode, TlsSection
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks, Target
 from cluster.peer.keyring import OPEN, Keyring

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from cluster.retention.policy import Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from tests.support.rows import each_row
 

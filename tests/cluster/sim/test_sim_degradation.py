@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config.config import ReplicationSection
+from cluster.config.service_sections import ReplicationSection
 from cluster.replication.acks.degradation import DEGRADED
 from cluster.replication.acks.slow_quorum import BEGIN_LOOKS, END_LOOKS
 from tests.support.samples import sample
