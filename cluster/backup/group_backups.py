@@ -29,7 +29,7 @@ from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.cluster_wide.broker_groups import living_groups, read_groups
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import META
 
 
@@ -51,7 +51,7 @@ def truth_in(state: Path) -> Truth:
     """Reads the state in that folder and changes nothing there. Raises KVError."""
     with CheckpointReader(state) as reader:
         known = read_groups(reader)
-        journal, copied = reader.get(META, keys.JOURNAL_KEY), reader.get(META, keys.COPIED_KEY)
+        journal, copied = reader.get(META, meta_keys.JOURNAL_KEY), reader.get(META, meta_keys.COPIED_KEY)
     version, forgotten, _ = (0, 0, None) if journal is None else msgpack.unpackb(journal, use_list=False)
     others = tuple(sorted(living_groups(known) - {FIRST_GROUP}))
     return Truth(others, forgotten, version, 0 if copied is None else keys.U64.unpack(copied)[0])

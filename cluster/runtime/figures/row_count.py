@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 from cluster.runtime.host.helper_process import command, end_with_the_node
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.rows import keys, running_digest
+from statemachine.rows import meta_keys, running_digest
 from statemachine.rows.kv import KV, META, KVError
 
 NICE = 10
@@ -52,8 +52,8 @@ def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.f
 
 def counted(rows: KV) -> Counted:
     """Counts the rows in this process. Uses only `get` and `scan` of `rows`. Raises KVError."""
-    row = rows.get(META, keys.APPLIED_KEY)
-    mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+    row = rows.get(META, meta_keys.APPLIED_KEY)
+    mark = NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))
     return Counted(mark, running_digest.count(rows))
 
 

@@ -316,13 +316,13 @@ def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_plac
     storage = place.open()
     place_mark = storage.state.applied_mark
     storage.close(clean=False)
-    from statemachine.rows import keys
+    from statemachine.rows import meta_keys
     from statemachine.rows.kv import META, Batch
     from statemachine.rows.rocksdb_store import RocksKV
 
     kv = RocksKV(str(place.path / "state"))
     batch = Batch()
-    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*place_mark._replace(header_crc=1)))
+    batch.put(META, meta_keys.APPLIED_KEY, meta_keys.APPLIED.pack(*place_mark._replace(header_crc=1)))
     kv.write(batch)
     kv.close()
     with pytest.raises(CorruptLogError, match="at that index"):
