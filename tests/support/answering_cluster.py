@@ -29,11 +29,11 @@ from cluster.config.loading import load
 from cluster.config.node_sections import Listener
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.node import Node
+from jepsen_like.sim.machines.end_of_run import end_run
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import DATA, LISTENERS, Machine, config_of, host_of
 from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, calm, stream
-from jepsen_like.sim.world import end_run
 from raftlog.types import NodeId
 from raftmq_wire.codec import FLAG_RESPONSE, CodecError, decode_header, ext_of
 
