@@ -100,7 +100,7 @@ def port_of(node: Assembly, exporter: Exporter, findings: Sequence[Callable[[], 
             paced=node.serving.proposals.flow.paced,
             learnt=node.serving.proposals.flow.learnt,
             hot=lambda: node.serving.proposals.figures.hot.last,
-            grace_left_ms=lambda: node.serving.proposals.drain.left_ms(clock.monotonic_ms()),
+            grace_left_ms=lambda: node.serving.proposals.topics.drain.left_ms(clock.monotonic_ms()),
         ),
         observed=ObservedPort(
             alarms=node.alarms,

@@ -82,7 +82,7 @@ class HeldSends:
                 return stored
         for name in names:
             if name and (name is names.own or sequence <= self._proposals.session_max.get(name, 0)):
-                place = self._proposals.find_inflight(name, sequence)
+                place = self._proposals.repeats.find(name, sequence)
                 if place is None:
                     continue
                 found = UnderWay(name, place)

@@ -151,7 +151,7 @@ class SendBacks:
             return
         dead = is_dead(wanted, group, stored.message)
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
-        slot, config = self._proposals.slot(topic), services.state.topics.get(topic)
+        slot, config = self._proposals.topics.slot(topic), services.state.topics.get(topic)
         queues = 1 if dead else group.retry_queue_nums
         if slot is None or config is None or not config.write_queues:  # it may have none in this group of brokers
             self._prepare(report, topic, queues, tries)
@@ -229,7 +229,7 @@ class SendBacks:
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
-        if not self._proposals.changing(topic):
+        if not self._proposals.topics.changing(topic):
             run = own_topic(self._services.state, topic, queues)
 
         def made(result: ProposeResult) -> None:

@@ -128,7 +128,7 @@ class Sends(Generic[_Origin]):
         topic, queue_id, asked = decoded.topic, decoded.queue_id, decoded.properties
         if topic[:1] == "%":
             topic, queue_id, asked = redirected(decoded, self._state.groups, origin.version)
-        slot = proposals.slot(topic)
+        slot = proposals.topics.slot(topic)
         if slot is None:
             self._wait_for_topic(origin, topic, decoded)
             return
@@ -368,15 +368,15 @@ class Sends(Generic[_Origin]):
 
     def _refusal(self, why: str) -> Refused:
         """Returns the refusal of a send while this node takes none."""
-        if self._proposals.drain.is_closed:  # a client that gets 14 asks here again
+        if self._proposals.topics.drain.is_closed:  # a client that gets 14 asks here again
             return NotTaken(Reason.NO_PERMISSION, why)
         return Refused(Reason.UNAVAILABLE, why)
 
     def _not_writable(self, slot: TopicSlot) -> Refused:
         if slot.perm & PERM_WRITE:
             return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
-        if not self._proposals.drain.takes(slot.name):
-            return NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark(slot.name))
+        if not self._proposals.topics.drain.takes(slot.name):
+            return NotTaken(Reason.NO_PERMISSION, self._proposals.topics.drain.remark(slot.name))
         return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ class Sends(Generic[_Origin]):
         commands: list[Command] | None = None
         if waiting is None:
             commands = []
-            if not self._proposals.changing(topic):
+            if not self._proposals.topics.changing(topic):
                 new = CreateTopic(self._new_topic(topic, decoded), if_absent=True)
                 party = Party(origin.user, origin.path.in_flight.address)
                 check_new_topic(self._proposals.flow.creations, topic, party)
@@ -433,8 +433,8 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
-        elif self._proposals.drain.drains:
-            raise NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark())
+        elif self._proposals.topics.drain.drains:
+            raise NotTaken(Reason.NO_PERMISSION, self._proposals.topics.drain.remark())
         elif self._config.topics.auto_create and topic not in AUTO_CREATE_NAMES:
             queues = max(1, min(decoded.default_queues, self._config.topics.default_queues))
         else:
@@ -525,9 +525,9 @@ class Sends(Generic[_Origin]):
         room = gate.refusal(holder, send.size, send.user, Ask.REPEATED) is None
         send.hold = gate.hold(holder, send.size, send.user, Ask.REPEATED)
         if isinstance(found.place, Send):
-            proposals.replace_queued(found.place, send, room=room)
+            proposals.repeats.replace_queued(found.place, send, room=room)
         else:
-            proposals.share(*found.place, send, room=room)
+            proposals.repeats.share(*found.place, send, room=room)
         return True
 
     # --- dedup=strict ------------------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def make_intake(proposals: Proposals, sends: Sends[Frame], retries: RetryMemory,
         topic = name.decode()
         if topic[:1] == "%" or topic in FORBIDDEN_TOPICS:
             return None
-        slot = proposals.slot(topic)
+        slot = proposals.topics.slot(topic)
         if slot is None or not slot.perm & PERM_WRITE or slot.ack or slot.dedup != "retry":
             return None
         proposals.plain[name] = slot

@@ -207,7 +207,7 @@ def test_it_ends_with_the_leadership(sim_of: Any) -> None:
     sim.loop.run_until(lambda: not leader.proposals.open, 10)
     assert not degraded(leader)
     assert not degraded(sim.leader(besides=leader))
-    assert leader.proposals.slot("T").ack == 0  # type: ignore[union-attr]
+    assert leader.proposals.topics.slot("T").ack == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("killed", [True, False])
