@@ -19,7 +19,7 @@ import msgspec
 from cluster.config import config, node_sections, service_sections, storage_sections
 from cluster.config.config import Config
 from cluster.config.explain import default_of
-from cluster.config.key_facts import Facts, facts, fields_of
+from cluster.config.key_facts import KeyFacts, facts, fields_of
 from cluster.config.ranges import ranges_of
 
 ROOT = Path(__file__).parents[1]
@@ -118,7 +118,7 @@ def listed(wanted: Iterable[str]) -> str:
 
 def those(wanted: Any) -> str:
     """Returns the list of the keys of which `wanted` is true."""
-    said: dict[str, Facts] = facts(Config)
+    said: dict[str, KeyFacts] = facts(Config)
     return listed(key for key, one in said.items() if wanted(one))
 
 

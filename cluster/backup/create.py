@@ -64,7 +64,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The settings with which the store is reached, if `to` is a URL."""
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class MadeBackup(msgspec.Struct, frozen=True, kw_only=True):
     """A backup that was made and read back."""
 
     path: str
@@ -82,7 +82,7 @@ class _Source(NamedTuple):
 
 def create(
     request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
-) -> Made:
+) -> MadeBackup:
     """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
     names what is left.
 
@@ -116,7 +116,7 @@ def create(
         files.remove_tree(partial)
         raise
     removed = [] if request.keep is None else _thin_out(target, identity, request.keep)
-    return Made(path=str(target / name), manifest=manifest, removed=removed)
+    return MadeBackup(path=str(target / name), manifest=manifest, removed=removed)
 
 
 def _look_at(request: BackupOrder) -> _Source:

@@ -88,7 +88,7 @@ class AskOfTerm(Protocol):
         """The term of the leader that asks."""
 
 
-class Answer(Protocol):
+class DueAnswer(Protocol):
     """The answer to a request for rows."""
 
     @property
@@ -98,7 +98,7 @@ class Answer(Protocol):
 
 Term = TypeVar("Term", bound=RowTerm)
 Ask = TypeVar("Ask", bound=AskOfTerm)
-Found = TypeVar("Found", bound=Answer)
+Found = TypeVar("Found", bound=DueAnswer)
 MakeLane = Callable[[Callable[[list[Found]], None]], "LaneRunner[Ask]"]
 
 

@@ -43,7 +43,7 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import INLINE_BYTES_MAX
 from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
-from cluster.runtime.figures.row_count import Counted, counted
+from cluster.runtime.figures.row_count import CountedRows, counted
 from cluster.runtime.lanes import Lane
 from cluster.state.state_opening import StateLostError
 from jepsen_like.fakes.memory_fs import PowerCut
@@ -426,7 +426,7 @@ class Machine:
     def _open_rows(self, path: Path) -> AbstractContextManager[MemoryKV]:
         return nullcontext(MemoryKV.load(self.fs, path))
 
-    def _count_rows(self, path: Path) -> Counted:
+    def _count_rows(self, path: Path) -> CountedRows:
         with self._open_rows(path) as rows:
             return counted(rows)
 

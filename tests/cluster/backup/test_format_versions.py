@@ -290,7 +290,7 @@ def test_running_sums_of_a_newer_version_are_counted_again(tmp_path: Path) -> No
 
 
 def test_early_answers_noted_by_a_newer_version_are_not_known() -> None:
-    page = ledger.encode({EntryId(1, 2): 3}, ledger.Totals(0, 0))
+    page = ledger.encode({EntryId(1, 2): 3}, ledger.LostAnswers(0, 0))
     assert ledger.decode(page) is not None
     rest = (ledger.FORMAT + 1).to_bytes(2) + page[10:]
     assert ledger.decode(page[:4] + crc32c(rest).to_bytes(4) + rest) is None
