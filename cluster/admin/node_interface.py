@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.broker.watches.group_watch import GroupWatch
     from cluster.config.config import Config
-    from cluster.config.ranges import Held
+    from cluster.config.ranges import OutOfRange
     from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.address_change import Moves
     from cluster.members.changes import MemberChanges
@@ -250,7 +250,7 @@ class ConfigurationPort:
     tls: TlsMaintenance
     failpoints: FailpointSet
     overruled: Callable[[], list[KeyChange]]
-    held: Callable[[], list[Held]]
+    held: Callable[[], list[OutOfRange]]
     """Returns keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""

@@ -25,7 +25,7 @@ from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, LeaderForwarder, asker_of
-from cluster.admin.handler_request import Answer, Call, Consistency, Raw, Stream, comes_true, confirm_read
+from cluster.admin.handler_request import Call, Consistency, JsonAnswer, Raw, Stream, comes_true, confirm_read
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
@@ -37,7 +37,7 @@ from cluster.admin.routes import ROUTES
 from cluster.admin.signed_identity import PASS_HEADER
 from cluster.admin.streamed_json import Pieces, in_pieces, sent
 from cluster.broker.refusal import Refused
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from cluster.config.source import ConfigError, nearest
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
@@ -274,11 +274,11 @@ async def _read(request: web.Request) -> bytes:
         raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
 
 
-def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
+def _response(result: msgspec.Struct | JsonAnswer | Raw) -> web.Response:
     if isinstance(result, Raw):
         headers = {"Content-Type": result.content_type, "X-Content-Type-Options": "nosniff", **result.headers}
         return web.Response(body=result.body, headers=headers)
-    answer = result if isinstance(result, Answer) else Answer(200, result)
+    answer = result if isinstance(result, JsonAnswer) else JsonAnswer(200, result)
     response = _json(answer.status, answer.view)
     response.headers.update(answer.headers)
     return response

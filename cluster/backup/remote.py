@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
-from cluster.backup.create import BackupOrder, Made, check_place, create
+from cluster.backup.create import BackupOrder, MadeBackup, check_place, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
-from cluster.config.config import TierSection
 from cluster.config.local_layout import group_folder
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
@@ -127,7 +127,7 @@ def store_error(url: str, error: Exception) -> LocalError:
 # --- making ----------------------------------------------------------------------------------------------------------
 
 
-def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
+def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None) -> MadeBackup:
     """Makes a backup at a URL, as `create.create` makes one in a directory. Raises LocalError."""
     check_url(request.to)
     if folder := directory_of(request.to):
@@ -147,10 +147,10 @@ def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda
         files.remove_tree(staging)
 
 
-async def _upload(request: BackupOrder, local: Path) -> Made:
+async def _upload(request: BackupOrder, local: Path) -> MadeBackup:
     async with opened(request.to, request.store) as store:
         manifest, removed = await put(store, local, request.keep)
-    return Made(path=f"{request.to.rstrip('/')}/{manifest.name}", manifest=manifest, removed=removed)
+    return MadeBackup(path=f"{request.to.rstrip('/')}/{manifest.name}", manifest=manifest, removed=removed)
 
 
 async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple[Manifest, list[str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from cluster.backup import files
-from cluster.backup.create import BackupOrder, Made
+from cluster.backup.create import BackupOrder, MadeBackup
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
@@ -228,7 +228,7 @@ class Backups:
                 await asyncio.shield(loop.run_in_executor(None, self._remove_checkpoint))
         self._watch()
 
-    def _done(self, attempt: Attempt, made: Made) -> None:
+    def _done(self, attempt: Attempt, made: MadeBackup) -> None:
         manifest = made.manifest
         attempt.state, attempt.path, attempt.index = "done", made.path, manifest.index
         attempt.bytes_total, attempt.bytes_new, attempt.removed = manifest.bytes_total, manifest.bytes_new, made.removed
@@ -273,7 +273,7 @@ class Backups:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
-    async def _work(self, request: BackupOrder, attempt: Attempt) -> Made:
+    async def _work(self, request: BackupOrder, attempt: Attempt) -> MadeBackup:
         """Lets a worker process make the backup. Raises LocalError."""
         worker = await asyncio.create_subprocess_exec(
             *background("cluster.backup.worker"),

@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cluster.config.config import Config, PeerNode, split_address
+from cluster.config.address import split_address
+from cluster.config.config import Config
+from cluster.config.node_sections import PeerNode
 from cluster.peer.probe import PROBE_S, why_another, why_unreachable
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling

@@ -59,7 +59,7 @@ OnGroupFrame = Callable[["GroupLink", list[Any], bytes], None]
 """(link, header, payload). An answer goes out on the link. May raise WireError, which ends it."""
 
 
-class Target(NamedTuple):
+class LinkTarget(NamedTuple):
     """A connection that is wanted."""
 
     group: int
@@ -148,7 +148,7 @@ class GroupLink(asyncio.Protocol):
 class _Dial(asyncio.Protocol):
     """The handshake of a connection that this node dials. It ends with a GroupLink in its place, or with a reason."""
 
-    def __init__(self, owner: GroupLinks, target: Target) -> None:
+    def __init__(self, owner: GroupLinks, target: LinkTarget) -> None:
         self.done: asyncio.Future[GroupLink | str] = asyncio.get_running_loop().create_future()
         """The open link, or why there is none."""
         self.is_refused = self.is_below = False
@@ -257,7 +257,7 @@ class _Dial(asyncio.Protocol):
 class _Wanted:
     """The state of one target: its attempts, or its link."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LinkTarget) -> None:
         self.target = target
         self.attempts = 0
         self.delay_s = REDIAL_MIN_S
@@ -320,7 +320,7 @@ class GroupLinks:
         links = [leader] if leader is not None else []
         return any(link.send(kind, header, payload) for link in [*links, *self.to(group)])
 
-    def tend(self, targets: Iterable[Target]) -> None:
+    def tend(self, targets: Iterable[LinkTarget]) -> None:
         """Called once a second: closes silent connections, dials those targets that are not connected, and leaves those
         that are no longer wanted."""
         for link in self.all():

@@ -29,7 +29,7 @@ _SHOWN_MAX = 200
 """The most characters of an answer that are passed on."""
 
 
-class Asker(Protocol):
+class ProbingTransport(Protocol):
     """The peer transport of the node that asks (`cluster.peer.transport`)."""
 
     roster: Roster
@@ -40,7 +40,7 @@ class Asker(Protocol):
         """Returns the header of this node's HELLO to that peer."""
 
 
-async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) -> str:
+async def probe(asker: ProbingTransport, node: NodeId, node_uuid: str, address: Address) -> str:
     """Returns the reason why that node was not found at the address; "" if the node with that uuid proved its identity
     there."""
     made: list[Probe] = []
@@ -85,7 +85,7 @@ def why_another(found: Sequence[object], wanted: tuple[str, NodeId, str], group:
 class Probe(asyncio.Protocol):
     """One dialled connection, which ends when the listener's identity is known."""
 
-    def __init__(self, asker: Asker, node: NodeId, node_uuid: str) -> None:
+    def __init__(self, asker: ProbingTransport, node: NodeId, node_uuid: str) -> None:
         self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """The result of `probe`: the reason, or ""."""
         self._asker = asker

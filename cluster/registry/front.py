@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from raftlog.kept_errors import bare
 from raftmq_wire.codec import (
     FLAG_ONEWAY,

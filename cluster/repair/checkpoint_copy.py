@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.repair.fetch import PIECE, STATE
 from cluster.repair.peer_requests import Blocking, Fetches, ask
-from cluster.runtime.figures.row_count import Counted
+from cluster.runtime.figures.row_count import CountedRows
 from cluster.state import manifest as manifests
 from cluster.state.manifest import CheckpointFile, CheckpointManifest
 from cluster.state.table_checksums import file_crc
@@ -20,7 +20,7 @@ from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 from raftmq_wire.checksums import crc32c
 
-CountRows = Callable[[Path], Counted]
+CountRows = Callable[[Path], CountedRows]
 """Counts the rows of a checkpoint and changes nothing (`cluster.runtime.figures.row_count`). Raises KVError,
 ValueError."""
 TIMEOUT_MS = 30_000
@@ -145,7 +145,7 @@ class CheckpointCopy:
         check_rows(self._count_rows(folder), manifest)
 
 
-def check_rows(counted: Counted, manifest: CheckpointManifest) -> None:
+def check_rows(counted: CountedRows, manifest: CheckpointManifest) -> None:
     """Raises ValueError unless the rows are those of the manifest."""
     if counted.mark != manifest.mark:
         raise ValueError(f"its rows end at entry {counted.mark.index}, its manifest at {manifest.mark.index}")

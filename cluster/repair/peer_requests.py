@@ -93,7 +93,7 @@ TIMEOUT_MS = 30_000
 """Milliseconds for one fetched piece, for example of a checkpoint."""
 
 
-class Build(Protocol):
+class FrameBuild(Protocol):
     """The part of a builder that takes frames: `raftlog.storage.log_build.LogBuild` or `SegmentBuild`."""
 
     @property
@@ -109,7 +109,7 @@ class Build(Protocol):
 
 
 async def fill(
-    client: Fetches, peer: NodeId, build: Build, end: int, blocking: Blocking, came: Callable[[int], object]
+    client: Fetches, peer: NodeId, build: FrameBuild, end: int, blocking: Blocking, came: Callable[[int], object]
 ) -> None:
     """Fetches frames from the peer until `build` reaches the position `end`, where a frame ends. Raises FetchError,
     StorageError, and FrameError if the peer's bytes are not the frames that follow. After an error the build is still

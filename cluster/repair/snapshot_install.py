@@ -74,6 +74,7 @@ class SnapshotInstaller:
         self._metrics.offered.inc()
         news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
         self._offer = offer
+        # Committed: the next start uses the snapshot, and a second one beside it would be ambiguous.
         if self._closing or self._done:
             return
         if news:
@@ -101,6 +102,7 @@ class SnapshotInstaller:
         try:
             while True:
                 snapshot = await self._round(tail)
+                # All is copied and checked before the one step that makes it count: a crash before changes nothing.
                 if snapshot is not None and await self._committed(snapshot):
                     return
                 rounds += 1
@@ -117,6 +119,7 @@ class SnapshotInstaller:
         """Asks every peer once. Raises Needless."""
 
         def at_least() -> int:
+            # The log goes on after all. Replacing it now could take acknowledged entries of this replica away.
             if self._raw.tail.id != tail.id:
                 raise Needless(f"the log, which ended at {tail.index}, has changed and ends at {self._raw.last_index}")
             assert self._offer is not None
@@ -140,6 +143,7 @@ class SnapshotInstaller:
             return False
         self._alarms.clear(ALARM)
         self.progress.begin("restart", peer, snapshot.manifest.name)
+        # The running node still has the old log in memory: only a new start may open the other one.
         self._done = True
         self._restart(
             f"to go on from the snapshot of entry {index} that {node_object(self._where.group_id, peer)} gave"

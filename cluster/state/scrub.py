@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.config.config import ConsistencySection
+from cluster.config.storage_sections import ConsistencySection
 from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.service_lifecycle import Part

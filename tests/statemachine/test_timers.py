@@ -16,7 +16,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
 from statemachine.delivery.timers import NEVER, DeliverTimers, DropTimers, RecallTimer, TimerCounts, Timers
 from statemachine.removal_slices import DeleteTopic
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META, TIMER, Batch
 from statemachine.rows.running_digest import count
@@ -126,14 +126,14 @@ def test_a_start_reads_no_row_by_due_time(broker: Broker, monkeypatch: pytest.Mo
 
 def test_a_release_that_kept_no_first_row_may_have_written_since(broker: Broker) -> None:
     position = broker.schedule(50)
-    kept = broker.kv.get(META, keys.TIMER_FRONT_KEY)
+    kept = broker.kv.get(META, meta_keys.TIMER_FRONT_KEY)
     earlier = broker.schedule(20)
     assert kept is not None
     batch = Batch()
-    batch.put(META, keys.TIMER_FRONT_KEY, kept)
+    batch.put(META, meta_keys.TIMER_FRONT_KEY, kept)
     broker.kv.write(batch)
     assert Timers(broker.kv, broker.state.writes).first == (20, earlier)
-    batch.delete(META, keys.TIMER_FRONT_KEY)
+    batch.delete(META, meta_keys.TIMER_FRONT_KEY)
     broker.kv.write(batch)
     assert Timers(broker.kv, broker.state.writes).first == (20, earlier)
     broker.state.apply([broker.log.command(DropTimers([(20, earlier)]))])
@@ -144,7 +144,7 @@ def test_the_first_row_is_no_part_of_the_digest(broker: Broker) -> None:
     broker.schedule(50)
     before = digest(broker.kv), count(broker.kv)
     batch = Batch()
-    batch.delete(META, keys.TIMER_FRONT_KEY)
+    batch.delete(META, meta_keys.TIMER_FRONT_KEY)
     broker.kv.write(batch)
     assert (digest(broker.kv), count(broker.kv)) == before
 

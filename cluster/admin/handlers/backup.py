@@ -12,15 +12,16 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Answer, Call
+from cluster.admin.handler_request import Call, JsonAnswer
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route
 from cluster.backup.files import backups_in
 from cluster.backup.manifest import Manifest
 from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
-from cluster.config.config import BackupSection, Config
+from cluster.config.config import Config
 from cluster.config.node_files import of_cluster
+from cluster.config.storage_sections import BackupSection
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.store_by_url import check_url, directory_of
 from raftmq_wire.errors import LocalError
@@ -67,7 +68,7 @@ async def get_backup(call: Call) -> BackupView:
     return _view(call)
 
 
-async def start_backup(call: Call) -> Answer:
+async def start_backup(call: Call) -> JsonAnswer:
     """Starts a backup of this node; 202, then GET shows the progress."""
     wanted: BackupRequest = call.body
     if not (wanted.to + unquote(wanted.to)).isprintable():
@@ -79,12 +80,14 @@ async def start_backup(call: Call) -> Answer:
     else:
         _check_root(wanted.to, call.port.config.backup)
     if wanted.dry_run:
-        return Answer(200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted)))
+        return JsonAnswer(
+            200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted))
+        )
     try:
         call.port.storage.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
-    return Answer(202, _view(call))
+    return JsonAnswer(202, _view(call))
 
 
 async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:

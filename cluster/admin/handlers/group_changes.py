@@ -9,7 +9,7 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, applied, decided
+from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, JsonAnswer, applied, decided
 from cluster.admin.pagination import neighbour
 from cluster.admin.refusals import error_of, not_refused
 from cluster.admin.request_parsing import flag_of
@@ -92,7 +92,7 @@ class GroupCloned(ChangeView, frozen=True, kw_only=True):
     """True if nothing was changed; term and index are those of the last applied entry."""
 
 
-async def create_group(call: Call) -> Answer:
+async def create_group(call: Call) -> JsonAnswer:
     """Creates a consumer group; what happens to an existing one is the request's choice."""
     wanted: GroupRequest = call.body
     config: dict[str, Any] = {"name": wanted.name}
@@ -107,7 +107,7 @@ async def create_group(call: Call) -> Answer:
         fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
         raise ApiError("exists", f"group {wanted.name} is there already", fix)
     verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
-    return Answer(201 if verb == "created" else 200, await _view(call, result.value, verb, entry))
+    return JsonAnswer(201 if verb == "created" else 200, await _view(call, result.value, verb, entry))
 
 
 async def delete_group(call: Call) -> GroupChanged:

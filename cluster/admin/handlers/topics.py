@@ -9,7 +9,7 @@ import msgspec
 
 from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied, confirm_read
+from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, JsonAnswer, ReadView, applied, confirm_read
 from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.refusals import error_of
 from cluster.admin.request_parsing import flag_of, number_of
@@ -218,7 +218,7 @@ async def describe_topic(call: Call) -> Pieces:
     return page.answer(view, "queues")
 
 
-async def create_topic(call: Call) -> Answer:
+async def create_topic(call: Call) -> JsonAnswer:
     """Creates a topic; what happens to an existing one is the request's choice."""
     wanted: TopicRequest = call.body
     existed = wanted.name in call.port.state.topics
@@ -231,7 +231,7 @@ async def create_topic(call: Call) -> Answer:
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     if flag_of(call.query, DRY_RUN):
-        return Answer(200, await _would_be(call, wanted, existed=existed))
+        return JsonAnswer(200, await _would_be(call, wanted, existed=existed))
     try:
         entry_id, result = await applied(
             lambda done: topics.put(
@@ -251,10 +251,10 @@ async def create_topic(call: Call) -> Answer:
         topic=await _view(call, result.value),
         remark=without_effect(result.value.attributes),
     )
-    return Answer(201 if verb == "created" else 200, view)
+    return JsonAnswer(201 if verb == "created" else 200, view)
 
 
-async def _gather(call: Call, wanted: TopicRequest) -> Answer:
+async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
     """Lets a topic take new messages in fewer groups of brokers. Raises ApiError."""
     topic, asked = find_topic(call.port.state, wanted.name), set(wanted.groups or ())
     call.check_level(GATHERS_LEVEL, "gathers")
@@ -268,7 +268,7 @@ async def _gather(call: Call, wanted: TopicRequest) -> Answer:
         raise ApiError("refused", why, 'send "move_keys": true (raftmq topic gather)')
     if flag_of(call.query, DRY_RUN) or topic.written_groups == asked:
         told = await _would_be(call, msgspec.structs.replace(wanted, if_exists="update"), existed=True)
-        return Answer(200, told)
+        return JsonAnswer(200, told)
     try:
         topics = Topics(call.port.services)
         entry_id, result = await applied(lambda done: topics.gather(topic.name, asked, done, author=call.asker))
@@ -282,7 +282,7 @@ async def _gather(call: Call, wanted: TopicRequest) -> Answer:
         result="updated",
         topic=await _view(call, result.value),
     )
-    return Answer(200, told)
+    return JsonAnswer(200, told)
 
 
 async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:

@@ -42,7 +42,7 @@ class UnreadableError(Exception):
     """No intact message can be read at the position: no message begins there, or its bytes have changed."""
 
 
-class Stored(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message, the bytes it is stored as, and the topic of its row."""
 
     message: Message
@@ -70,7 +70,7 @@ class KeyQuery(NamedTuple):
 class QueryResult(NamedTuple):
     """The result of a lookup; `messages` newest first."""
 
-    messages: list[Stored]
+    messages: list[StoredMessage]
     unreadable: int | None
     """Position of a candidate that cannot be read intact on this node."""
     stopped: bool
@@ -84,7 +84,7 @@ class QueryResult(NamedTuple):
 
 def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
-) -> Stored | None:
+) -> StoredMessage | None:
     """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
     With `waiting` also one that is not delivered yet; if it was carried forward, in the form in which it was first
     stored.
@@ -103,7 +103,7 @@ def message_at(
     return found
 
 
-def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stored | None:
+def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> StoredMessage | None:
     """Returns the message if it is in a queue."""
     stored = _stored_at(node, position)
     state, message = node.state, stored.message
@@ -116,7 +116,7 @@ def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stor
     return _intact(stored._replace(topic=topic.name), items[0])
 
 
-def _waiting_at(node: Services, position: int) -> Stored | None:
+def _waiting_at(node: Services, position: int) -> StoredMessage | None:
     """Returns the message if it waits and lies at the position now, or lay there before it was carried forward."""
     state = node.state
     scheduled, half = state.timers.at(position), state.halves.at(position)
@@ -132,19 +132,19 @@ def _waiting_at(node: Services, position: int) -> Stored | None:
     if topic is None:
         return None  # it was deleted: nobody gets the message any more
     stored = _intact(_stored_at(node, item.position), item)
-    return Stored(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
+    return StoredMessage(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
 
 
-def _stored_at(node: Services, position: int) -> Stored:
+def _stored_at(node: Services, position: int) -> StoredMessage:
     """Returns the stored message at the position, whose CRC and row are not checked yet. Raises UnreadableError."""
     data = _bytes_at(node, position)
     try:
-        return Stored(decode_message(data)[0], data, "")
+        return StoredMessage(decode_message(data)[0], data, "")
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
 
 
-def _intact(stored: Stored, item: QueueItem) -> Stored:
+def _intact(stored: StoredMessage, item: QueueItem) -> StoredMessage:
     """Checks the message's CRC. Raises UnreadableError."""
     if item.crc32c != crc32c(stored.data):
         raise UnreadableError(f"the message at position {item.position} does not match its checksum")
@@ -205,7 +205,7 @@ class KeyLookup:
         self._topic = topic
         self._query = query
         self._key = query.key.encode("utf-8", "replace")
-        self._found: list[Stored] = []
+        self._found: list[StoredMessage] = []
         self._bytes = 0
         self._unreadable: int | None = None
         self._stopped = False

@@ -17,7 +17,7 @@ from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, D
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.new_names import check_new_group
-from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
+from cluster.broker.reads.message_lookup import StoredMessage, UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
@@ -151,7 +151,7 @@ class SendBacks:
             return
         dead = is_dead(wanted, group, stored.message)
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
-        slot, config = self._proposals.slot(topic), services.state.topics.get(topic)
+        slot, config = self._proposals.topics.slot(topic), services.state.topics.get(topic)
         queues = 1 if dead else group.retry_queue_nums
         if slot is None or config is None or not config.write_queues:  # it may have none in this group of brokers
             self._prepare(report, topic, queues, tries)
@@ -175,7 +175,7 @@ class SendBacks:
 
     # --- the message -------------------------------------------------------------------------------------------------
 
-    def _read(self, report: _Report, tries: int) -> Stored | None:
+    def _read(self, report: _Report, tries: int) -> StoredMessage | None:
         """Returns the message; None if it must be read again in a moment, because it is being repaired. Raises
         Refused, also if the party may not consume the topic of the message's row: its copy goes to the party's group.
         """
@@ -199,7 +199,7 @@ class SendBacks:
             raise Refused(Reason.ERROR, remark)
         return stored
 
-    def _may_have(self, party: Party, stored: Stored, *, first: bool) -> bool:
+    def _may_have(self, party: Party, stored: StoredMessage, *, first: bool) -> bool:
         """Returns True if the party may consume the message. A denial is noted on the first of several tries only."""
         needs = [topic_need(stored.topic, SUB)]
         rights = self._rights
@@ -229,7 +229,7 @@ class SendBacks:
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
-        if not self._proposals.changing(topic):
+        if not self._proposals.topics.changing(topic):
             run = own_topic(self._services.state, topic, queues)
 
         def made(result: ProposeResult) -> None:
@@ -245,7 +245,9 @@ class SendBacks:
 
     # --- the copy ----------------------------------------------------------------------------------------------------
 
-    def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
+    def _propose(
+        self, report: _Report, slot: TopicSlot, stored: StoredMessage, group: GroupConfig, *, dead: bool
+    ) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
         gate = self._proposals.gate

@@ -299,9 +299,9 @@ class StagedWriteRequests:
         return attempt
 
     def _slot(self, topic: str) -> TopicSlot:
-        slot = self._proposals.slot(topic)
+        slot = self._proposals.topics.slot(topic)
         if slot is None:
-            if self._proposals.changing(topic):
+            if self._proposals.topics.changing(topic):
                 raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed")
             raise Refused(Reason.NO_TOPIC, f"topic[{topic}] not exist, create it first")
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS or topic[:1] == "%":
@@ -329,7 +329,7 @@ class StagedWriteRequests:
                 raise Refused(Reason.ILLEGAL, remark)
             if session is not None and name is not names.unowned and session.forgotten(sequence):
                 raise Refused(Reason.INVALID, f"slice {sequence} is below {session.low_sequence}, which came later")
-            if proposals.find_inflight(name, sequence) is not None:
+            if proposals.repeats.find(name, sequence) is not None:
                 raise Refused(Reason.BUSY, "the same slice is on its way into the log: ask again")
         return False
 

@@ -21,11 +21,10 @@ from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file.index_worker import (
     Answer,
     Build,
-    Built,
+    BuiltFile,
     Damaged,
     Failed,
     Going,
-    Gone,
     IndexDirectory,
     IndexLane,
     Job,
@@ -33,12 +32,13 @@ from cluster.tier.index_file.index_worker import (
     Loaded,
     Remove,
     Removed,
+    RowsGone,
     Span,
     Sweep,
     Swept,
 )
 from cluster.tier.object_names import INDEX
-from cluster.tier.uploader import Made
+from cluster.tier.uploader import PartContent
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.checksums import crc32c
 from statemachine.tier import SegmentSpan
@@ -230,7 +230,7 @@ class IndexFiles:
         for answer in answers:
             if isinstance(answer, Going):
                 self._loop.call_later(GAP_MS / 1000, self._submit, Build(answer.span))
-            elif isinstance(answer, Built):
+            elif isinstance(answer, BuiltFile):
                 self._on_built(answer)
             elif isinstance(answer, Loaded):
                 self._settle(answer.span, answer.data)
@@ -242,7 +242,7 @@ class IndexFiles:
                 self._files, self._busy = answer.files, False
                 for span in self._waiting.keys() & answer.files.keys():
                     self._submit(Load(span))
-            elif isinstance(answer, Gone):
+            elif isinstance(answer, RowsGone):
                 self._built_to = max(self._built_to, answer.span.end)
                 self._ended()
                 self._settle(
@@ -251,7 +251,7 @@ class IndexFiles:
             else:
                 assert isinstance(answer, Removed)
 
-    def _on_built(self, built: Built) -> None:
+    def _on_built(self, built: BuiltFile) -> None:
         self._files[built.span] = built.size
         self._metrics.built.inc()
         self._error = ""
@@ -339,7 +339,7 @@ class LocalIndexParts:
     def __init__(self, files: IndexFiles) -> None:
         self._files = files
 
-    async def of_segment(self, base: int, span: SegmentSpan) -> Made:
+    async def of_segment(self, base: int, span: SegmentSpan) -> PartContent:
         """Returns the part; its file is built first if the node does not have it yet."""
         data = await self._files.load(base, span.end)
-        return Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))
+        return PartContent(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))

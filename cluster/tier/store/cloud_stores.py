@@ -23,7 +23,7 @@ from cluster.tier.store.errors import (
     Unreachable,
     Unsupported,
 )
-from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from cluster.tier.store.object_store import Data, ObjectInfo, StoredObject, check_data, check_name, check_range
 from raftmq_wire.checksums import crc32c
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class CloudStore:
         check_name(name)
         await _told(name, self._obstore.put_async(self._client, name, check_data(data), mode={"e_tag": tag}))
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         result = await _told(name, self._obstore.get_async(self._client, check_name(name)))
         size, tag = result.meta["size"], result.meta["e_tag"]
         if size > size_max:
@@ -69,7 +69,7 @@ class CloudStore:
         data = bytes(await _told(name, result.bytes_async()))
         if len(data) != size:
             raise BadAnswer(f"{name} has {size} bytes, {len(data)} came")
-        return Stored(data, tag)
+        return StoredObject(data, tag)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
         check_range(start, stop)

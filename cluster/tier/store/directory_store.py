@@ -25,7 +25,7 @@ from cluster.tier.store.errors import (
     Unreachable,
     Unsupported,
 )
-from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from cluster.tier.store.object_store import Data, ObjectInfo, StoredObject, check_data, check_name, check_range
 from cluster.tier.store.synced_file import checksum_from_disk, write_synced
 
 THREADS = 4
@@ -52,7 +52,7 @@ class DirectoryStore:
     async def replace(self, name: str, data: Data, tag: str) -> None:
         await self._threads.call(self._files.replace, check_name(name), check_data(data), tag)
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         return await self._threads.call(self._files.get, check_name(name), size_max)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
@@ -168,13 +168,13 @@ class DirectoryFiles:
             temporary.rename(path)
             _sync(path.parent)
 
-    def get(self, name: str, size_max: int) -> Stored:
+    def get(self, name: str, size_max: int) -> StoredObject:
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > size_max:
                 raise BadAnswer(f"{name} has {size} bytes, at most {size_max} were expected")
             data = _read(file.fileno(), name, 0, size)
-        return Stored(data, _tag(data))
+        return StoredObject(data, _tag(data))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:

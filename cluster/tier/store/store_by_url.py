@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from cluster.config.config import TierSection
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store.cloud_stores import CloudStore
 from cluster.tier.store.directory_store import DirectoryStore
 from cluster.tier.store.memory_store import MemoryStore

@@ -17,7 +17,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView
-    from cluster.repair.node_comparison import Comparison, Finding
+    from cluster.repair.node_comparison import Comparison, Difference
 
 _APPLY_WAIT_S, _POLL_S = 5.0, 0.05
 
@@ -151,7 +151,7 @@ def _names(nodes: Iterable[int], group: int) -> str:
     return ", ".join(str(name_of(group, node)) for node in nodes)
 
 
-def _sentence(finding: Finding, group: int) -> str:
+def _sentence(finding: Difference, group: int) -> str:
     held = ", ".join(
         f"node {name_of(group, node)} {value or 'nothing readable'}" for node, value in sorted(finding.nodes.items())
     )

@@ -45,7 +45,7 @@ from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.local_layout import name_of, node_object
-from cluster.config.ranges import Held
+from cluster.config.ranges import OutOfRange
 from cluster.config.reload import KeyChange
 from cluster.flow.backlogs import Backlogs
 from cluster.flow.gate import Gate
@@ -246,7 +246,7 @@ class FakeNode:
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)
         self.turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback))
-        self.held_keys: list[Held] = []
+        self.held_keys: list[OutOfRange] = []
         self._tail = EMPTY_TAIL
         self.log = bytearray()
         self._append(EntryType.NOOP, b"")
@@ -379,13 +379,13 @@ class FakeNode:
         yield from self.failpoints.conditions(me)
 
     def counted(self) -> Counted:
-        node: Any = self
-        return counted(node)
+        meters: Any = self.meters
+        return counted(meters, self.serving.broker.deliveries)
 
     def overruled(self) -> list[KeyChange]:
         return self.contradicted
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[OutOfRange]:
         return self.held_keys
 
     def writes_open(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cluster.admin import server
-from cluster.members.changes import Ending
+from cluster.members.changes import ChangeOutcome
 from cluster.members.checks import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from tests.support.codes import KEYS
@@ -355,12 +355,12 @@ async def test_a_leader_without_a_successor_is_not_drained(client: Any, node: An
 def test_who_asked_is_told_once_what_stands_at_that_index(node: Any) -> None:
     proposed: list[Any] = []
     node.raw.commits = proposed.append
-    heard: list[Ending] = []
+    heard: list[ChangeOutcome] = []
     node.changes.remove(3, heard.append)
     assert heard == [], "it is not committed yet"
     node.commit_members(proposed[0])
     node.changes.on_applied(run_of(*proposed))
-    assert heard == [Ending.DONE]
+    assert heard == [ChangeOutcome.DONE]
 
 
 async def test_fewer_than_three_voters_are_left_only_if_that_is_meant(client: Any, node: Any) -> None:

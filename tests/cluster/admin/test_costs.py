@@ -18,7 +18,7 @@ from cluster.admin.resource_limits import ANSWERS_BYTES_MAX
 from cluster.admin.route import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX, Route, whole_message
 from cluster.admin.routes import ROUTES
 from cluster.admin.streamed_json import SENT_BYTES, Pieces
-from cluster.config.config import LimitsSection
+from cluster.config.service_sections import LimitsSection
 from cluster.runtime import resource_budget
 from raftlog.types import NodeId
 from raftlog.work import METER

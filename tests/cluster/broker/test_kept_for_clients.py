@@ -11,10 +11,10 @@ import pytest
 from cluster.broker.filters import subscription
 from cluster.broker.groups import group_members
 from cluster.broker.refusal import Refused
-from cluster.config.config import LimitsSection
+from cluster.config.service_sections import LimitsSection
 from cluster.replication import message_head
+from cluster.replication.command_queue import NameLimits, UnacceptableError
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.pending_requests import NameLimits, UnacceptableError
 from cluster.replication.send_identity import Identity, RetryMemory
 from statemachine.commands import Command
 from statemachine.consuming.groups import PutGroup

@@ -23,7 +23,7 @@ from cluster.broker.broker_metrics import (
 )
 from cluster.node.event_watch import reason_of
 from cluster.node.status_metrics import StatusMetrics
-from cluster.replication.metrics import AppendMetrics, ApplyMetrics, Delays, HaMetrics
+from cluster.replication.metrics import AppendMetrics, ApplyMetrics, HaMetrics, PeerDelays
 from cluster.replication.outcome import Outcome
 from cluster.replication.traffic_metrics import TrafficMetrics
 from cluster.requests.request_metrics import RequestMetrics
@@ -209,7 +209,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(traffic: TrafficMetri
     traffic.ha.show(
         end_position=900,
         slaves={2: 500, 3: 900},
-        delays={2: Delays(2.5, 0.8, 60.0), 3: Delays(0.0, None, inf)},
+        delays={2: PeerDelays(2.5, 0.8, 60.0), 3: PeerDelays(0.0, None, inf)},
         connections=2,
         sent_bytes=70,
         storage=(800, 10, 20),

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import Config, ConsistencySection, NodeSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection
+from cluster.config.storage_sections import ConsistencySection
 from cluster.repair import consistency as service
 from cluster.repair.consistency import FENCED, MISMATCH, Consistency, Digest, decode, differing, encode, sums_source
 from cluster.repair.fetch import Fetched, FetchError, FetchRefused

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from cluster.retention import policy, unconsumed_messages
 from cluster.retention.policy import LEAST_OFFSETS, STEP_OFFSETS, Floor, KeptLonger, QueuePlace, gone_earlier
 from cluster.retention.unconsumed_messages import Behind

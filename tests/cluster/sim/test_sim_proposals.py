@@ -446,9 +446,9 @@ def test_what_is_half_done_is_not_told_as_failed(
     the rest may be refused, because this node no longer leads; but it was not nothing."""
     sim = sim_of()
     leader, told = sim.leader(), list[ProposeResult]()
-    monkeypatch.setattr(leader.proposals, "_group", 2)
+    monkeypatch.setattr(leader.proposals.commands, "_group", 2)
     decided: list[Any] = []
-    leader.proposals.decide_elsewhere(lambda commands, done, author: decided.append((commands, done)))
+    leader.proposals.commands.decide_elsewhere(lambda commands, done, author: decided.append((commands, done)))
     subscribe = Subscribe("g", [])
     leader.run(leader.proposals.submit_commands, [subscribe, PutGroup({"name": "g"}, True)], told.append)
     ((commands, done),) = decided

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.config.config import ConsistencySection
+from cluster.config.storage_sections import ConsistencySection
 from cluster.runtime.host import helper_process
 from cluster.state import scrub_worker
 from cluster.state.checkpoints import Checkpoints

@@ -23,7 +23,7 @@ from jepsen_like.live.subjects.stopped_node_state import read_digest
 from jepsen_like.live.subjects.subject import NodeState
 from raftlog.storage.files import layout
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import CQ, META, Batch
 from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.rows import each_row
@@ -140,7 +140,7 @@ def state_of(data: Path, rows: dict[bytes, bytes], index: int) -> None:
     batch = Batch()
     for key, value in rows.items():
         batch.put(CQ, key, value)
-    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(3, index, 1000, 5, 7))
+    batch.put(META, meta_keys.APPLIED_KEY, meta_keys.APPLIED.pack(3, index, 1000, 5, 7))
     kv.write(batch)
     kv.close()
 

@@ -18,7 +18,7 @@ from cluster.config.node_files import plan_nodes, write_configs
 from raftmq import cli
 from raftmq.commands import support
 from raftmq.commands.data import metadata
-from raftmq.local.cluster import prepare_data_dir
+from raftmq.local.cluster_files import prepare_data_dir
 from raftmq_wire.errors import ExitCode
 from tests.support.small_segments import LOG
 

@@ -38,7 +38,8 @@ from raftmq.cli import cli
 from raftmq.client.discovery import find_servers
 from raftmq.local import further_groups, retired_groups
 from raftmq.local import init as local_init
-from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster_files import ClusterFiles, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
 from raftmq.local.init import check_data_dirs
@@ -66,7 +67,7 @@ def loaded(
     """What `raftmq up` makes or finds before it starts a node."""
     prepare_data_dir(folder)
     with small_segments():
-        found = LocalCluster(folder)._load(count, base, groups, failpoints=failpoints, on_stage=lambda _: None)
+        found = ClusterFiles(folder).load_or_make(count, base, groups, failpoints=failpoints, on_stage=lambda _: None)
     assert read_cluster(folder) == found
     return found.nodes
 
@@ -271,7 +272,7 @@ def test_settings_and_paths_of_the_first_group_hold_in_the_others(tmp_path: Path
     assert normpath(config.tls.cert_file) == str(data / "tls" / "node-2-1.crt")
     assert (normpath(config.tls.ca_file), config.tls.mode) == (str(data / "tls" / "ca.crt"), "enforcing")
     assert normpath(load(first[0].config_path).tls.cert_file) == str(data / "tls" / "node-1.crt")
-    LocalCluster(data)._set_tier([first[0], node], f"file://{tmp_path}/other")
+    ClusterFiles(data).change_tier([first[0], node], f"file://{tmp_path}/other")
     assert load(node.config_path).tier.url == f"file://{tmp_path}/other/g02"
     assert load(first[0].config_path).tier.url == f"file://{tmp_path}/other"
 

@@ -29,7 +29,8 @@ from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
 from raftmq.local import cluster as local_cluster
 from raftmq.local import init as local_init
-from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster_files import ClusterFiles, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
 from raftmq_wire.errors import ExitCode, LocalError
@@ -460,13 +461,12 @@ def load_cluster(folder: Path) -> list[NodeRecord]:
 
 
 def load_as_told(folder: Path) -> list[NodeRecord]:
-    cluster = LocalCluster(folder)
     prepare_data_dir(folder)
-    return cluster._load(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
+    return ClusterFiles(folder).load_or_make(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
 
 
 def load_as_found(folder: Path) -> list[NodeRecord]:
-    return LocalCluster(folder)._load(None, None, failpoints=False, on_stage=lambda _: None).nodes
+    return ClusterFiles(folder).load_or_make(None, None, failpoints=False, on_stage=lambda _: None).nodes
 
 
 @each_row("writes_left", [0, 1, 2, 3])

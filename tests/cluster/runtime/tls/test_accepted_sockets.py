@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import TlsMode, TlsSection
+from cluster.config.node_sections import TlsMode, TlsSection
 from cluster.runtime.tls import accepted_sockets
 from cluster.runtime.tls.accepted_sockets import ADDRESS_MAX, HANDSHAKES_MAX
 from cluster.runtime.tls.acceptor import Acceptor
