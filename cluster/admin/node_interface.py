@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.evicted.evicted_key_search import EvictedPages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
+    from cluster.broker.groups.offset_resets import OffsetResets
     from cluster.broker.message_queries import MessageQueries
     from cluster.broker.rights import Rights
     from cluster.broker.services import Services
@@ -284,6 +285,8 @@ class ServedPort:
     rights: Rights
     """Judges who may read what is stored."""
     queries: MessageQueries
+    resets: OffsetResets
+    """Resets of offsets, the same as those that clients ask for."""
     clients: Clients
     members: Callable[[str], list[MemberView]]
     """Returns the connected consumers of a group, one with several connections for each; [] if there are none."""

@@ -81,6 +81,7 @@ def port_of(
         served=ServedPort(
             rights=serving.broker.rights,
             queries=serving.broker.queries,
+            resets=serving.broker.resets,
             clients=ClientList(
                 serving.remoting.router.connections,
                 members,

@@ -202,7 +202,14 @@ class ClientPath(ReplyPath):
         if not self.closed:
             self.closed = True
             if self.node.up:
-                self.node.run(self.node.running.serving.remoting.router.on_close, self)
+                self.node.run(self._gone)
+
+    def _gone(self) -> None:
+        heard: Callable[[Any], None] = self.node.running.serving.remoting.router.on_close
+        heard(self)
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            callback()
 
 
 class SimNode(Machine):

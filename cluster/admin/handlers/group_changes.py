@@ -17,7 +17,7 @@ from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
 from cluster.broker.groups.group_admin import group_deleted, put_group
 from cluster.broker.groups.group_lag import lag_steps
-from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetOrder, ResetTo, cloned_from
+from cluster.broker.groups.offset_resets import QueueOffset, ResetOrder, ResetTo, cloned_from
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
@@ -122,16 +122,11 @@ async def delete_group(call: Call) -> GroupChanged:
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 
 
-def _resets(call: Call) -> OffsetResets:
-    port = call.port
-    return OffsetResets(port.services, port.served.rights, port.storage.evicted_bounds)
-
-
 async def clone_group(call: Call) -> GroupCloned:
     """Gives a group the committed offsets of another."""
     wanted: CloneRequest = call.body
     state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
-    resets = _resets(call)
+    resets = call.port.served.resets
     before, offsets, entry = state.offsets_by_topic(name), list[ClonedOffset](), state.applied
     try:
         for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic, call.caller.party):
@@ -243,9 +238,10 @@ async def reset_group(call: Call) -> GroupReset:
         call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
     )
     # The node answers at the latest after [send] deadline_ms.
-    resets, state = _resets(call), call.port.state
+    resets, state = call.port.served.resets, call.port.state
     before = state.offsets_by_topic(asked.group)
-    found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, asked))
+    act = resets.plan if wanted.dry_run else resets.reset
+    found: list[QueueOffset] = await not_refused(partial(act, asked, call.caller.party))
     topic = state.topics[asked.topic]
     if not wanted.dry_run:
         call.note_change(f"group {asked.group}", asked.done_to(len(found)))
