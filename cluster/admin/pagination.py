@@ -13,6 +13,7 @@ from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from cluster.admin.streamed_json import Pieces
 from cluster.config.source import nearest
 from raftlog.work import charge, charge_text
+from statemachine.access.rules import Action, Kind, Need
 from statemachine.rows.sorted_map import SortedMap
 
 ITEM_UNITS: Final = 20
@@ -99,8 +100,12 @@ def after_of(call: Call) -> str | None:
     return call.query.get(AFTER) or None
 
 
-def neighbour(name: str, names: SortedMap[str, Any]) -> str | None:
-    """Returns the name most similar to an unknown one, among those with a similar beginning; None if none is."""
+def neighbour(call: Call, name: str, names: SortedMap[str, Any]) -> str | None:
+    """Returns the name most similar to an unknown one, among those with a similar beginning; None if none is, or if the
+    caller may not list names: who has rights on one name learns no other."""
+    needs = [Need(Kind.CLUSTER, call.port.config.cluster.name, (Action.LIST,))]
+    if not call.port.served.rights.is_allowed(call.caller.party, needs):
+        return None
     near = names.keys_from(name[:PREFIX] or None, NEIGHBOURS) + names.keys_from(name or None, NEIGHBOURS)
     first = names.keys_from(None, NEIGHBOURS)
     return nearest(name, dict.fromkeys([*near, *first]))

@@ -22,7 +22,7 @@ def user_of(call: Call, name: str) -> User:
     users = call.port.access.state.users
     user = users.get(name)
     if user is None:
-        near = neighbour(name, users)
+        near = neighbour(call, name, users)
         hint = f"did you mean {near}?" if near else "raftmq user list"
         raise ApiError("not_found", f"there is no user {name[:80]}", hint)
     return user
