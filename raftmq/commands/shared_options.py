@@ -257,7 +257,7 @@ def told_in_lines(what: str, why: str, fix: str) -> LocalError:
 def show_problems(problems: Iterable[str]) -> None:
     """Prints problems on stderr, separate from the result."""
     for problem in problems:
-        click.secho(problem, fg="red", err=True)
+        click.secho(plain(problem), fg="red", err=True)
 
 
 def tell_group(group: int, shown: Sized) -> None:
@@ -323,7 +323,7 @@ def print_pages(
     widths = [0] * len(titles)
     whole: Iterable[Sequence[Sequence[object]]] = itertools.chain([[titles], rows, second], following)
     for page in whole:
-        cells = [["-" if each is None else str(each) for each in row] for row in page]
+        cells = [["-" if each is None else plain(str(each)) for each in row] for row in page]
         for at in range(len(titles)):
             widths[at] = max([widths[at], *(len(row[at]) for row in cells)])
         for row in cells:
