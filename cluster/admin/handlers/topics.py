@@ -193,7 +193,7 @@ async def describe_topic(call: Call) -> Pieces:
     """One topic with its queues, a page of them."""
     state = call.port.state
     applied = state.applied.index
-    config = find_topic(call, call.params["name"])
+    config = await find_topic(call, call.params["name"])
     size = await call.port.storage.topic_sizes.of(config)
     page = Page(call, limit_of(call))
     first = number_of(call.query, AFTER, -1) + 1
@@ -255,7 +255,7 @@ async def create_topic(call: Call) -> Answer:
 
 async def _gather(call: Call, wanted: TopicRequest) -> Answer:
     """Lets a topic take new messages in fewer groups of brokers. Raises ApiError."""
-    topic, asked = find_topic(call, wanted.name), set(wanted.groups or ())
+    topic, asked = await find_topic(call, wanted.name), set(wanted.groups or ())
     call.check_level(GATHERS_LEVEL, "gathers")
     living = topic.written_groups & active_groups(call.port.state.broker_groups.by_number)
     if not asked or asked - living:
@@ -289,7 +289,7 @@ async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> Topic
     is none, or it was not to be there."""
     if existed and wanted.if_exists == "fail":
         raise _exists(wanted.name)
-    topic = await _view(call, find_topic(call, wanted.name))
+    topic = await _view(call, await find_topic(call, wanted.name))
     node, (term, index) = call.port.config.node.id, call.port.state.applied
     verb: Any = "kept" if wanted.if_exists == "keep" else "updated"
     return TopicChanged(node=node, term=term, index=index, result=verb, topic=topic, dry_run=True)
@@ -314,7 +314,7 @@ async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
 
 async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
-    config = find_topic(call, call.params["name"])
+    config = await find_topic(call, call.params["name"])
     held = await _view(call, config, await call.port.storage.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
         node, (term, index) = call.port.config.node.id, call.port.state.applied
@@ -326,12 +326,12 @@ async def delete_topic(call: Call) -> TopicChanged:
     )
 
 
-def find_topic(call: Call, name: str) -> TopicConfig:
+async def find_topic(call: Call, name: str) -> TopicConfig:
     """Returns the topic. Raises ApiError, which names the nearest existing one to who may list all."""
     state = call.port.state
     config = state.topics.get(name)
     if config is None:
-        match = neighbour(call, name, state.topics)
+        match = await neighbour(call, name, state.topics)
         hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
         raise ApiError("not_found", f"there is no topic {name}", hint)
     return config
