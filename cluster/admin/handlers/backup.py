@@ -133,7 +133,8 @@ def _check_url(to: str, config: Config) -> None:
             _check_root(path, config.backup)
         return
     roots = [root.rstrip("/") for root in (*config.backup.allowed, of_tier) if is_url(root)]
-    if ".." in to.split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
+    # The library goes up a folder for %2e%2e, too.
+    if ".." in unquote(to).split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
         raise ApiError(
             "path_not_allowed",
             f"{to} is not below a URL where this node may put backups ({', '.join(roots) or 'none'})",
