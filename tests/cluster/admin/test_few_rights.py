@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
+
+from yarl import URL
 
 from tests.support.rows import each_row
 
@@ -70,3 +73,21 @@ async def test_other_methods_of_an_address_of_its_own(
 ) -> None:
     answer = await client.request(method, path)
     assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+@each_row("path", ["/v1/hot", "/v1/topics/a%2Fb%20c?dry_run=true"])
+async def test_a_request_that_names_a_host_is_forwarded_to_the_leader(make_node: Any, serve: Any, path: str) -> None:
+    """A proxy's form of a request, GET http://host/path: the host is none of its path."""
+    leader = make_node(1)
+    peers = [{"id": 1, "port": 1, "admin": f"127.0.0.1:{(await serve(leader)).port}"}, {"id": 2, "port": 2}]
+    client = await serve(make_node(2, peers=peers))
+    method = "DELETE" if "topics" in path else "GET"
+    reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+    writer.write(f"{method} http://localhost{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    named = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    plain = await client.request(method, URL(path, encoded=True))
+    assert named.startswith(f"HTTP/1.1 {plain.status} ")
+    assert plain.status in (200, 404)
+    assert named.endswith(await plain.text())
