@@ -227,6 +227,7 @@ async def create_topic(call: Call) -> Answer:
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if existed and groups is not None:
         fields["attributes"] = without_home(fields.get("attributes", call.port.state.topics[wanted.name].attributes))
+    topics.check(fields)  # before a dry run answers
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     if flag_of(call.query, DRY_RUN):
