@@ -223,7 +223,7 @@ def print_json(value: object) -> None:
     if yaml_wanted():
         click.echo(yaml_document(value), nl=False)
     else:
-        click.echo(json.dumps(value, ensure_ascii=False))
+        click.echo(json_line(value))
 
 
 def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool = False) -> None:
@@ -247,6 +247,11 @@ def plain(text: str) -> str:
     escaped, as Python writes them, because names of clients and the like can come from anybody. Line feeds and tabs
     stay."""
     return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def json_line(value: object) -> str:
+    """Returns JSON in one line, as it may be sent to a terminal: what `plain` escapes is escaped as JSON has it."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def told_in_lines(what: str, why: str, fix: str) -> LocalError:

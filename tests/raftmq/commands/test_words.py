@@ -370,3 +370,13 @@ def test_lists_in_pages_and_problems_do_not_command_the_terminal_either(capsys: 
     told = capsys.readouterr()
     assert (told.out.count(SHOWN), told.err.count(SHOWN)) == (2, 1)
     assert not set(told.out + told.err) & set(EVIL) - set("abc2J0;x]")
+
+
+def test_json_on_a_terminal_does_not_command_it_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON has to escape only half of what a terminal obeys."""
+    shared_options.print_json({"member": EVIL, "name": "\u00e9"})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"member": EVIL, "name": "\u00e9"}
+    assert shared_options.json_line({"member": EVIL, "name": "\u00e9"}) + "\n" == told
+    assert not set(told) & set("\x1b\x07\x9b\u202e\r")
+    assert "\u00e9" in told
