@@ -344,8 +344,12 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
 
 def _methods_of(path: str) -> list[str]:
     """Returns the methods of a path that is in the table literally; [] for any other. Methods of routes whose pattern
-    matches by chance do not count: /v1/members/join is not /v1/members/{id}."""
+    matches by chance do not count: /v1/members/join is not /v1/members/{id}. But /v1/acl/test is /v1/acl/{user}, too: a
+    user may be called so."""
     own = {route.method for route in ROUTES if route.path == path}
+    if own:
+        folder = path.rpartition("/")[0]
+        own |= {route.method for route in ROUTES if route.path in (f"{folder}/{{user}}", f"{folder}/{{name}}")}
     return sorted(own | {"HEAD"} if "GET" in own else own)
 
 

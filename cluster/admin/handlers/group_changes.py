@@ -112,7 +112,7 @@ async def create_group(call: Call) -> JsonAnswer:
 
 async def delete_group(call: Call) -> GroupChanged:
     """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
-    group = find_group(call.port.state, call.params["name"])
+    group = await find_group(call, call.params["name"])
     dry_run = flag_of(call.query, DRY_RUN)
     held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
@@ -141,7 +141,7 @@ async def clone_group(call: Call) -> GroupCloned:
             call.note_change(f"group {name}", cloned_from(wanted.source, topic))
     except Refused as refused:
         if refused.reason is Reason.NO_GROUP:
-            find_group(state, wanted.source)
+            await find_group(call, wanted.source)
         raise error_of(refused, codes={Reason.NO_PERMISSION: "denied"}) from None
     return GroupCloned(
         node=call.port.config.node.id,
@@ -154,11 +154,12 @@ async def clone_group(call: Call) -> GroupCloned:
     )
 
 
-def find_group(state: BrokerState, name: str) -> GroupConfig:
-    """Returns the group. Raises ApiError that names the nearest existing one."""
+async def find_group(call: Call, name: str) -> GroupConfig:
+    """Returns the group. Raises ApiError, which names the nearest existing one to who may list all."""
+    state = call.port.state
     group = state.groups.get(name)
     if group is None:
-        match = neighbour(name, state.groups)
+        match = await neighbour(call, name, state.groups)
         hint = (
             f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
         )

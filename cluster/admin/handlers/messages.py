@@ -90,7 +90,7 @@ async def find_messages(call: Call) -> Pieces:
     _refuse_if_fenced(call)
     body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
     port, applied = call.port, call.port.state.applied.index
-    topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
+    topic, key = await find_topic(call, call.params["name"]), call.params["key"]
     query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
     here = await call.done(port.served.queries.search(topic, query))
     found: QueryResult = await not_refused(partial(port.served.queries.complete, topic, query, here), again=_ASK_AGAIN)
@@ -134,7 +134,7 @@ async def list_messages(call: Call) -> Pieces:
     """Messages of one queue from an offset or a store time on; the newest ones if neither is given."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
-    topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
+    topic, queue = await find_topic(call, call.params["name"]), _queue_id(call)
     check_queue(port.state, topic, queue)
     _check_counted(call, topic)
     counted_in = port.services.topic_identity(topic.name)[IDENTITY_FIELD]

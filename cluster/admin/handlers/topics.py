@@ -26,7 +26,6 @@ from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
-from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import active_groups
 from statemachine.levels import GATHERS_LEVEL
 from statemachine.topics.topics import TopicConfig, living_place, no_further
@@ -194,7 +193,7 @@ async def describe_topic(call: Call) -> Pieces:
     """One topic with its queues, a page of them."""
     state = call.port.state
     applied = state.applied.index
-    config = find_topic(state, call.params["name"])
+    config = await find_topic(call, call.params["name"])
     size = await call.port.storage.topic_sizes.of(config)
     page = Page(call, limit_of(call))
     first = number_of(call.query, AFTER, -1) + 1
@@ -228,6 +227,7 @@ async def create_topic(call: Call) -> JsonAnswer:
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if existed and groups is not None:
         fields["attributes"] = without_home(fields.get("attributes", call.port.state.topics[wanted.name].attributes))
+    topics.check(fields)  # before a dry run answers
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     if flag_of(call.query, DRY_RUN):
@@ -256,7 +256,7 @@ async def create_topic(call: Call) -> JsonAnswer:
 
 async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
     """Lets a topic take new messages in fewer groups of brokers. Raises ApiError."""
-    topic, asked = find_topic(call.port.state, wanted.name), set(wanted.groups or ())
+    topic, asked = await find_topic(call, wanted.name), set(wanted.groups or ())
     call.check_level(GATHERS_LEVEL, "gathers")
     living = topic.written_groups & active_groups(call.port.state.broker_groups.by_number)
     if not asked or asked - living:
@@ -290,7 +290,7 @@ async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> Topic
     is none, or it was not to be there."""
     if existed and wanted.if_exists == "fail":
         raise _exists(wanted.name)
-    topic = await _view(call, find_topic(call.port.state, wanted.name))
+    topic = await _view(call, await find_topic(call, wanted.name))
     node, (term, index) = call.port.config.node.id, call.port.state.applied
     verb: Any = "kept" if wanted.if_exists == "keep" else "updated"
     return TopicChanged(node=node, term=term, index=index, result=verb, topic=topic, dry_run=True)
@@ -315,7 +315,7 @@ async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
 
 async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
-    config = find_topic(call.port.state, call.params["name"])
+    config = await find_topic(call, call.params["name"])
     held = await _view(call, config, await call.port.storage.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
         node, (term, index) = call.port.config.node.id, call.port.state.applied
@@ -327,11 +327,12 @@ async def delete_topic(call: Call) -> TopicChanged:
     )
 
 
-def find_topic(state: BrokerState, name: str) -> TopicConfig:
-    """Returns the topic. Raises ApiError that names the nearest existing one."""
+async def find_topic(call: Call, name: str) -> TopicConfig:
+    """Returns the topic. Raises ApiError, which names the nearest existing one to who may list all."""
+    state = call.port.state
     config = state.topics.get(name)
     if config is None:
-        match = neighbour(name, state.topics)
+        match = await neighbour(call, name, state.topics)
         hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
         raise ApiError("not_found", f"there is no topic {name}", hint)
     return config

@@ -12,13 +12,24 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK
-from cluster.runtime.request_limits import INT64_MAX
+from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.kept_errors import bare
 from raftlog.work import charge_text
 from raftmq_wire.checksums import crc32c
-from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
+from raftmq_wire.message_format import (
+    CLAIM_BYTES,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    Message,
+    MessageClaim,
+    MessageFormatError,
+    claim_in,
+    decode_message,
+    stored_at,
+)
 from raftmq_wire.properties import values_of
 from statemachine.delivery.staged_writes import attempt_of
 from statemachine.rows.keys import U64_MAX
@@ -104,16 +115,16 @@ def message_at(
 
 
 def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> StoredMessage | None:
-    """Returns the message if it is in a queue."""
-    stored = _stored_at(node, position)
-    state, message = node.state, stored.message
-    topic = topic or state.topics.get(message.topic)
-    if topic is None or not 0 <= message.queue_id < state.stored_queues(topic) or message.queue_offset < 0:
+    """Returns the message if it is in a queue. Its row is looked for first: bytes that only look like a message may
+    say any size, and are not read."""
+    claim, state = _claim_at(node, position), node.state
+    topic = topic or state.topics.get(_topic_of(node, position, claim))
+    if topic is None or not 0 <= claim.queue_id < state.stored_queues(topic) or claim.queue_offset < 0:
         return None
-    items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
+    items = state.fetch(topic.id, claim.queue_id, claim.queue_offset, 1)
     if not items or items[0].position != position:
         return None
-    return _intact(stored._replace(topic=topic.name), items[0])
+    return _stored(node, items[0])._replace(topic=topic.name)
 
 
 def _waiting_at(node: Services, position: int) -> StoredMessage | None:
@@ -131,24 +142,20 @@ def _waiting_at(node: Services, position: int) -> StoredMessage | None:
     topic = state.topics_by_id.get(topic_id)
     if topic is None:
         return None  # it was deleted: nobody gets the message any more
-    stored = _intact(_stored_at(node, item.position), item)
+    stored = _stored(node, item)
     return StoredMessage(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
 
 
-def _stored_at(node: Services, position: int) -> StoredMessage:
-    """Returns the stored message at the position, whose CRC and row are not checked yet. Raises UnreadableError."""
-    data = _bytes_at(node, position)
+def _stored(node: Services, item: QueueItem) -> StoredMessage:
+    """Returns the message of a row. Raises UnreadableError if its bytes cannot be read, or do not match the CRC in the
+    row."""
+    data = _read(node, item.position, item.size)
+    if item.crc32c != crc32c(data):
+        raise UnreadableError(f"the message at position {item.position} does not match its checksum")
     try:
         return StoredMessage(decode_message(data)[0], data, "")
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
-
-
-def _intact(stored: StoredMessage, item: QueueItem) -> StoredMessage:
-    """Checks the message's CRC. Raises UnreadableError."""
-    if item.crc32c != crc32c(stored.data):
-        raise UnreadableError(f"the message at position {item.position} does not match its checksum")
-    return stored
 
 
 def why_none(node: Services, position: int, error: UnreadableError | None = None) -> str:
@@ -170,17 +177,30 @@ def _outside(node: Services, position: int) -> str:
     return ""
 
 
-def _bytes_at(node: Services, position: int) -> bytes:
-    """Returns the bytes that may be a message. Raises UnreadableError."""
+def _claim_at(node: Services, position: int) -> MessageClaim:
+    """Returns what the bytes at the position say of the message that they begin. Raises UnreadableError."""
     if why := _outside(node, position):
         raise UnreadableError(why)
-    end = node.state.applied_mark.end_position
+    head = _read(node, position, HEAD.size)
+    size, left = HEAD.unpack(head)[0], node.state.applied_mark.end_position - position
     try:
-        total, magic = HEAD.unpack(node.read_log(position, HEAD.size))[:2]
-        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):
-            raise UnreadableError(f"no message begins at position {position}")
-        return node.read_log(position, total)
-    except (StorageError, OutOfRangeError, struct.error) as error:
+        if not HEAD.size <= size <= min(left, FRAME_LENGTH_MAX):
+            raise MessageFormatError(f"a message of {size} bytes does not fit")
+        return claim_in(head + _read(node, position + HEAD.size, min(CLAIM_BYTES, size) - HEAD.size))
+    except MessageFormatError as error:
+        raise UnreadableError(f"no message begins at position {position}") from error
+
+
+def _topic_of(node: Services, position: int, claim: MessageClaim) -> str:
+    size = min(claim.length_bytes + TOPIC_LENGTH_MAX, claim.size - claim.topic_at)
+    return claim.topic_in(_read(node, position + claim.topic_at, size))
+
+
+def _read(node: Services, position: int, size: int) -> bytes:
+    """Returns bytes of the log. Raises UnreadableError."""
+    try:
+        return node.read_log(position, size)
+    except (StorageError, OutOfRangeError) as error:
         raise UnreadableError(f"position {position}: {error}") from error
 
 

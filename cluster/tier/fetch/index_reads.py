@@ -22,13 +22,23 @@ from cluster.broker.reads.message_lookup import (
     StoredMessage,
     is_wanted,
 )
+from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
 from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.errors import StoreError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.kept_errors import bare
-from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from raftmq_wire.message_format import (
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    Message,
+    MessageClaim,
+    MessageFormatError,
+    claim_in,
+    decode_message,
+)
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM
 from statemachine.topics.topics import TopicConfig
@@ -113,15 +123,20 @@ class EvictedKeyReads:
         return await self._intact(topic, message, position)
 
     async def _at(self, position: int) -> StoredMessage | None:
-        """Returns the message at the position; None if it is in no queue of an existing topic."""
+        """Returns the message at the position; None if it is in no queue of an existing topic. Only its ends are read
+        before its row is found: bytes that only look like a message may say any size."""
         try:
-            message = await self._unchecked(position)
-        except NotTieredError:
+            head = await self._log.part(position, FIRST_READ)
+            claim = claim_in(head)
+            tail, wanted = head[claim.topic_at :], claim.length_bytes + TOPIC_LENGTH_MAX
+            if len(head) < claim.size and len(tail) < wanted:
+                tail = await self._log.part(position + claim.topic_at, wanted)
+        except (NotTieredError, MessageFormatError):
             return None
-        topic = None if message is None else self._state.topics.get(message.topic)
-        return None if message is None or topic is None else await self._intact(topic, message, position)
+        topic = self._state.topics.get(claim.topic_in(tail))
+        return None if topic is None else await self._intact(topic, claim, position)
 
-    async def _intact(self, topic: TopicConfig, message: Message, position: int) -> StoredMessage | None:
+    async def _intact(self, topic: TopicConfig, message: Message | MessageClaim, position: int) -> StoredMessage | None:
         """Checks a message whose bytes are not checked yet. Returns None if no queue of the topic has it at this
         position."""
         if not 0 <= message.queue_id < self._state.stored_queues(topic) or message.queue_offset < 0:

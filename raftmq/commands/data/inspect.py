@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.config.local_layout import name_of
-from raftmq.commands.shared_options import cluster_options, print_json
+from raftmq.commands.shared_options import cluster_options, plain, print_json
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.all_groups import all_groups, in_one
 from raftmq_wire.errors import ExitCode, LocalError
@@ -140,9 +140,9 @@ def _print(report: Comparison, group: int) -> None:
         + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows")
     )
     for finding in report.findings:
-        click.echo(_sentence(finding, group))
+        click.echo(plain(_sentence(finding, group)))
     for doubt in report.unknown:
-        click.echo(f"unknown: {doubt}")
+        click.echo(plain(f"unknown: {doubt}"))
     if not report.findings and not report.unknown:
         click.echo("equal: header chain, log bytes, consume queues, index, dedup, offsets, groups, topics, meta")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import string
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import counted, plain, yaml_document, yaml_wanted
+from raftmq.commands.shared_options import counted, json_line, plain, yaml_document, yaml_wanted
 from raftmq_wire.queue_numbers import group_of, offset_text, queue_text
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _line(as_json: bool, form: str | None) -> Callable[[Message], bytes]:
     if as_json and yaml_wanted():
         return lambda one: yaml_document(to_json(one)).encode().rstrip(b"\n")
     if as_json:
-        return lambda one: json.dumps(to_json(one), ensure_ascii=False).encode()
+        return lambda one: json_line(to_json(one)).encode()
     if form is not None:
         parts = list(string.Formatter().parse(form))
         return lambda one: b"".join(_part(one, text, field) for text, field, *_ in parts)

@@ -14,6 +14,7 @@ from cluster.broker.watches.hidden_watch import HiddenWatch
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 ORDERS = {"name": "orders", "if_exists": "update"}
 
@@ -86,6 +87,19 @@ async def test_what_no_group_reads_is_not_consumed(client: Any, node: Any) -> No
     node.add_messages("orders", 3, 7)
     status, answer = await put(client, queues=3)
     assert (status, answer["error"]["message"][:10]) == (409, "7 messages")
+
+
+@pytest.mark.usefixtures("orders")
+@each_row(
+    "body",
+    [{"queues": 5_000}, {"attributes": {"dedup": "maybe"}}, {"attributes": {"colour": "red"}}, {"write_queues": 1_025}],
+)
+async def test_a_change_that_cannot_be_is_not_said_to_be_one_that_would(client: Any, body: dict[str, Any]) -> None:
+    """The answer to a dry run is the one that the change itself gets."""
+    wanted = ORDERS | body
+    told = [await client.post(f"/v1/topics{query}", json=wanted) for query in ("?dry_run=true", "")]
+    assert [each.status for each in told] == [400, 400]
+    assert (await told[0].json()) == (await told[1].json())
 
 
 @pytest.mark.usefixtures("orders")

@@ -141,6 +141,27 @@ def test_the_oldest_go_when_there_are_more_than_keep(stopped: Any, tmp_path: Pat
     assert names(target) == [foreign.name, *made_names[2:]]
 
 
+def test_a_copy_under_another_name_is_not_counted_and_keeps_no_other(stopped: Any, tmp_path: Path) -> None:
+    """The folder that a person put aside has the manifest of the backup that it was."""
+    target = tmp_path / "to"
+    first = Path(create(stopped.request(target)).path)
+    first.rename(target / "before-the-upgrade")
+    made = [create(stopped.request(target, NOW_MS + day * DAY_MS, keep=2)) for day in range(1, 4)]
+    assert [each.removed for each in made] == [[], [], [made[0].manifest.name]]
+    assert names(target) == [*(each.manifest.name for each in made[1:]), "before-the-upgrade"]
+
+
+def test_a_manifest_names_no_folder_to_remove_but_its_own(stopped: Any, tmp_path: Path) -> None:
+    target, victim = tmp_path / "to", tmp_path / "victim"
+    made = Path(create(stopped.request(victim)).path)
+    forged = replace(manifest.load(made), name=f"../victim/{made.name}")
+    (target / "x").mkdir(parents=True)
+    (target / "x" / manifest.MANIFEST).write_bytes(manifest.encode(forged))
+    later = create(stopped.request(target, NOW_MS + DAY_MS, keep=1))
+    assert (names(victim), later.removed) == ([made.name], [])
+    assert problems(made) == []
+
+
 def test_every_flipped_byte_of_a_small_backup_is_noticed_or_does_not_count(stopped: Any, tmp_path: Path) -> None:
     """Not what lies before and behind a segment's frames: marks and zeroes are not part of the backup."""
     made = create(stopped.request(tmp_path / "to", copy_all=True))

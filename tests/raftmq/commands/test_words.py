@@ -18,7 +18,7 @@ from cluster.config.local_layout import NodeRecord, locked
 from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
-from raftmq.commands import shared_options
+from raftmq.commands import event_list, shared_options
 from raftmq.commands.aimed import aimed, group_in, kept, where
 from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
@@ -339,3 +339,44 @@ def test_a_member_of_two_connections_is_listed_for_each(
     monkeypatch.setattr(AdminApi, "whole", lambda *_: {"members": members, "offsets": [], "lag": 0})
     assert run_line(["group", "describe", "g", "--admin", ADDRESS]) == 0
     assert "members: c at 10.0.0.1:1, c at 10.0.0.1:2, d\n" in capsys.readouterr().out
+
+
+FINDING = {
+    "severity": "warning",
+    "code": "client_id_shared",
+    "object": f"client {EVIL} of group g",
+    "says": f"heartbeats over two connections name client {EVIL}",
+    "since": "2026-11-30T00:00:00Z",
+    "do_now": f"raftmq group describe {EVIL}",
+}
+
+
+def test_what_a_client_is_called_does_not_command_the_terminal_of_who_looks_at_the_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Findings name clients, and events tell of findings: `raftmq status`, `raftmq top`, `raftmq events`."""
+    for _, line in finding_lines([FINDING]):
+        shared_options.console().print(line, markup=False)
+    event = {"at": FINDING["since"], "node": 1, "id": 1, "kind": "finding"}
+    event_list._print([{**event, "object": FINDING["object"], "says": FINDING["says"]}], as_json=False)
+    told = capsys.readouterr().out
+    assert told.count(SHOWN) == 5
+    assert not set(told) & set(EVIL) - set("abc2J0;x]")
+
+
+def test_lists_in_pages_and_problems_do_not_command_the_terminal_either(capsys: pytest.CaptureFixture[str]) -> None:
+    shared_options.print_pages(["member"], [[[EVIL]], [[EVIL]]], none="none", left=["member"])
+    shared_options.show_problems([EVIL])
+    told = capsys.readouterr()
+    assert (told.out.count(SHOWN), told.err.count(SHOWN)) == (2, 1)
+    assert not set(told.out + told.err) & set(EVIL) - set("abc2J0;x]")
+
+
+def test_json_on_a_terminal_does_not_command_it_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON has to escape only half of what a terminal obeys."""
+    shared_options.print_json({"member": EVIL, "name": "\u00e9"})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"member": EVIL, "name": "\u00e9"}
+    assert shared_options.json_line({"member": EVIL, "name": "\u00e9"}) + "\n" == told
+    assert not set(told) & set("\x1b\x07\x9b\u202e\r")
+    assert "\u00e9" in told

@@ -94,7 +94,7 @@ async def list_tokens(call: Call) -> Pieces:
         raise ApiError("bad_query", "user is missing", "add ?user=NAME")
     if not access.may_list(call.caller, name):
         raise ApiError("denied", "only a Super sees the tokens of others", "ask one who is")
-    user = user_of(call, name)
+    user = await user_of(call, name)
     page, now_ms = Page(call, TOKENS_OF_USER_MAX), access.log_time_ms()
     for digest in user.tokens:
         await page.turn()
