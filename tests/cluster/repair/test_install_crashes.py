@@ -12,6 +12,7 @@ from cluster.repair import peer_requests
 from jepsen_like.fakes.memory_fs import PowerCut
 from raftlog.errors import StorageError
 from tests.support.install_kit import Giver, Peers, Taker
+from tests.support.node_kit import START_MS
 
 LIFE_CALLS = 400
 """More file system calls than an install makes."""
@@ -104,3 +105,33 @@ def test_power_goes_in_every_life_in_turn(giver: Giver) -> None:
     assert lost > 5
     opened = taker.open()
     assert opened.log.tail.index == 60
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_what_a_failed_call_kept_from_the_disk_is_written_by_the_next_attempt(giver: Giver, every: int) -> None:
+    """One life: a call fails, the node goes on and tries again, installs, and then loses power. What could be read
+    after a failed sync was in memory alone."""
+    failed = 0
+    for number in range(1, LIFE_CALLS, every):
+        taker = Taker()
+        taker.open().lock.close()
+        disturbed = taker.fs.calls + number
+        taker.fs.fail_call(disturbed, errno.EIO)
+        try:
+            taken, _ = taker.take(Peers({2: giver}))
+            if taken is not None:
+                taken.commit(taker.where, START_MS)
+        except (StorageError, OSError):
+            failed += 1
+            taken, take = taker.take(Peers({2: giver}))
+            assert taken is not None, (number, take.failures)
+            taken.commit(taker.where, START_MS)
+        if taker.fs.calls < disturbed:
+            break
+        taker.fs.crash(number)
+        opened = taker.open()
+        taker.check(opened, giver)
+        opened.close(clean=True)
+    else:
+        pytest.fail(f"an install makes more than {LIFE_CALLS} calls")
+    assert failed * every > 30
