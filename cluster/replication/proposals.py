@@ -228,6 +228,11 @@ class Proposals:
         about to be, each topic is as one whose change does not end."""
         return topic in self._barriers or self.drain.is_closed
 
+    @property
+    def end_position(self) -> int:
+        """The position of the log at which the newest proposed entry ends."""
+        return self._raw.tail.end_position
+
     def is_undecided(self, position: int) -> bool:
         """Returns True if an entry that is proposed and not applied holds this position of the log: what lies there may
         have been answered early."""
