@@ -202,11 +202,11 @@ def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest
     return found[-1] if found else None
 
 
-def thin_out(target: Path, cluster_uuid: str, keep: int) -> list[str]:
+def thin_out(target: Path, cluster_uuid: str, keep: int, made: str) -> list[str]:
     """Removes all but the `keep` newest backups of the cluster, whichever node made them; returns the names of those
-    removed."""
-    mine = [each for each in backups_in(target)[0] if each.cluster_uuid == cluster_uuid]
-    removed = [each.name for each in mine[: max(0, len(mine) - keep)]]
+    removed. `made`: the one that was just made. It is the newest, also if the clock of its node is behind."""
+    mine = [each.name for each in backups_in(target)[0] if each.cluster_uuid == cluster_uuid and each.name != made]
+    removed = mine[: max(0, len(mine) + 1 - keep)]
     for name in removed:
         (target / name / MANIFEST).unlink()  # first: half of a backup must not look like one
         remove_tree(target / name)
