@@ -23,7 +23,7 @@ from cluster.runtime.findings import Code
 from raftlog.errors import FrameError, RaftLogError, StorageError
 from raftlog.storage.files import layout
 from raftlog.storage.log.segmented_log import SegmentedLog
-from raftlog.storage.log_build import SegmentBuild, discard
+from raftlog.storage.log_build import SegmentBuild, abandon
 from raftlog.types import NOBODY, LogTail, NodeId
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Backfill:
             self._give_up()
         self._progress.end()
         try:
-            await self._blocking(discard, self._fs, self._path)
+            await self._blocking(abandon, self._fs, self._path)
         except StorageError as error:  # the next fetch begins anew there
             logger.warning("what the fetch of older log has left stays: %s", error)
         self._raw.hold_campaigns(HOLD, False)
