@@ -115,7 +115,7 @@ def create(
     except BaseException:
         files.remove_tree(partial)
         raise
-    removed = [] if request.keep is None else _thin_out(target, identity, request.keep)
+    removed = [] if request.keep is None else _thin_out(target, identity, request.keep, name)
     return MadeBackup(path=str(target / name), manifest=manifest, removed=removed)
 
 
@@ -387,11 +387,11 @@ class _Work:
         return FileRecord(f"{STATE}/{path.name}", size, crc)
 
 
-def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
-    """Removes all but `keep` backups; returns their names. An error is ignored, because an old backup that stays does
-    not make the new one worse."""
+def _thin_out(target: Path, identity: Identity, keep: int, made: str) -> list[str]:
+    """Removes all but `keep` backups, `made` among them; returns their names. An error is ignored, because an old
+    backup that stays does not make the new one worse."""
     try:
-        return files.thin_out(target, str(identity.cluster_uuid), keep)
+        return files.thin_out(target, str(identity.cluster_uuid), keep, made)
     except (OSError, LocalError):
         return []
 

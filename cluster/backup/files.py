@@ -210,17 +210,18 @@ def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest
     return found[-1] if found else None
 
 
-def superfluous(target: Path, cluster_uuid: str, keep: int) -> list[str]:
-    """Returns the names of the cluster's backups without the `keep` newest, whichever node made them. A copy that a
-    person made under another name is not counted, and stays."""
+def superfluous(target: Path, cluster_uuid: str, keep: int, made: str = "") -> list[str]:
+    """Returns the names of the cluster's backups without the `keep` newest and without `made`, whichever node made
+    them. A copy that a person made under another name is not counted, and stays."""
     mine = _made_here(target, cluster_uuid) if target.is_dir() else []
-    return [each.name for each in mine[: max(0, len(mine) - keep)]]
+    others = [each.name for each in mine if each.name != made]
+    return others[: max(0, len(others) - keep)]
 
 
-def thin_out(target: Path, cluster_uuid: str, keep: int) -> list[str]:
+def thin_out(target: Path, cluster_uuid: str, keep: int, made: str) -> list[str]:
     """Removes all but the `keep` newest backups of the cluster, whichever node made them; returns the names of those
-    removed."""
-    removed = superfluous(target, cluster_uuid, keep)
+    removed. `made`: the one that was just made. It is the newest, also if the clock of its node is behind."""
+    removed = superfluous(target, cluster_uuid, keep - 1, made)
     for name in removed:
         (target / name / MANIFEST).unlink()  # first: half of a backup must not look like one
         remove_tree(target / name)

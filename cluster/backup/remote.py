@@ -164,7 +164,7 @@ async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple
     written = [await writer.write(_source(local, path)) for path in paths]
     told = replace(manifest, bytes_new=writer.bytes_new)
     await writer.write_description(_description_name(manifest.name), encode(Description(backup=told, files=written)))
-    removed = [] if keep is None else await _thin_out(store, manifest.cluster_uuid, keep)
+    removed = [] if keep is None else await _thin_out(store, manifest, keep)
     return told, removed
 
 
@@ -180,15 +180,17 @@ def _source(local: Path, path: str) -> FileSource:
     return FileSource(path, (local / path).stat().st_size, read)
 
 
-async def _thin_out(store: ObjectStore, cluster_uuid: str, keep: int) -> list[str]:
-    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more. An error
-    is ignored, because an old backup that stays does not make the new one worse."""
+async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:
+    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more. `made` is
+    the newest, also if the clock of its node is behind. An error is ignored, because an old backup that stays does not
+    make the new one worse."""
     try:
         found, problems = await stored(store)
         if problems:
             return []  # one that cannot be read may name any part
-        mine = [each for each in found if each.backup.cluster_uuid == cluster_uuid]
-        old = mine[: max(0, len(mine) - keep)]
+        mine = [each for each in found if each.backup.cluster_uuid == made.cluster_uuid]
+        others = [each for each in mine if each.backup.name != made.name]
+        old = others[: max(0, len(others) + 1 - keep)]
         for each in old:
             await store.delete(_description_name(each.backup.name))
         left = {part.name for each in found if each not in old for file in each.files for part in file.parts}

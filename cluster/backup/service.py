@@ -275,12 +275,19 @@ class Backups:
 
     async def _work(self, request: BackupOrder, attempt: Attempt) -> MadeBackup:
         """Lets a worker process make the backup. Raises LocalError."""
-        worker = await asyncio.create_subprocess_exec(
-            *background("cluster.backup.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_MAX,
-        )
+        try:
+            worker = await asyncio.create_subprocess_exec(
+                *background("cluster.backup.worker"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LINE_MAX,
+            )
+        except OSError as error:
+            raise LocalError(
+                "the process that makes the backup could not be started",
+                str(error),
+                f"raftmq backup create --to {request.to}    (again, when this machine has memory to spare)",
+            ) from error
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:

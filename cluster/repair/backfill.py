@@ -20,10 +20,10 @@ from cluster.repair.peer_requests import Fetches, end_task, fill, in_executor
 from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.runtime.context import NodeContext
 from cluster.runtime.findings import Code
-from raftlog.errors import FrameError, RaftLogError
+from raftlog.errors import FrameError, RaftLogError, StorageError
 from raftlog.storage.files import layout
 from raftlog.storage.log.segmented_log import SegmentedLog
-from raftlog.storage.log_build import SegmentBuild, discard
+from raftlog.storage.log_build import SegmentBuild, abandon
 from raftlog.types import NOBODY, LogTail, NodeId
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,10 @@ class Backfill:
         if self.missing:
             self._give_up()
         self._progress.end()
-        await self._blocking(discard, self._fs, self._path)
+        try:
+            await self._blocking(abandon, self._fs, self._path)
+        except StorageError as error:  # the next fetch begins anew there
+            logger.warning("what the fetch of older log has left stays: %s", error)
         self._raw.hold_campaigns(HOLD, False)
         self._wake()
         logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)

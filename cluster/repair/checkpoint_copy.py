@@ -8,6 +8,7 @@ the manifest, and the checkpoint once its rows add up to the manifest's sums.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.repair.fetch import PIECE, STATE
@@ -107,9 +108,19 @@ class CheckpointCopy:
             if (at, crc) != (file.size, file.crc32c):
                 await self._blocking(target.truncate, 0)
                 raise ValueError(f"{name}/{file.name} does not have the size and CRC in the manifest")
-            await self._blocking(target.fdatasync)
+            await self._blocking(self._sync, target)
         finally:
             target.close()
+
+    def _sync(self, target: File) -> None:
+        """Syncs a file, or removes it: after a failed sync its bytes can be read and are not on the disk, and no later
+        sync brings them there. The next attempt would take them for complete."""
+        try:
+            target.fdatasync()
+        except OSError:
+            with suppress(OSError):
+                self._fs.unlink(target.path)
+            raise
 
     def _resume(self, file: CheckpointFile) -> tuple[File, int, int]:
         """Opens a file for its remaining bytes; returns (open file, bytes that are there, their CRC)."""

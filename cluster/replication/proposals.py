@@ -202,6 +202,11 @@ class Proposals:
         """True if no request waits to be proposed, and no proposed entry is undecided."""
         return not (self._pending or self._sends.bytes or self.commands.waiting or len(self._paced))
 
+    @property
+    def end_position(self) -> int:
+        """The position of the log at which the newest proposed entry ends."""
+        return self._raw.tail.end_position
+
     def is_undecided(self, position: int) -> bool:
         """Returns True if an entry that is proposed and not applied holds this position of the log: what lies there may
         have been answered early."""

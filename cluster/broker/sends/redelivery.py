@@ -93,8 +93,9 @@ class SendBacks:
         self.reload(services.config)
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
         """(group, position) -> reports of a failure whose copy is in flight, in this term as leader."""
-        self._undecided: set[tuple[str, int]] = set()
-        """Names of copies in flight for which nobody waits any more: their reports were answered with UNKNOWN."""
+        self._undecided: dict[tuple[str, int], int] = {}
+        """Name -> the position below which its copy lies, for copies in flight for which nobody waits any more: their
+        reports were answered with UNKNOWN."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -106,8 +107,7 @@ class SendBacks:
 
     def writes_opened(self) -> None:
         """Begins a new term of leadership, in which nothing is in flight yet."""
-        self._waiting = {}
-        self._undecided = set()
+        self._waiting, self._undecided = {}, {}
 
     def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: Done) -> None:
         """Stores a copy of the message. `size`: bytes of the request, which count against the client's limits."""
@@ -142,9 +142,7 @@ class SendBacks:
         if name in self._waiting:
             self._waiting[name].append(report)
             return
-        if self._undecided and self._proposals.idle:
-            self._undecided.clear()
-        if name in self._undecided:
+        if self._is_undecided(name):
             raise Refused(Reason.UNKNOWN, "a copy for an earlier report of this failure is undecided")
         stored = self._read(report, tries)
         if stored is None:
@@ -159,6 +157,16 @@ class SendBacks:
         if not slot.perm & PERM_WRITE:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
         self._propose(report, slot, stored, group, dead=dead)
+
+    def _is_undecided(self, name: tuple[str, int]) -> bool:
+        """Returns True if an earlier copy may be in flight. Forgets those below what is applied: they are decided."""
+        undecided = self._undecided
+        while undecided:
+            oldest = next(iter(undecided))
+            if self._proposals.is_undecided(undecided[oldest] - 1):
+                break
+            del undecided[oldest]
+        return name in undecided
 
     def _repeated(self, wanted: SentBack) -> bool:
         """Returns True if the log holds a copy for this failure."""
@@ -301,7 +309,7 @@ class SendBacks:
         )
         refused = None if outcome is Outcome.OK else not_written(outcome, "", fail=fail, unknown=unknown)
         if outcome is Outcome.UNKNOWN and waiting is self._waiting:
-            self._undecided.add(name)
+            self._undecided[name] = self._proposals.end_position
         for report in waiting.pop(name, ()):
             report.done(refused)
 

@@ -126,6 +126,16 @@ def test_a_backup_stays_what_it_was_while_the_node_goes_on(stopped: Any, tmp_pat
     assert verify(Path(made.path)).problems == []
 
 
+def test_what_was_just_made_stays_although_the_clock_of_its_node_is_behind(stopped: Any, tmp_path: Path) -> None:
+    """Names and times are those of the nodes that made them, and clocks differ."""
+    target = tmp_path / "to"
+    ahead = [create(stopped.request(target, NOW_MS + day * DAY_MS, keep=2)).manifest.name for day in (1, 2)]
+    made = create(stopped.request(target, NOW_MS, keep=2))
+    assert made.removed == ahead[:1]
+    assert names(target) == [made.manifest.name, ahead[1]]
+    assert verify(Path(made.path)).problems == []
+
+
 def test_the_oldest_go_when_there_are_more_than_keep(stopped: Any, tmp_path: Path) -> None:
     target = tmp_path / "to"
     made_names = []

@@ -43,6 +43,16 @@ def objects(url: str) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith(".")}
 
 
+def test_what_was_just_made_stays_although_the_clock_of_its_node_is_behind(
+    stopped: Any, url: str, tmp_path: Path
+) -> None:
+    ahead = made(stopped, url, 5)
+    done = made(stopped, url, 1, keep=1)
+    assert done.removed == [ahead.manifest.name]
+    assert backups_at(url) == ([done.manifest], [])
+    assert verify_backup(done.path, tmp_path / "scratch").problems == []
+
+
 def test_a_backup_there_and_back_is_a_good_backup(stopped: Any, url: str, tmp_path: Path) -> None:
     done = made(stopped, url)
     assert done.path == f"{url}/{done.manifest.name}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -159,6 +161,22 @@ async def test_a_worker_that_ends_without_a_word(
     node.begin(str(tmp_path / "to"))
     failed = await node.finished()
     assert words in failed.error[1]
+    assert node.raised == ["backup_failed"]
+
+
+async def test_a_worker_that_cannot_be_started_is_told(
+    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any
+) -> None:
+    node = make()
+
+    async def none(*command: str, **options: Any) -> Any:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
+    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
+    node.begin(str(tmp_path / "to"))
+    failed = await node.finished()
+    assert "Resource temporarily unavailable" in failed.error[1]
     assert node.raised == ["backup_failed"]
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -148,6 +151,20 @@ async def test_the_log_is_whole_again_and_only_then_the_node_may_lead(node: Node
     node.directory.close(clean=False)
     again = node.taker.open()
     assert again.log.first_index == giver.log.first_index
+
+
+async def test_leftovers_that_cannot_be_removed_do_not_keep_the_node_from_leading(
+    node: Node, giver: Giver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(node.taker.fs, "remove_tree", fails)
+    await node.run()
+    assert node.log.first_index == giver.log.first_index
+    assert node.core.holds == set()
+    assert node.woken == 1
+    assert "removing /data/install failed" in caplog.text
 
 
 async def test_nothing_is_missing_where_the_group_has_trimmed_as_much(node: Node) -> None:

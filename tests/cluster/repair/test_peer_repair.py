@@ -176,6 +176,21 @@ async def test_an_entry_longer_than_a_reply_comes_in_pieces() -> None:
     await mended.repairer.close()
 
 
+async def test_a_disk_that_fails_as_a_repair_begins_is_tried_again() -> None:
+    """What an earlier repair left cannot be removed at first. The damage stays known, and so does the repair's task."""
+    mine, other = Replica(*SIZES), Replica(*SIZES)
+    mine.fs.open(DATA / "log" / "repair-0.tmp", create=True)
+    mine.rot(3)
+    mended = Mended(mine, Peers(n2=other.source))
+    mended.find(3)
+    mine.fs.fail_call(mine.fs.calls + 1)
+    mended.repairer.start()
+    await mended.whole()
+    assert mine.read(3) == other.read(3)
+    assert mended.value("raftmq_log_repair_failures_total", peer="2") == 1
+    await mended.repairer.close()
+
+
 def another_history() -> Replica:
     other = Replica(1000, 1000)
     for _ in range(4):

@@ -191,6 +191,15 @@ async def test_a_helper_that_fails_is_told() -> None:
     assert watched.scrubber.view.failure == "the disk is gone"
 
 
+async def test_a_helper_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    watched = Watched("", helper=(str(tmp_path / "no such program"),))
+    watched.scrubber.start()
+    await until(lambda: bool(watched.scrubber.view.failure))
+    view = watched.scrubber.view
+    assert (view.running, view.finished_ms) == (False, 5)
+    assert "No such file" in view.failure
+
+
 def test_a_scrub_goes_last() -> None:
     helper = inspect.signature(Scrubber).parameters["helper"].default
     assert helper == helper_process.background("cluster.state.scrub_worker")
