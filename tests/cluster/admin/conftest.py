@@ -285,7 +285,7 @@ class FakeNode:
         self.held_keys: list[Held] = []
         self._tail = EMPTY_TAIL
         self.log = bytearray()
-        self._append(EntryType.NOOP, b"")
+        self.append_entry(EntryType.NOOP, b"")
         fake = FakeRaw(node_id, lambda: self.leads, lambda: self._tail)
         fake.commits = self._commit_soon
         self.raw: Any = cast("Any", fake)
@@ -349,7 +349,7 @@ class FakeNode:
 
     def commit_members(self, entry: Entry) -> None:
         """The entry is committed and applied here."""
-        self._append(EntryType(entry.type), entry.payload)
+        self.append_entry(EntryType(entry.type), entry.payload)
         self.raw.committed_membership_index = entry.index
         self.membership.on_members()
         self.changes.on_applied(run_of(entry))
@@ -505,7 +505,7 @@ class FakeNode:
     def apply(self, commands: list[Command]) -> list[Any]:
         """Applies the commands; returns apply's answer to each."""
         self.before_apply(commands)
-        results = self._append(EntryType.COMMAND, pack(commands))
+        results = self.append_entry(EntryType.COMMAND, pack(commands))
         assert all(result is not None for result in results)
         return results
 
@@ -514,7 +514,7 @@ class FakeNode:
         topic_id = self.state.topics[topic].id
         base = self.state.max_offset(topic_id, queue_id)
         items = b"".join(ITEM.pack(self._tail.end_position + 104, 1, 0, 0, 0) for _ in range(count))
-        self._append(EntryType.MESSAGES, encode([b"x"], count, [Run(topic_id, queue_id, base, count, 0, items)]))
+        self.append_entry(EntryType.MESSAGES, encode([b"x"], count, [Run(topic_id, queue_id, base, count, 0, items)]))
 
     def add_message(self, topic: str, body: bytes, keys: str) -> int:
         """Stores a message in queue 0; returns its position."""
@@ -524,7 +524,7 @@ class FakeNode:
         data = encode_message(Message(topic, body, properties, queue_offset=offset, position=position, store_ms=7))
         run = Run(config.id, 0, offset, 1, 0, ITEM.pack(position, len(data), crc32c(data), 0, 7))
         records = b"".join(RECORD.pack(key_hash(config.id, word.encode()), position) for word in keys.split())
-        self._append(EntryType.MESSAGES, encode([data], 1, [run], keys=records))
+        self.append_entry(EntryType.MESSAGES, encode([data], 1, [run], keys=records))
         return position
 
     def add_half(self, topic: str, body: bytes, properties: dict[str, str], check_ms: int = 6007) -> int:
@@ -533,7 +533,7 @@ class FakeNode:
         message = Message("H", body, build_properties(properties), queue_offset=position, position=position, store_ms=7)
         data = encode_message(message)
         run = Run(config.id, 0, check_ms, 1, RowKind.HALF, ITEM.pack(position, len(data), crc32c(data), 0, 7))
-        self._append(EntryType.MESSAGES, encode([data], 1, [run]))
+        self.append_entry(EntryType.MESSAGES, encode([data], 1, [run]))
         return position
 
     def add_user(self, name: str, *rules: tuple[str, list[str]], is_super: bool = False) -> str:
@@ -555,7 +555,7 @@ class FakeNode:
     def add_group(self, name: str, *topics: str) -> None:
         self.apply([PutGroup({"name": name}, True), Subscribe(name, [(t, "TAG", "*", 1) for t in topics])])
 
-    def _append(self, kind: EntryType, payload: bytes) -> list[Any]:
+    def append_entry(self, kind: EntryType, payload: bytes) -> list[Any]:
         entry: Entry = make_entry(
             self._tail, term=TERM, entry_type=kind, payload=payload, timestamp_ms=0, group_id=0, segment_size=1 << 26
         )
