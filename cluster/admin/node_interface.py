@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -347,6 +347,24 @@ class ObservedPort:
     """The figures of the last hour, for plots."""
 
 
+class RequestWaits(NamedTuple):
+    """Limits how long a request waits for what its node does on the way, in seconds."""
+
+    opens_s: float = 2.0
+    """The wait for a node that has just been elected, until an entry of its term is applied."""
+    trimmed_s: float = 3.0
+    """The wait for a TRIM that is proposed, until it is applied."""
+    here_s: float = 5.0
+    """The wait of a node until it has applied the change of a token that the leader made for it."""
+    retired_s: float = 5.0
+    """The wait until the first group has retired this one, whose log is closed. It is told until it does."""
+    transfer_min_s: float = 2.0
+    """The shortest wait for the leader that a transfer makes."""
+
+
+WAITS: Final = RequestWaits()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
     """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
@@ -365,6 +383,7 @@ class AdminPort:
     storage: StoragePort
     limits: LimitsPort
     observed: ObservedPort
+    waits: RequestWaits = WAITS
 
     @property
     def config(self) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from cluster.admin.node_interface import AdminPort, ConfigurationPort, ObservedPort
@@ -45,7 +46,12 @@ EXPIRE_EVERY_MS = 600_000
 class Node(Assembly):
     """A node whose services are started and closed in order. Implements `raft_driver.Proposer`."""
 
-    def __init__(self, config: Config, environment: Environment | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment | None = None,
+        parts: Callable[[Iterable[Part]], Parts] = Parts,
+    ) -> None:
         """Opens the data directory (blocking). Must be called on the loop that will run the node. Raises IdentityError,
         StorageError, KVError, ConfigError."""
         loop = asyncio.get_running_loop()
@@ -57,7 +63,7 @@ class Node(Assembly):
         super().__init__(config, environment or Environment(), self)
         self._applies, self._turns = ApplyMetrics(), TurnMetrics()
         self._turn_watch = TurnWatch(loop, self._on_long_turn) if self.environment.watches_turns else None
-        self._parts = Parts(self._all_parts(loop))
+        self._parts = parts(self._all_parts(loop))
         self.exporter = Exporter(self._parts.metrics, config.cluster.group)
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)

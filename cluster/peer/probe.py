@@ -40,7 +40,9 @@ class ProbingTransport(Protocol):
         """Returns the header of this node's HELLO to that peer."""
 
 
-async def probe(asker: ProbingTransport, node: NodeId, node_uuid: str, address: Address) -> str:
+async def probe(
+    asker: ProbingTransport, node: NodeId, node_uuid: str, address: Address, limit_s: float = PROBE_S
+) -> str:
     """Returns the reason why that node was not found at the address; "" if the node with that uuid proved its identity
     there."""
     made: list[Probe] = []
@@ -50,11 +52,11 @@ async def probe(asker: ProbingTransport, node: NodeId, node_uuid: str, address: 
         return made[-1]
 
     try:
-        async with asyncio.timeout(PROBE_S):
+        async with asyncio.timeout(limit_s):
             connection = await asker.dialling.dial(make, *address)
             return await connection.found
     except TimeoutError:
-        return f"no answer within {PROBE_S:g} s"
+        return f"no answer within {limit_s:g} s"
     except OSError as error:
         return why_unreachable(error)
     finally:

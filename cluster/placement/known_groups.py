@@ -133,6 +133,8 @@ class KnownGroups:
         own: Callable[[], GroupRecord | None],
         rows: Callable[[], Mapping[int, BrokerGroup]] = dict,
         retired: Callable[[], object] = lambda: None,
+        look_s: float = LOOK_S,
+        whole_every: int = WHOLE_EVERY,
     ) -> None:
         """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none; `rows`
         the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired without this
@@ -147,6 +149,7 @@ class KnownGroups:
         self._links = links
         self._file = file
         self._make_own, self._rows, self._retired = own, rows, retired
+        self._look_s, self._whole_every = look_s, whole_every
         self._heard_retired = False
         """True if a node of another group has said that this one's group has retired."""
         self._own: GroupRecord | None = None
@@ -266,7 +269,7 @@ class KnownGroups:
                 self._look()
             except Exception:  # what others say of themselves must not end it
                 logger.exception("the other groups could not be looked at")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
 
     # --- by the clock ------------------------------------------------------------------------------------------------
 
@@ -274,7 +277,7 @@ class KnownGroups:
         self._renew_own()
         known = self._known()
         self._looks += 1
-        whole = self._looks % WHOLE_EVERY == 0
+        whole = self._looks % self._whole_every == 0
         self._tell(self._links.all(), known.values() if whole else [self._own] if self._own is not None else [])
         self._links.tend(self._targets())
         self._judge(known)

@@ -13,8 +13,8 @@ from cluster.repair.fetch import LOG, PIECE, Fetched, FetchError, Status
 from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
 
-BUSY_TRIES, BUSY_PAUSE_S = 150, 0.2
-"""Tries, and seconds between them, for a peer that is busy because it makes a checkpoint first."""
+BUSY_TRIES = 150
+"""Tries for a peer that is busy."""
 
 Blocking = Callable[..., Awaitable[Any]]
 """`await blocking(function, *arguments)` calls a function that uses the disk, where it holds up nobody."""
@@ -26,6 +26,10 @@ class Fetches(Protocol):
     @property
     def group(self) -> int:
         """The group of brokers of this node and its peers."""
+
+    @property
+    def busy_pause_s(self) -> float:
+        """The time until a peer that is busy is asked again."""
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
         """Raises FetchError."""
@@ -85,7 +89,7 @@ async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], ti
         except FetchError as error:
             if error.status is not Status.BUSY:
                 raise
-        await asyncio.sleep(BUSY_PAUSE_S)
+        await asyncio.sleep(client.busy_pause_s)
     return await client.fetch(peer, what, arguments, timeout_ms)
 
 

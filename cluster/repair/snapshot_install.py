@@ -48,9 +48,11 @@ class SnapshotInstaller:
         progress: InstallProgress,
         restart: Callable[[str], None],
         needless: Callable[[], None] = lambda: None,
+        retry_s: tuple[float, float] = (RETRY_MIN_S, RETRY_MAX_S),
     ) -> None:
         """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again.
-        `needless()` is called when an offer has led to nothing, because this node's log goes on."""
+        `needless()` is called when an offer has led to nothing, because this node's log goes on.
+        `retry_s`: the shortest and the longest pause after a failed round."""
         self._raw = context.raw
         self._where = where
         self._client = client
@@ -66,7 +68,7 @@ class SnapshotInstaller:
         self._task: asyncio.Task[None] | None = None
         self._done = False
         self._closing = False
-        self._pauses = Backoff(RETRY_MIN_S, RETRY_MAX_S)
+        self._pauses = Backoff(*retry_s)
         self.progress = progress
 
     def offered(self, offer: InstallSnapshot) -> None:

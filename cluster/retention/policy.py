@@ -231,30 +231,39 @@ def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: i
     return items[0].position if items and items[0].position < end else None
 
 
-def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: QueuePlace | None = None) -> Earlier:
+def gone_earlier(
+    state: BrokerState,
+    keep_ms: int,
+    now_ms: int,
+    at: QueuePlace | None = None,
+    *,
+    looks_max: int = LOOKS_MAX,
+    page_topics: int = PAGE_TOPICS,
+) -> Earlier:
     """Returns the queues of topics that keep messages for a shorter time than the others, each with its new first
-    offset. Begins at the queue `at` and checks at most LOOKS_MAX queues."""
+    offset. Begins at the queue `at` and checks at most `looks_max` queues."""
     found: list[QueueMin] = []
     looks = 0
-    for name in names_from(state, "" if at is None else at.topic):
+    for name in names_from(state, "" if at is None else at.topic, page_topics):
         topic = state.topics.get(name)
         own = None if topic is None else topic.retention_ms
         if topic is None or not own or (keep_ms and own >= keep_ms):
             continue
         for queue_id in range(at.queue_id if at is not None and name == at.topic else 0, state.stored_queues(topic)):
-            if looks == LOOKS_MAX:
+            if looks == looks_max:
                 return Earlier(found, QueuePlace(name, queue_id))
             looks += 1
             found += _expired(state, topic, queue_id, now_ms - own + 1)
     return Earlier(found, None)
 
 
-def names_from(state: BrokerState, at: str) -> Iterator[str]:
-    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all."""
+def names_from(state: BrokerState, at: str, page_topics: int = PAGE_TOPICS) -> Iterator[str]:
+    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all. They are looked up so many
+    at a time."""
     after = at or None
     if after is not None:
         yield after
-    while names := state.topics.keys_from(after, PAGE_TOPICS):
+    while names := state.topics.keys_from(after, page_topics):
         yield from names
         after = names[-1]
 

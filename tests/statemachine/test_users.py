@@ -328,13 +328,12 @@ def test_tokens_end_with_a_change_of_the_secret_unless_kept_by_name(broker: Brok
     assert len(list(broker.kv.scan(META, *meta_keys.TOKENS))) == 1
 
 
-def test_rules_have_a_limit_for_one_user(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statemachine.access.users.RULES_OF_USER_MAX", 3)
+def test_rules_have_a_limit_for_one_user(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    rules = [[1, f"Topic:t{number}", ["Pub"], [], True] for number in range(4)]
-    assert broker.do(SetRules, user_id, rules[:3]).ok
-    assert broker.do(SetRules, user_id, rules[3:]).code == "invalid"
-    assert len(broker.access.users["shop"].rules) == 3
+    rules = [[1, f"Topic:t{number}", ["Pub"], [], True] for number in range(RULES_OF_USER_MAX + 1)]
+    assert broker.do(SetRules, user_id, rules[:-1]).ok
+    assert broker.do(SetRules, user_id, rules[-1:]).code == "invalid"
+    assert len(broker.access.users["shop"].rules) == RULES_OF_USER_MAX
 
 
 def test_ten_thousand_rules_are_those_of_ten_users(broker: Broker) -> None:

@@ -49,7 +49,6 @@ from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.commands import TEXT_LENGTH_MAX
 
 POLL_S = 0.01
-TRANSFER_WAIT_S_MIN = 2.0
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -365,7 +364,7 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
 def election_wait_s(port: AdminPort) -> float:
     """Returns the seconds that a planned election may take."""
     raft = port.config.raft
-    return max(TRANSFER_WAIT_S_MIN, 2 * raft.election_ticks * raft.tick_ms / 1000)
+    return max(port.waits.transfer_min_s, 2 * raft.election_ticks * raft.tick_ms / 1000)
 
 
 async def _change(port: AdminPort, propose: Callable[[Callable[[ChangeOutcome], None]], EntryId]) -> EntryId:

@@ -76,7 +76,9 @@ class IndexUnavailableError(RaftLogError):
 class IndexFiles:
     """The builder of index files. Event loop only, except for its lane."""
 
-    def __init__(self, context: NodeContext, storage: NodeStorage, *, enabled: bool) -> None:
+    def __init__(self, context: NodeContext, storage: NodeStorage, *, enabled: bool, gap_ms: float = GAP_MS) -> None:
+        """`gap_ms`: the pause between two steps of building a file."""
+        self._gap_s = gap_ms / 1000
         self._enabled = enabled
         self._context = context
         self._clock, self._loop, self._alarms = context.clock, context.loop, context.alarms
@@ -229,7 +231,7 @@ class IndexFiles:
     def _on_done(self, answers: list[Answer]) -> None:
         for answer in answers:
             if isinstance(answer, Going):
-                self._loop.call_later(GAP_MS / 1000, self._submit, Build(answer.span))
+                self._loop.call_later(self._gap_s, self._submit, Build(answer.span))
             elif isinstance(answer, BuiltFile):
                 self._on_built(answer)
             elif isinstance(answer, Loaded):

@@ -37,8 +37,9 @@ class DirectoryStore:
     """An object store in a directory (`ObjectStore`). Every call runs on a thread of the store's own, so a dead mount
     stops neither the event loop nor the end of the process."""
 
-    def __init__(self, root: Path) -> None:
-        """The first write makes `root` if it is absent."""
+    def __init__(self, root: Path, page: int = PAGE) -> None:
+        """The first write makes `root` if it is absent. A listing reads so many names at a time."""
+        self._page = page
         self._files = DirectoryFiles(root)
         self._threads = CallThreads("tier-store", THREADS)
 
@@ -75,7 +76,7 @@ class DirectoryStore:
         if folder:
             check_name(folder)
         after = ""
-        while page := await self._threads.call(self._files.list, folder, after, PAGE):
+        while page := await self._threads.call(self._files.list, folder, after, self._page):
             for info in page:
                 yield info
             after = page[-1].name
@@ -117,8 +118,9 @@ class DirectoryFiles:
     """The files of a store. Several threads and processes may use them at once. All calls block and raise
     StoreError."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, lock_tries: int = LOCK_TRIES) -> None:
         self.root = root
+        self._lock_tries = lock_tries
         self._tmp = root / OWN / "tmp"
         self._lock = root / OWN / "lock"
         self._synced: set[Path] = set()
@@ -276,7 +278,7 @@ class DirectoryFiles:
         self._make_folders(self._lock.parent)
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            for _ in range(LOCK_TRIES):
+            for _ in range(self._lock_tries):
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -284,7 +286,7 @@ class DirectoryFiles:
                     time.sleep(LOCK_PAUSE_S)
             else:
                 raise Throttled(
-                    f"another process holds {self._lock} for {LOCK_TRIES * LOCK_PAUSE_S:.0f} s",
+                    f"another process holds {self._lock} for {self._lock_tries * LOCK_PAUSE_S:.0f} s",
                     f"look for a stopped process: fuser {self._lock}",
                 )
             yield

@@ -88,10 +88,8 @@ async def test_a_person_who_asks_is_told_what_went(
         assert body["error"]["code"] == told
 
 
-async def test_a_trim_that_is_not_applied_in_time_is_unknown(
-    client: Any, retention: Retention, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.admin.handlers.retention._APPLY_WAIT_S", 0.01)
+async def test_a_trim_that_is_not_applied_in_time_is_unknown(client: Any, node: Any, retention: Retention) -> None:
+    node.waits = node.waits._replace(trimmed_s=0.01)
     retention.answer = Ran(TrimDecision(300, 3, "age", 2), EntryId(3, 99))
     reply = await client.post("/v1/retention/run", json={})
     assert (reply.status, (await reply.json())["error"]["code"]) == (504, "unknown_outcome")

@@ -9,17 +9,18 @@ import pytest
 
 from cluster.admin.handler_request import Call
 from cluster.admin.handlers import staged_writes
+from cluster.admin.handlers.staged_writes import ATTEMPTS_SHOWN
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party
 from cluster.broker.transactions import staged_writes as staged_write_acts
-from cluster.broker.transactions.staged_writes import StagedWriteRequests
+from cluster.broker.transactions.staged_writes import DISCARDED_MAX, StagedWriteRequests
 from cluster.replication.outcome import Outcome
 from raftlog.work import charge
 from statemachine.access.users import NOBODY
 from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, OpenAttempt
 
 
-async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any) -> None:
     node.apply([OpenAttempt("query q", 4, 5), OpenAttempt("query q", 5, 6), CommitWrite("write w", 0, 7, [])])
     found = await (await client.get("/v1/writes?consistency=linearizable")).json()
     assert [(one["attempt"], one["name"], one["write"], one["state"]) for one in found["attempts"]] == [
@@ -29,9 +30,6 @@ async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, m
     assert found["committed"] == [{"name": "write w", "write": 0, "messages": 0, "committed_ms": 7}]
     assert (found["staged"], found["bytes"], found["more"], node.reads_confirmed) == (0, 0, False, 1)
     assert (found["prepared"], found["decisions"]) == ([], [])
-    monkeypatch.setattr(staged_writes, "ATTEMPTS_SHOWN", 1)
-    assert (await (await client.get("/v1/writes")).json())["more"]
-
     for path, body in (("abort", {"name": "query q", "write": 4}), ("forget", {"name": "write w"})):
         planned = await client.post(f"/v1/writes/{path}", json={**body, "dry_run": True})
         assert (planned.status, (await planned.json())["dry_run"]) == (200, True)
@@ -48,11 +46,16 @@ async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, m
     assert (await client.post("/v1/writes/forget", json={"name": "write w"})).status == 404
 
 
-async def test_an_abort_that_discards_a_part_is_not_said_to_have_changed_nothing(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.apply([OpenAttempt("q", 4, 5) for _ in range(3)])
-    monkeypatch.setattr(staged_write_acts, "DISCARDED_MAX", 1)
+async def test_more_writes_than_are_shown_are_said_to_be_there(client: Any, node: Any) -> None:
+    node.apply([OpenAttempt("q", number, 5) for number in range(ATTEMPTS_SHOWN + 1)])
+    found = await (await client.get("/v1/writes")).json()
+    assert (len(found["attempts"]), found["more"]) == (ATTEMPTS_SHOWN, True)
+    await client.post("/v1/writes/abort", json={"name": "q", "write": 4})
+    assert not (await (await client.get("/v1/writes")).json())["more"]
+
+
+async def test_an_abort_that_discards_a_part_is_not_said_to_have_changed_nothing(client: Any, node: Any) -> None:
+    node.apply([OpenAttempt("q", 4, 5) for _ in range(DISCARDED_MAX + 2)])
     first: list[Any] = []
     propose = node.propose
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cluster.broker.groups.group_lag import each_lag
-from cluster.broker.watches import hidden_watch
 from cluster.broker.watches.group_watch import GroupWatch
 from cluster.broker.watches.hidden_watch import HiddenWatch
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -148,13 +147,12 @@ async def test_an_import_hides_nothing_either(client: Any, node: Any) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_finding_names_the_number_and_the_command(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_finding_names_the_number_and_the_command(node: Any) -> None:
     node.apply([CreateTopic({"name": f"t{at}", "read_queues": 1, "write_queues": 1}, True) for at in range(9)])
-    watch = HiddenWatch(node)
-    assert list(watch.look()) == []
+    assert list(HiddenWatch(node).look()) == []
+    watch = HiddenWatch(node, steps_per_look=2)
     shrink = {"name": "orders", "read_queues": 1, "write_queues": 1}
     node.apply([CreateTopic(shrink, False)])
-    monkeypatch.setattr(hidden_watch, "STEPS_PER_LOOK", 2)
     looks = [list(watch.look()) for _ in range(20)]
     (condition,) = looks[-1]
     assert [] in looks, "topics are looked at in slices"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.handlers import groups as group_lists
+from cluster.admin.handlers.groups import QUEUES_PER_PAGE
 from cluster.admin.node_interface import MemberView
 from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from raftlog.work import METER
@@ -75,11 +75,9 @@ async def test_the_queues_of_a_topic_come_in_pages(client: Any, node: Any) -> No
     assert [queue["queue_id"] for page in pages for queue in page] == list(range(2500))
 
 
-async def test_all_groups_come_once_and_a_page_has_so_many_queues(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_lists, "QUEUES_PER_PAGE", 20)
-    node.apply([CreateTopic({"name": "wide", "read_queues": 8, "write_queues": 8}, True)])
+async def test_all_groups_come_once_and_a_page_has_so_many_queues(client: Any, node: Any) -> None:
+    count = QUEUES_PER_PAGE * 2 // 5
+    node.apply([CreateTopic({"name": "wide", "read_queues": count, "write_queues": count}, True)])
     names = [f"g{number}" for number in range(7)]
     for name in names:
         node.add_group(name, "wide")
@@ -155,25 +153,15 @@ async def test_a_name_that_is_not_there_is_compared_with_few_and_in_steps(
     assert 100 <= max(spent) <= 1_000
 
 
-async def test_lists_are_made_in_steps_that_are_charged(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lists_are_made_in_steps_that_are_charged(client: Any, node: Any) -> None:
     """No step of any of them is longer than a tenth of a turn's share, whatever there is."""
     node.apply([CreateTopic({"name": "wide", "read_queues": 5000, "write_queues": 1}, True)])
     add_topics(node, 300)
     node.add_group("g", "wide")
     node.apply([CommitOffsets([("g", 1, queue, 0) for queue in range(0, 5000, 50)])])
-    steps: list[int] = []
-    breathe = node.turns.breathe
-
-    async def counted(owner: Any) -> None:
-        steps.append(METER.units)
-        await breathe(owner)
-
-    monkeypatch.setattr(node.turns, "breathe", counted)
     for path in ("/v1/topics", "/v1/topics/wide", "/v1/groups", "/v1/groups/g"):
-        del steps[:]
+        node.turns.spent_before.clear()
         await (await client.get(path)).read()
-        spent = [after - before for before, after in pairwise(steps)]
+        spent = node.turns.steps()
         assert len(spent) >= 50, path
         assert max(spent) <= 2500, path

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +72,18 @@ def test_sealed_files_are_linked_and_the_last_one_is_copied(stopped: Any, tmp_pa
     assert copies.manifest.segments == made.manifest.segments
 
 
-def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    linking = files.link
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system, to which no file of a node can be linked."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        assert Path(folder).stat().st_dev != tmp_path.stat().st_dev
+        yield Path(folder)
 
-    def not_across(source: Path, target: Path) -> bool:
-        """Refuses a link as if the target were on another file system."""
-        return str(tmp_path / "to") in str(source) and linking(source, target)
 
-    monkeypatch.setattr(files, "link", not_across)
-    first = create(stopped.request(tmp_path / "to"))
+def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, elsewhere: Path) -> None:
+    first = create(stopped.request(elsewhere))
     later = stopped._replace(checkpoint=stopped.grow(200))
-    second = create(later.request(tmp_path / "to", NOW_MS + 1000))
+    second = create(later.request(elsewhere, NOW_MS + 1000))
     assert first.manifest.bytes_new >= first.manifest.bytes_total
     assert second.manifest.bytes_new < second.manifest.bytes_total - 500_000
     same = [
@@ -95,16 +98,14 @@ def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path
     assert verify(Path(second.path)).problems == []
 
 
-def test_rot_of_an_earlier_backup_is_not_inherited(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    linking = files.link
-    monkeypatch.setattr(files, "link", lambda a, b: str(tmp_path / "to") in str(a) and linking(a, b))
-    first = Path(create(stopped.request(tmp_path / "to")).path)
+def test_rot_of_an_earlier_backup_is_not_inherited(stopped: Any, elsewhere: Path) -> None:
+    first = Path(create(stopped.request(elsewhere)).path)
     table = next((first / "state").glob("*.sst"))
     for path, at in ((sorted((first / "log").iterdir())[1], 9000), (table, table.stat().st_size // 2)):
         with path.open("r+b") as file:
             os.pwrite(file.fileno(), b"\x5a\xa5", at)
     assert len(problems(first)) > 0
-    second = create(stopped.request(tmp_path / "to", NOW_MS + 1000))
+    second = create(stopped.request(elsewhere, NOW_MS + 1000))
     assert verify(Path(second.path)).problems == []
     assert 130_000 < second.manifest.bytes_new < second.manifest.bytes_total
 

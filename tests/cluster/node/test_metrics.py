@@ -13,7 +13,6 @@ import pytest
 
 from cluster.admin.findings.watch import FindingMetrics
 from cluster.admin.node_interface import LoadStatus, PeerStatus
-from cluster.broker import broker_metrics
 from cluster.broker.broker_metrics import (
     ConnectionCounts,
     DeadLetterMetrics,
@@ -265,7 +264,7 @@ def member(connection: object, language: str = "JAVA") -> Any:
     return SimpleNamespace(connection=connection, language=language, version=453)
 
 
-def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_counted_as_rocketmq_counts_them() -> None:
     """A producer in two groups is one connection; the consumers of what is left out are in a series of no group."""
     one, other = object(), object()
     known: Any = SimpleNamespace(
@@ -278,8 +277,7 @@ def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.Mon
     assert at_once(producers_of(known)) == {("JAVA", "453"): 1, ("GO", "453"): 1}
     pushed, pulled = ("g", "JAVA", "453", "push"), ("h", "JAVA", "453", "pull")
     assert at_once(consumers_of(known)) == {pushed: 2, pulled: 1}
-    monkeypatch.setattr(broker_metrics, "SERIES_MAX", 1)
-    assert at_once(consumers_of(known)) == {pushed: 2, ("", "", "", ""): 1}
+    assert at_once(consumers_of(known, series_max=1)) == {pushed: 2, ("", "", "", ""): 1}
 
 
 def test_the_time_of_syncs_is_a_part_of_that_of_appends() -> None:

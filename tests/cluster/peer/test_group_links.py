@@ -43,6 +43,7 @@ class Node:
         *,
         serves: bool = True,
         level: int = GROUPS_LEVEL,
+        **limits: Any,
     ) -> None:
         self.port = free_base_port(1)
         known = Membership(cluster, group, node, f"u{group}-{node}", {node: f"u{group}-{node}"})
@@ -60,7 +61,7 @@ class Node:
         self.heard: list[tuple[int, int, list[Any], bytes]] = []
         self.raft: list[object] = []
         if serves:
-            self.links = GroupLinks(self.transport, lambda group: self.leaders.get(group, 0))
+            self.links = GroupLinks(self.transport, lambda group: self.leaders.get(group, 0), **limits)
             self.links.takes(Kind.GROUPS, self._on_groups)
 
     def _on_groups(self, link: GroupLink, header: list[Any], payload: bytes) -> None:
@@ -366,10 +367,9 @@ async def test_a_group_at_a_level_without_others_refuses_them_until_it_is_raised
 
 
 async def test_accepted_connections_are_few_and_one_a_node(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    made: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group_links, "ACCEPTED_MAX", 2)
-    b = await made(1)
+    b = await made(1, accepted_max=2)
     a, c, d = await made(2), await made(2, TWO), await made(3)
     near, far = await joined(a, b)
     c.links.tend([b.target()])
@@ -455,11 +455,8 @@ def test_a_kind_has_one_taker_and_belongs_to_the_channel() -> None:
             links.takes(kind, lambda *_: None)
 
 
-async def test_a_node_that_says_nothing_is_given_up(
-    made: Callable[..., Any], listens: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_links, "HANDSHAKE_S", 0.05)
-    a = await made(2)
+async def test_a_node_that_says_nothing_is_given_up(made: Callable[..., Any], listens: Listen) -> None:
+    a = await made(2, handshake_s=0.05)
     a.links.tend([LinkTarget(1, ANY, (await listens(b"", hangs_up=False),))])
     await tried(a, (1, ANY), 1)
     assert not a.links.all()

@@ -10,22 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cluster.repair import peer_requests
 from jepsen_like.fakes.memory_fs import PowerCut
 from raftlog.errors import StorageError
 from raftlog.storage.files.fs import FileSystem, write_file
 from tests.support.install_kit import Giver, Peers, Taker
 from tests.support.node_kit import START_MS
 
+PIECE_BYTES = 1500
 LIFE_CALLS = 400
 """More file system calls than an install makes."""
-
-
-@pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
-    monkeypatch.setattr("cluster.repair.checkpoint_copy.PIECE", 20_000)
-    monkeypatch.setattr("cluster.repair.peer_requests.PIECE", 1500)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,7 @@ def attempt(taker: Taker, giver: Giver) -> bool:
     if opened.log.tail.index >= 60:
         opened.close(clean=True)
         return True
-    taken, take = taker.take(Peers({2: giver}))
+    taken, take = taker.take(Peers({2: giver}, PIECE_BYTES))
     opened.lock.close()
     if taken is None:
         raise StorageError("; ".join(take.failures.values()))

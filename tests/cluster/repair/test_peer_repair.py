@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from cluster.repair import log_repair
 from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, FetchRefused, Source, Status
 from cluster.repair.log_repair import ALARM, LogRepairer
 from cluster.repair.log_source import log_source
@@ -77,6 +76,7 @@ class Peers:
     """Answers fetches from the logs of others, or as the test says."""
 
     group = FIRST_GROUP
+    busy_pause_s = 0.0
 
     def __init__(self, **sources: Source) -> None:
         self.sources = {NodeId(int(name[1:])): source for name, source in sources.items()}
@@ -105,6 +105,7 @@ class Mended:
             peers=lambda: list(peers.sources),
             on_change=self.changed,
             alarms=self.alarms,
+            retry_min_s=0.0,
         )
 
     def changed(self) -> None:
@@ -119,11 +120,6 @@ class Mended:
 
     async def whole(self) -> None:
         await until(lambda: not self.replica.log.damage and not self.alarms.raised(ALARM), every_s=0)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_repair, "RETRY_MIN_S", 0.0)
 
 
 SIZES = [1000] * 6

@@ -17,7 +17,7 @@ from cluster.admin.access import Caller
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, JsonAnswer, comes_true
 from cluster.admin.handlers.access.awaited_change import changed
-from cluster.admin.handlers.access.tokens import HERE_S, asked_leader, issued
+from cluster.admin.handlers.access.tokens import asked_leader, issued
 from cluster.admin.route import Route
 from cluster.broker.access.user_admin import LOGIN
 from cluster.runtime.events import rfc3339
@@ -95,7 +95,7 @@ async def log_out(call: Call) -> JsonAnswer:
         await changed(lambda done: access.users.remove_token(asker, digest, done))
     elif digest:
         await asked_leader(call, call.caller, "DELETE", f"/v1/tokens/{digest.hex()}")
-        await comes_true(lambda: digest not in access.state.tokens, HERE_S)
+        await comes_true(lambda: digest not in access.state.tokens, call.port.waits.here_s)
     return JsonAnswer(200, _view(call, Caller(None, call.caller.address)), _cookie(call, "", 0))
 
 
