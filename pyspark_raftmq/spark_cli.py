@@ -107,7 +107,7 @@ def export_command(
     Everything that is stored when the command begins is there exactly once. The target knows how far each queue is: run
     the command again to add what is new, also after it was killed.
     """
-    from pyspark_raftmq.jobs.export import export
+    from pyspark_raftmq.jobs.export import TARGETS, export
     from raftmq.tables.needed import check_needed
 
     with explained():
@@ -116,7 +116,7 @@ def export_command(
         options = source_options(given, servers, **more)
         check_needed(options.columns, "raftmq spark export …")
         with job_session(master, memory, quiet=True) as running, progress(quiet=as_json) as on_commit:
-            done = export(running, options, to.absolute(), form=form, on_commit=on_commit)
+            done = export(running, options, to.absolute(), kind=TARGETS[form], on_commit=on_commit)
     answer = {"table": str(to), **done._asdict()}
     if not done.messages:
         show(as_json, answer, f"{to}: nothing new")

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA, PARQUET = "delta", "parquet"
-TARGETS: dict[str, type[DeltaTarget | ParquetTarget]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
+Target = DeltaTarget | ParquetTarget
+TARGETS: dict[str, type[Target]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
 ROUND_MESSAGES = 4_000_000
 TASK_MESSAGES = 500_000
-_RACES_MAX = 20
+RACES_MAX = 20
 
 OnCommit = Callable[[int, int], None]
 """A function that is called after each commit with the number of messages exported so far, and of all messages."""
@@ -74,12 +75,13 @@ def export(
     options: ReadOptions,
     folder: Path,
     *,
-    form: str = DELTA,
+    kind: type[Target] = DeltaTarget,
     round_messages: int = ROUND_MESSAGES,
+    races_max: int = RACES_MAX,
     on_commit: OnCommit = lambda done, total: None,
 ) -> ExportReport:
     """Exports all messages up to the topics' ends at its beginning. `options.starting` applies to queues that the table
-    lacks.
+    lacks. `races_max`: how many commits may lose to another export.
 
     The driver and all executors must see `folder`. Raises PlanError, TableError, LocalError for a URL, and Spark's
     error of a task.
@@ -89,7 +91,7 @@ def export(
     report = ExportReport(0, 0, 0, 0, 0, 0, None)
     total: int | None = None
     while True:
-        target = TARGETS[form](folder, options.columns)
+        target = kind(folder, options.columns)
         accept_loss = not options.fail_on_data_loss
         ranges = missing(target, ends, accept_loss=accept_loss)
         left = sum(each.end - each.start for each in ranges)
@@ -105,7 +107,7 @@ def export(
         except LostRace as error:
             target.discard([file for file in files if file not in error.kept])
             report = _with(report._replace(races=report.races + 1), error.kept)
-            if report.races > _RACES_MAX:
+            if report.races > races_max:
                 why = f"{report.races} commits were refused; the last one: {error}"
                 raise TableError(f"another export writes to {folder}", why, "Let one of them end first") from error
             continue

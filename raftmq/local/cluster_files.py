@@ -71,7 +71,7 @@ class ClusterFiles:
         """Returns the existing cluster, or makes a new one; makes further groups, and sets other ports or failpoints,
         if asked for."""
         undo_begun(self.data)
-        nodes = self._with_lost_homes(read_nodes(self.data))
+        nodes = self._as_recorded(read_nodes(self.data))
         check_lowered(groups_of(nodes), groups, self.data)
         further = self._further(nodes, groups)
         if base_port is not None:
@@ -178,16 +178,9 @@ class ClusterFiles:
             create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
         lost, dead = lost_nodes(nodes), dead_groups(nodes)
         check_data_dirs([node for node in nodes if node not in lost and node.group not in dead])
-        recorded = self._recorded()
-        known = [
-            replace(node, pid=recorded[node.key].pid, replaces=recorded[node.key].replaces)
-            if node.key in recorded
-            else node
-            for node in nodes
-        ]
         if base_port is None and not failpoints:
-            return known
-        known = [node for node in known if node.config_path.is_file()]
+            return nodes
+        known = [node for node in nodes if node.config_path.is_file()]
         if any(is_running(node) for node in known):
             raise LocalError(
                 "ports and failpoints cannot change while nodes run",
@@ -216,12 +209,20 @@ class ClusterFiles:
             ExitCode.REFUSED,
         )
 
-    def _with_lost_homes(self, nodes: list[NodeRecord]) -> list[NodeRecord]:
-        """Adds the nodes of cluster.json whose folders are gone, and were not set aside by `raftmq node remove`."""
+    def _as_recorded(self, nodes: list[NodeRecord]) -> list[NodeRecord]:
+        """Returns the nodes whose files were found, with what only cluster.json says of them, and those of cluster.json
+        whose folders are gone, and were not set aside by `raftmq node remove`."""
+        recorded = self._recorded()
+        known = [
+            replace(node, pid=recorded[node.key].pid, replaces=recorded[node.key].replaces)
+            if node.key in recorded
+            else node
+            for node in nodes
+        ]
         keys = [node.key for node in nodes]
-        gone = [node for node in self._recorded().values() if node.key not in keys and not node.home.exists()]
+        gone = [node for node in recorded.values() if node.key not in keys and not node.home.exists()]
         there = [node for node in gone if not (node.home.parent / REMOVED / node.home.name).exists()] if nodes else []
-        return sorted([*nodes, *there], key=lambda node: node.key)
+        return sorted([*known, *there], key=lambda node: node.key)
 
     def _recorded(self) -> dict[tuple[int, int], NodeRecord]:
         """Returns the nodes of cluster.json by (group, id); {} without the file."""

@@ -64,9 +64,10 @@ class Round(NamedTuple):
 class KeptTable:
     """A table, for `with`. Its rounds are made in one thread at a time."""
 
-    def __init__(self, folder: Path, options: TableOptions) -> None:
+    def __init__(self, folder: Path, options: TableOptions, kind: type[DeltaTarget] = DeltaTarget) -> None:
         self.folder = folder
         self.options = options
+        self._kind = kind
         self._lock = -1
 
     def __enter__(self) -> KeptTable:
@@ -92,7 +93,7 @@ class KeptTable:
 
     def open(self) -> DeltaTarget:
         """Returns the table as it is now. Raises TableError if it has other columns."""
-        return DeltaTarget(self.folder, self.options.columns, self.options.more)
+        return self._kind(self.folder, self.options.columns, self.options.more)
 
     @property
     def rows(self) -> TableRows:

@@ -17,6 +17,7 @@ from raftmq.arrow.tables import BATCH_ROWS, READERS, QueueReads
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.sync import Client
 from raftmq.tables.day_files import DayFile
+from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace
 from raftmq.tables.json_fields import Met, merge
 from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, TableOptions, ends_of
@@ -29,10 +30,17 @@ logger = logging.getLogger(__name__)
 class TableRun:
     """The rounds of one run, for `with`. Blocking; one thread."""
 
-    def __init__(self, mq: Client, topics: Sequence[str], folder: Path, options: TableOptions) -> None:
+    def __init__(
+        self,
+        mq: Client,
+        topics: Sequence[str],
+        folder: Path,
+        options: TableOptions,
+        kind: type[DeltaTarget] = DeltaTarget,
+    ) -> None:
         self._mq = mq
         self._topics = topics
-        self._kept = KeptTable(folder, options)
+        self._kept = KeptTable(folder, options, kind)
         self._options = options
 
     def __enter__(self) -> TableRun:

@@ -271,7 +271,7 @@ class Machine:
         self.processes.append(process)
         environment = Environment(
             fs=self.fs,
-            open_kv=self._open_kv,
+            open_kv=self.open_kv,
             open_rows=self._open_rows,
             count_rows=self._count_rows,
             clock=self.clock,
@@ -404,7 +404,7 @@ class Machine:
             lane.abandon()
         self._lanes.clear()
 
-    def _open_kv(self, path: str) -> DigestKV:
+    def open_kv(self, path: str) -> DigestKV:
         """Opens the state database. The rows outlive the process in `kv`, and the file CURRENT tells whether those rows
         belong to this directory."""
         current = Path(path) / CURRENT_FILE
