@@ -306,12 +306,15 @@ def test_a_second_export_has_the_columns_of_the_first(
         assert seen.pop() == columns
 
 
-def test_a_store_is_no_folder_and_what_to_do_is_told(servers: str) -> None:
+def test_parquet_files_need_a_folder_and_what_to_do_is_told(servers: str) -> None:
     from raftmq_wire.errors import LocalError
 
-    with pytest.raises(LocalError, match="--to is a path on this machine, and s3://bucket/x is a URL") as caught:
-        spark_command.main(["export", TOPIC, "--to", "s3://bucket/x", "--servers", servers], standalone_mode=False)
-    assert caught.value.fix.startswith("raftmq spark export orders --to /lake/orders    (then copy it to s3://bucket/x")
+    command = ["export", TOPIC, "--to", "s3://bucket/x", "--format", "parquet", "--servers", servers]
+    with pytest.raises(LocalError, match="s3://bucket/x cannot have files of --format parquet") as caught:
+        spark_command.main(command, standalone_mode=False)
+    assert caught.value.fix == "raftmq spark export TOPIC --to s3://bucket/x --format delta"
+    with pytest.raises(LocalError, match="--to: http://host/x is not the URL of an object store"):
+        spark_command.main(["export", TOPIC, "--to", "http://host/x", "--servers", servers], standalone_mode=False)
 
 
 def test_a_folder_that_is_none_is_named(

@@ -18,7 +18,8 @@ from pyspark_raftmq.jobs.table import TableQuery
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
-from raftmq.tables.kept_table import LOCK, KeptTable, Round, TableOptions
+from raftmq.tables.kept_table import KeptTable, Round, TableOptions
+from raftmq.tables.local_keeper import LOCK
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.upkeep import compact
