@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.shared_options import counted, plain, show
@@ -32,17 +33,23 @@ SAMPLED = "json"
 """The value of --schema with which all fields become columns, as they come."""
 
 
-class TableType(LocalPath):
+_FOLDER = LocalPath(file_okay=False, path_type=Path)
+
+
+class TableType(click.ParamType[Any]):
     """The place of a table: a folder of this machine, or the URL of a prefix of a bucket."""
 
-    def __init__(self) -> None:
-        super().__init__(file_okay=False, path_type=Path)
+    name = "table"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Returns a Path or a StoreFolder. Raises LocalError for another URL, and BadParameter as click does."""
         if isinstance(value, str) and is_url(value):
             return store_folder(value, param_name(param))
-        return super().convert(value, param, ctx)
+        return _FOLDER.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Returns what completes a folder."""
+        return _FOLDER.shell_complete(ctx, param, incomplete)
 
 
 TABLE = TableType()
