@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from raftmq.arrow.ranges import QueueRange
 from raftmq.arrow.tables import BATCH_ROWS, READERS, QueueReads
@@ -20,8 +19,10 @@ from raftmq.tables.day_files import DayFile
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace
 from raftmq.tables.json_fields import Met, merge
-from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, TableOptions, ends_of
+from raftmq.tables.keepers import Keeper
+from raftmq.tables.kept_table import KeptTable, Round, TableOptions, ends_of
 from raftmq.tables.missing import first_of, missing, moved
+from raftmq.tables.table_folder import Where
 from raftmq.tables.table_rows import TableRows, Written
 
 logger = logging.getLogger(__name__)
@@ -34,13 +35,16 @@ class TableRun:
         self,
         mq: Client,
         topics: Sequence[str],
-        folder: Path,
+        folder: Where,
         options: TableOptions,
         kind: type[DeltaTarget] = DeltaTarget,
+        *,
+        keeper: Keeper | None = None,
     ) -> None:
+        """`keeper`: used instead of the usual one of the place."""
         self._mq = mq
         self._topics = topics
-        self._kept = KeptTable(folder, options, kind)
+        self._kept = KeptTable(folder, options, kind, keeper=keeper)
         self._options = options
 
     def __enter__(self) -> TableRun:
@@ -75,11 +79,11 @@ class TableRun:
 
     def _written(self, rows: TableRows, chosen: Sequence[QueueRange]) -> Written:
         reads, undecodable = QueueReads(self._mq), Undecodable(self._options.on_undecodable)
-        folder = self._kept.folder
+        folder, prefix = self._kept.folder, self._kept.hidden
 
         def write(planned: QueueRange) -> tuple[list[DayFile], Met]:
             batches = reads.batches(planned, rows.read, BATCH_ROWS, undecodable)
-            return rows.write(folder, planned.topic, planned.queue_id, batches, HIDDEN)
+            return rows.write(folder, planned.topic, planned.queue_id, batches, prefix)
 
         with ThreadPoolExecutor(READERS) as pool:
             found = [*pool.map(write, chosen)]

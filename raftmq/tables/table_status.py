@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.errors import NotFound
 from raftmq.client.sync import Client
 from raftmq.tables.day_files import ERROR
-from raftmq.tables.delta_table import positions_in, topics_in
+from raftmq.tables.delta_log import opened, topics_in
+from raftmq.tables.delta_table import positions_in
 from raftmq.tables.errors import TableError
-from raftmq.tables.kept_table import is_kept
+from raftmq.tables.keepers import is_kept
 from raftmq.tables.missing import Kept, Queue, kept_of
+from raftmq.tables.table_folder import Where
 from raftmq.tables.upkeep import SMALL_BYTES
 from raftmq_wire.topic_identity import Position
 
@@ -50,14 +51,10 @@ class TableStatus(NamedTuple):
     queues: list[QueueStatus]
 
 
-def table_status(mq: Client, folder: Path) -> TableStatus:
+def table_status(mq: Client, folder: Where) -> TableStatus:
     """Compares the table with its topics. Raises TableError if there is no table that a run or an export made, and
     RaftMQErrors."""
-    from deltalake import DeltaTable
-
-    if not folder.exists() or not DeltaTable.is_deltatable(str(folder)):
-        raise TableError(f"{folder} is no Delta table", "it has no _delta_log", "raftmq table run TOPIC --to DIR")
-    table = DeltaTable(str(folder))
+    table = opened(folder)
     adds = table.get_add_actions(flatten=True)
     sizes = [size.as_py() for size in adds.column("size_bytes")]
     rows = [count.as_py() or 0 for count in adds.column("num_records")]

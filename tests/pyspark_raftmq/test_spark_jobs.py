@@ -81,12 +81,12 @@ def test_what_a_killed_export_wrote_is_not_in_the_table(
     """The driver dies between the tasks and the commit, and after the commit."""
 
     class DiesBefore(DeltaTarget):
-        def commit(self, files: Sequence[DayFile], reached: Reached) -> int:
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
             raise KeyboardInterrupt
 
     class DiesAfter(DeltaTarget):
-        def commit(self, files: Sequence[DayFile], reached: Reached) -> int:
-            super().commit(files, reached)
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
+            super().commit(files, reached, keeper)
             raise KeyboardInterrupt
 
     for death, visible in ((DiesBefore, False), (DiesAfter, True)):
@@ -107,9 +107,9 @@ def test_of_two_exports_at_once_each_message_comes_from_one(
     inner: list[int] = []
 
     class Overtaken(DeltaTarget):
-        def commit(self, files: Sequence[DayFile], reached: Reached) -> int:
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
             inner.append(export(spark, options, tmp_path).messages)
-            return super().commit(files, reached)
+            return super().commit(files, reached, keeper)
 
     outer = export(spark, options, tmp_path, kind=Overtaken)
     assert inner == [len(stored(mq))]
@@ -121,7 +121,7 @@ def test_of_two_exports_at_once_each_message_comes_from_one(
 
 def test_an_export_that_always_loses_gives_up(spark: SparkSession, options: ReadOptions, tmp_path: Path) -> None:
     class Loses(DeltaTarget):
-        def commit(self, files: Sequence[DayFile], reached: Reached) -> int:
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
             raise LostRace("somebody was faster")
 
     with pytest.raises(TableError, match="another export writes to") as caught:
@@ -302,12 +302,15 @@ def test_a_second_export_has_the_columns_of_the_first(
         assert seen.pop() == columns
 
 
-def test_a_store_is_no_folder_and_what_to_do_is_told(servers: str) -> None:
+def test_parquet_files_need_a_folder_and_what_to_do_is_told(servers: str) -> None:
     from raftmq_wire.errors import LocalError
 
-    with pytest.raises(LocalError, match="--to is a path on this machine, and s3://bucket/x is a URL") as caught:
-        spark_command.main(["export", TOPIC, "--to", "s3://bucket/x", "--servers", servers], standalone_mode=False)
-    assert caught.value.fix.startswith("raftmq spark export orders --to /lake/orders    (then copy it to s3://bucket/x")
+    command = ["export", TOPIC, "--to", "s3://bucket/x", "--format", "parquet", "--servers", servers]
+    with pytest.raises(LocalError, match="s3://bucket/x cannot have files of --format parquet") as caught:
+        spark_command.main(command, standalone_mode=False)
+    assert caught.value.fix == "raftmq spark export TOPIC --to s3://bucket/x --format delta"
+    with pytest.raises(LocalError, match="--to: http://host/x is not the URL of an object store"):
+        spark_command.main(["export", TOPIC, "--to", "http://host/x", "--servers", servers], standalone_mode=False)
 
 
 def test_a_folder_that_is_none_is_named(

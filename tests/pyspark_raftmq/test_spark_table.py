@@ -18,7 +18,8 @@ from pyspark_raftmq.jobs.table import TableQuery
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
-from raftmq.tables.kept_table import LOCK, KeptTable, Round, TableOptions
+from raftmq.tables.kept_table import KeptTable, Round, TableOptions
+from raftmq.tables.local_keeper import LOCK
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.upkeep import compact
@@ -99,8 +100,8 @@ def test_each_of_the_two_goes_on_where_the_other_ended(
     send(mq, topic, 3, 5)
 
     class Unanswered(DeltaTarget):
-        def commit(self, files: Any, reached: Any) -> int:
-            super().commit(files, reached)
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            super().commit(files, reached, keeper)
             raise OSError("no answer")
 
     with pytest.raises(OSError, match="no answer"):
@@ -109,12 +110,12 @@ def test_each_of_the_two_goes_on_where_the_other_ended(
     assert rows_in(tmp_path) == stored(mq, topic)
 
     class Overtaken(DeltaTarget):
-        def commit(self, files: Any, reached: Any) -> int:
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
             other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
             for mine, copied in zip(files, other, strict=True):
                 (tmp_path / copied.path).write_bytes((tmp_path / mine.path).read_bytes())
             DeltaTarget(tmp_path, DEFAULT_COLUMNS).commit(other, reached)
-            return super().commit(files, reached)
+            return super().commit(files, reached, keeper)
 
     send(mq, topic, 2, 2)
     with pytest.raises(LostRace):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from raftmq.commands.command_group import command_group
 from raftmq.commands.data.table_steps import (
-    FOLDER,
+    TABLE,
     Wanted,
     passing,
     require_tables,
@@ -32,6 +32,9 @@ from raftmq.commands.value_types import DurationType
 from raftmq_wire.errors import LocalError
 from raftmq_wire.queue_numbers import queue_text
 
+if TYPE_CHECKING:
+    from raftmq.tables.table_folder import Where
+
 
 @command_group()
 def table() -> None:
@@ -52,13 +55,14 @@ def run(wanted: Wanted, servers: str | None, as_json: bool) -> None:
     Needs the extra table: pip install 'raftmq[table]'.
     """
     require_tables()
+    from raftmq.tables.table_folder import absolute
     from raftmq.tables.table_run import TableRun
 
     options, to = wanted.options("raftmq table run …"), wanted.to
     total = bad = 0
     with Stop() as stop, connect(servers) as mq:
         wanted.check_topics(mq)
-        with TableRun(mq, wanted.topics, to.absolute(), options) as running, wanted.upkeep() as upkeep:
+        with TableRun(mq, wanted.topics, absolute(to), options) as running, wanted.upkeep() as upkeep:
             while not stop.asked:
                 began = time.monotonic()
                 with passing(to, again=not wanted.once):
@@ -79,11 +83,11 @@ def run(wanted: Wanted, servers: str | None, as_json: bool) -> None:
 
 
 @table.command("status")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("folder", metavar="DIR|URL", type=TABLE)
 @servers_option
 @json_option
-def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
-    """Show how far the table in DIR is: messages it lacks by queue, their age, its files, errors.
+def status_command(folder: Where, servers: str | None, as_json: bool) -> int:
+    """Show how far the table is: messages it lacks by queue, their age, its files, errors.
 
     Exits with 1 if the table cannot go on in a queue.
     """
@@ -115,11 +119,11 @@ def status_command(folder: Path, servers: str | None, as_json: bool) -> int:
 
 
 @table.command("compact")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("folder", metavar="DIR|URL", type=TABLE)
 @click.option("--keep", type=DurationType(), default="7d", show_default=True, help="As for raftmq table run.")
 @json_option
-def compact_command(folder: Path, keep: float, as_json: bool) -> None:
-    """Merge the small files of each day of the table in DIR, and delete files that no version names.
+def compact_command(folder: Where, keep: float, as_json: bool) -> None:
+    """Merge the small files of each day of a table, and delete files that no version names.
 
     `raftmq table run` does it by itself. Readers and a run may be at work meanwhile.
     """

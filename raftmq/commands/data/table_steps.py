@@ -11,27 +11,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.shared_options import counted, plain, show
 from raftmq.commands.stop import Stop
 from raftmq.commands.value_types import DurationType, NameType
-from raftmq.local_path import LocalPath
+from raftmq.local_path import LocalPath, param_name
+from raftmq.tables.store_folder import StoreFailed, is_url, store_folder
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from raftmq.client.sync import Client
     from raftmq.tables.kept_table import Round, TableOptions
+    from raftmq.tables.table_folder import Where
     from raftmq.tables.upkeep import Upkeep, Upkept
 
 _TICK_S = 0.2
 """Interval in seconds at which a command looks for a signal between two rounds."""
 SAMPLED = "json"
 """The value of --schema with which all fields become columns, as they come."""
-FOLDER = LocalPath(file_okay=False, path_type=Path)
+
+
+_FOLDER = LocalPath(file_okay=False, path_type=Path)
+
+
+class TableType(click.ParamType[Any]):
+    """The place of a table: a folder of this machine, or the URL of a prefix of a bucket."""
+
+    name = "table"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns a Path or a StoreFolder. Raises LocalError for another URL, and BadParameter as click does."""
+        if isinstance(value, str) and is_url(value):
+            return store_folder(value, param_name(param))
+        return _FOLDER.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Returns what completes a folder."""
+        return _FOLDER.shell_complete(ctx, param, incomplete)
+
+
+TABLE = TableType()
 _OPTIONS = (
     click.argument("topics", nargs=-1, required=True, type=NameType("topic")),
-    click.option("--to", metavar="DIR", required=True, type=FOLDER, help="The folder of the table; made if needed."),
+    click.option(
+        "--to",
+        metavar="DIR|URL",
+        required=True,
+        type=TABLE,
+        help="Where the table is, which is made if needed: a folder, or s3://bucket/prefix, gs://…, az://….",
+    ),
     click.option(
         "--every", type=DurationType(), default="5s", show_default=True, help="The interval between two commits."
     ),
@@ -79,7 +109,7 @@ class Wanted(NamedTuple):
     """The arguments and options of a command that keeps a table. Times are in seconds."""
 
     topics: tuple[str, ...]
-    to: Path
+    to: Where
     every: float
     once: bool
     columns: str | None
@@ -139,7 +169,7 @@ def table_options(command: Callable[..., Any]) -> Any:
 
 
 @contextlib.contextmanager
-def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def passing(to: Where, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
     errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
     from deltalake.exceptions import DeltaError
@@ -151,7 +181,7 @@ def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) ->
         yield
     except Undecoded as error:
         raise LocalError(error.what, error.why, "the same command with --on-undecodable raw") from None
-    except (RaftMQError, OSError, DeltaError, *more) as error:
+    except (RaftMQError, OSError, DeltaError, StoreFailed, *more) as error:
         if not again:
             raise
         told = f"{error.what}: {error.why}" if isinstance(error, LocalError) else getattr(error, "strerror", None)
@@ -159,7 +189,7 @@ def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) ->
         click.echo(f"{to} stays as it is: {plain(told)}; trying again", err=True)
 
 
-def tend(upkeep: Upkeep, to: Path, *, as_json: bool) -> None:
+def tend(upkeep: Upkeep, to: Where, *, as_json: bool) -> None:
     """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
     with passing(to, again=True):
         done = upkeep.tend()
@@ -173,7 +203,7 @@ def tell_upkept(done: Upkept, *, as_json: bool) -> None:
     show(as_json, done._asdict(), f"{merged}; deleted: {counted(done.deleted, 'file')}")
 
 
-def tell_round(to: Path, done: Round, *, as_json: bool) -> None:
+def tell_round(to: Where, done: Round, *, as_json: bool) -> None:
     """Prints what a round has committed."""
     answer = {key: value for key, value in done._asdict().items() if key != "reached"}
     size = f"{counted(done.files, 'file')}, {done.bytes / 1e6:.1f} MB"

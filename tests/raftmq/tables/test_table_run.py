@@ -112,9 +112,9 @@ def test_what_a_killed_round_leaves_is_counted_once(
     """A commit that is not known to have happened, too: the table says whether it did."""
 
     class Dies(DeltaTarget):
-        def commit(self, files: Any, reached: Any) -> int:
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
             if committed:
-                super().commit(files, reached)
+                super().commit(files, reached, keeper)
             raise Died
 
     with TableRun(mq, [topic], tmp_path, OPTIONS, Dies) as run:
@@ -134,12 +134,12 @@ def test_a_writer_beside_it_costs_a_round_and_no_row(mq: raftmq.Client, topic: s
     """An export that reaches the same messages between the plan of a round and its commit."""
 
     class Overtaken(DeltaTarget):
-        def commit(self, files: Any, reached: Any) -> int:
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
             other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
             for mine, copied in zip(files, other, strict=True):
                 (tmp_path / copied.path).write_bytes((tmp_path / mine.path).read_bytes())
             DeltaTarget(tmp_path, DEFAULT_COLUMNS).commit(other, reached)
-            return super().commit(files, reached)
+            return super().commit(files, reached, keeper)
 
     with TableRun(mq, [topic], tmp_path, OPTIONS, Overtaken) as run:
         assert run.round()[:4] == (0, 0, 0, None)
