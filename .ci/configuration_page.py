@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from cluster.config import config as fields_module
+from cluster.config import config, node_sections, service_sections, storage_sections
 from cluster.config.config import Config
 from cluster.config.explain import default_of
-from cluster.config.key_facts import Facts, facts, fields_of
+from cluster.config.key_facts import KeyFacts, facts, fields_of
 from cluster.config.ranges import ranges_of
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,8 @@ def shown(field: Any) -> str:
 def docstrings() -> dict[tuple[str, str], str]:
     """(class, field) -> the docstring of the field, in one line."""
     found = {}
-    for made in ast.parse(Path(fields_module.__file__).read_text()).body:
+    sections = (config, node_sections, service_sections, storage_sections)
+    for made in [made for module in sections for made in ast.parse(Path(module.__file__).read_text()).body]:
         if isinstance(made, ast.ClassDef):
             for one, after in zip(made.body, made.body[1:], strict=False):
                 if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
@@ -117,7 +118,7 @@ def listed(wanted: Iterable[str]) -> str:
 
 def those(wanted: Any) -> str:
     """Returns the list of the keys of which `wanted` is true."""
-    said: dict[str, Facts] = facts(Config)
+    said: dict[str, KeyFacts] = facts(Config)
     return listed(key for key, one in said.items() if wanted(one))
 
 

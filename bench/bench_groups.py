@@ -4,8 +4,10 @@ In each round clusters of one, two and four groups of three nodes start, one aft
 they idle is no part of the figures. Each gets IN_FLIGHT (512) sends of 1 KiB in flight at every group's leader, from
 a process for each group. A row has the CPU time of all nodes for a message, and the messages of all groups for a CPU
 second of the busiest node: what a machine with a core for each process would do. The last rows have a quarter of the
-sends in flight at each of four groups. Figures are the medians of ROUNDS (3) of SECONDS (6) each; ratios are against
-one group in the same round. With JSON=1 in the environment {"rows": [...]} alone.
+sends in flight at each of four groups. Rows "in turn" load one group after the other while the rest idles, and count
+all processes for the whole time: groups that share few cores take these and their caches from each other, which says
+nothing about a machine with a core for each process. Figures are the medians of ROUNDS (3) of SECONDS (6) each;
+ratios are against one group in the same round. With JSON=1 in the environment {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ MIB = 1 << 20
 class Figures:
     """The figures of a cluster in one round."""
 
-    def __init__(self, results: list[Result], cpu_s: list[float]) -> None:
+    def __init__(self, results: list[Result], cpu_s: list[float], *, in_turn: bool) -> None:
         """`results`: of each group's load. `cpu_s`: of each process."""
         self.messages = sum(result.messages for result in results)
-        self.per_second = sum(result.messages / result.seconds for result in results)
+        rates = [result.messages / result.seconds for result in results]
+        self.per_second = sum(rates) / len(rates) if in_turn else sum(rates)
         self.cpu_us = sum(cpu_s) * 1e6 / max(1, self.messages)
         self.per_busiest_cpu_s = self.messages / max(cpu_s)
 
@@ -76,14 +79,16 @@ class Groups:
         views = {view.group: view.leader for view in self.cluster.views()}
         return [nodes[group, views[group] or 0] for group in groups_of(self.cluster.nodes)]
 
-    def measure(self, pool: ProcessPoolExecutor, in_flight: int, seconds: float) -> Figures:
-        """Runs a load on each group at the same time."""
+    def measure(self, pool: ProcessPoolExecutor, in_flight: int, seconds: float, *, in_turn: bool = False) -> Figures:
+        """Runs a load on each group, at the same time or `in_turn`."""
         pids = [each.pid for each in self.processes()]
         before = [cpu_seconds([pid]) for pid in pids]
-        asked = [pool.submit(load, port, in_flight, seconds, topic=TOPIC) for port in self.leaders()]
-        results = [each.result() for each in asked]
+        results: list[Result] = []
+        for ports in ([port] for port in self.leaders()) if in_turn else [self.leaders()]:
+            asked = [pool.submit(load, port, in_flight, seconds, topic=TOPIC) for port in ports]
+            results += [each.result() for each in asked]
         used = [cpu_seconds([pid]) - then for pid, then in zip(pids, before, strict=True)]
-        return Figures(results, used)
+        return Figures(results, used, in_turn=in_turn)
 
 
 def rows_of(figures: dict[str, list[Figures]]) -> list[dict[str, object]]:
@@ -109,15 +114,23 @@ def main() -> None:
     figures: dict[str, list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as folder, ExitStack() as ending:
         pool = ending.enter_context(ProcessPoolExecutor(MOST, mp_context=get_context("spawn")))
-        loads = [(1, IN_FLIGHT), (2, IN_FLIGHT), (MOST, IN_FLIGHT), (MOST, IN_FLIGHT // MOST)]
+        loads = [
+            (1, IN_FLIGHT, False),
+            (2, IN_FLIGHT, False),
+            (2, IN_FLIGHT, True),
+            (MOST, IN_FLIGHT, False),
+            (MOST, IN_FLIGHT, True),
+            (MOST, IN_FLIGHT // MOST, False),
+        ]
         for number in range(ROUNDS):
             for count, of_count in groupby(loads, key=lambda load: load[0]):
                 groups = Groups(Path(folder) / f"{number}", count)
                 try:
                     groups.measure(pool, IN_FLIGHT, WARM_UP_S)
-                    for _, in_flight in of_count:
-                        name = f"{count} x {in_flight}"
-                        figures.setdefault(name, []).append(groups.measure(pool, in_flight, SECONDS))
+                    for _, in_flight, in_turn in of_count:
+                        name = f"{count} x {in_flight}{' in turn' if in_turn else ''}"
+                        found = groups.measure(pool, in_flight, SECONDS, in_turn=in_turn)
+                        figures.setdefault(name, []).append(found)
                     sizes = [round(each.memory_info().rss / MIB) for each in groups.processes()]
                 finally:
                     groups.cluster.down()

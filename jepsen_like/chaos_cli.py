@@ -94,7 +94,7 @@ def run_command(
     wish = _wish(scenario, nemesis, subject, time_s, scale, seed, rate)
     if beside is not None:
         wish = _beside(wish, beside)
-    wish = _at_once(wish, at_once)._replace(secured=secured)
+    wish = with_at_once(wish, at_once)._replace(secured=secured)
     if wish.scenario is not None and (why := _unsupported(wish)):
         tell(f"{Conclusion.UNSUPPORTED.value}: {why}")
         if as_json:
@@ -185,7 +185,7 @@ def _beside(wish: Wish, names: str) -> Wish:
     return wish._replace(beside=chosen)
 
 
-def _at_once(wish: Wish, number: str | None) -> Wish:
+def with_at_once(wish: Wish, number: str | None) -> Wish:
     """Returns the request with the number of attacks that share a hand: as many as cores unless the user names it, and
     at least two, because attacks are played beside each other. Raises LocalError."""
     from jepsen_like.live.plan import HOSTILE, story_of

@@ -124,7 +124,7 @@ def demo(
     from jepsen_like.demo_send import SendError
     from jepsen_like.demo_story import Story
     from raftmq.commands.shared_options import ended_like_ctrl_c
-    from raftmq.local.cluster import prepare_data_dir
+    from raftmq.local.cluster_files import prepare_data_dir
     from raftmq_wire.errors import ExitCode, LocalError
 
     plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file, tier, secured=secured)

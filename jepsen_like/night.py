@@ -89,6 +89,22 @@ def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]]
     return steps
 
 
+def seeds_from(first_seed: int | None) -> tuple[int, str]:
+    """Returns the first seed, made from the commit unless it is given, and where it comes from."""
+    return commit_seed() if first_seed is None else (first_seed, "as given")
+
+
+def conclude(steps: Sequence[Step], date: str, commit: str) -> int:
+    """Prints the summary of all steps; returns the exit code."""
+    for step in steps:
+        click.echo(step.line)
+    if lines := table_lines(steps, date, commit):
+        click.echo("rows for the table of full runs:")
+        for line in lines:
+            click.echo(line)
+    return 1 if any(step.code for step in steps) else 0
+
+
 def _raftmq(arguments: tuple[str, ...]) -> int:
     return subprocess.run([sys.executable, "-m", "raftmq.cli", *arguments], check=False).returncode
 
@@ -114,19 +130,11 @@ def main(
     scenarios: bool,
 ) -> None:
     """Search wide. Exit code: 0 if every step ended with 0."""
-    origin = "as given"
-    if first_seed is None:
-        first_seed, origin = commit_seed()
-    click.echo(f"seeds from {first_seed} ({origin})")
+    seed, origin = seeds_from(first_seed)
+    click.echo(f"seeds from {seed} ({origin})")
     date, commit = time.strftime("%Y-%m-%d", time.gmtime()), commit_of()
-    steps = perform(plan(first_seed, core, full, chaos_s, jobs, bugs=bugs, scenarios=scenarios), _raftmq)
-    for step in steps:
-        click.echo(step.line)
-    if lines := table_lines(steps, date, commit):
-        click.echo("rows for the table of full runs:")
-        for line in lines:
-            click.echo(line)
-    context.exit(1 if any(step.code for step in steps) else 0)
+    steps = perform(plan(seed, core, full, chaos_s, jobs, bugs=bugs, scenarios=scenarios), _raftmq)
+    context.exit(conclude(steps, date, commit))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from raftmq.commands.command_group import command_group
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.world import SimResult
+    from jepsen_like.sim.result import SimResult
 
 BUGS_MODULE = "jepsen_like.seeded_bugs.cli"
 """The module with the command `bugs`. It must be quick to import, and must not import this module."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress
 
-_LOOK_S = 0.5
+LOOK_S = 0.5
 
 
 def session_options(command: Any) -> Any:
@@ -83,7 +83,7 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
     if before is None and not os.environ.get("RAFTMQ_DEBUG"):
         running.sparkContext.setLogLevel("FATAL")
     try:
-        with _bar(quiet=quiet) as bar, _followed(bar, lambda: tasks_of(running.sparkContext.statusTracker())):
+        with _bar(quiet=quiet) as bar, followed(bar, lambda: tasks_of(running.sparkContext.statusTracker())):
             yield running
     finally:
         if before is None:
@@ -100,15 +100,16 @@ def tasks_of(tracker: Any) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _followed(bar: Progress, look: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Updates the bar with the result of `look`, in a thread of its own, because the job blocks this one."""
+def followed(bar: Progress, look: Callable[[], tuple[int, int]], every_s: float = LOOK_S) -> Iterator[None]:
+    """Updates the bar with the result of `look`, in a thread of its own, because the job blocks this one.
+    `every_s`: time between two looks."""
     if bar.disable:
         yield
         return
     task, ended = bar.add_task("", total=None), threading.Event()
 
     def follow() -> None:
-        while not ended.wait(_LOOK_S):
+        while not ended.wait(every_s):
             try:
                 done, total = look()
             except Exception:  # noqa: BLE001 - Spark is gone, which the job itself tells

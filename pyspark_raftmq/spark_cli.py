@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from pyspark_raftmq.source_login import source_options
 from pyspark_raftmq.table_command import table_command
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.commands.command_group import command_group
+from raftmq.commands.data.table_steps import TABLE
 from raftmq.commands.shared_options import (
     json_option,
     print_table,
@@ -30,6 +31,7 @@ _DAY_MS = 86_400_000
 if TYPE_CHECKING:
     from pyspark_raftmq.jobs.report import LogReport
     from pyspark_raftmq.jobs.traffic import TrafficReport
+    from raftmq.tables.table_folder import Where
 
 
 @command_group()
@@ -42,28 +44,15 @@ spark.add_command(audit_command)
 spark.add_command(table_command)
 
 
-class TargetFolder(LocalPath):
-    """The type of an option with the folder of an export, which refuses URLs with what to do instead."""
-
-    def __init__(self) -> None:
-        super().__init__(file_okay=False, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the path. Raises LocalError for a URL, and BadParameter as click does."""
-        try:
-            return super().convert(value, param, ctx)
-        except LocalError as error:
-            raise LocalError(
-                error.what,
-                "an export writes and links files in a folder that the driver and every executor see",
-                f"raftmq spark export orders --to /lake/orders    (then copy it to {value}, or mount the store)",
-                ExitCode.USAGE,
-            ) from error
-
-
 @spark.command("export")
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--to", metavar="DIR", required=True, type=TargetFolder(), help="The folder.")
+@click.option(
+    "--to",
+    metavar="DIR|URL",
+    required=True,
+    type=TABLE,
+    help="The folder, or for a Delta table s3://bucket/prefix, gs://…, az://….",
+)
 @click.option(
     "--format",
     "form",
@@ -92,7 +81,7 @@ class TargetFolder(LocalPath):
 @json_option
 def export_command(
     topics: tuple[str, ...],
-    to: Path,
+    to: Where,
     form: str,
     columns: str | None,
     accept_loss: bool,
@@ -107,16 +96,18 @@ def export_command(
     Everything that is stored when the command begins is there exactly once. The target knows how far each queue is: run
     the command again to add what is new, also after it was killed.
     """
-    from pyspark_raftmq.jobs.export import export
+    from pyspark_raftmq.jobs.export import TARGETS, check_place, export
     from raftmq.tables.needed import check_needed
+    from raftmq.tables.table_folder import absolute
 
+    check_place(to, TARGETS[form])
     with explained():
         given = {"topic": ",".join(topics), "columns": _columns(topics, to, form, columns)}
         more = {"failOnDataLoss": str(not accept_loss).lower(), "onUndecodable": on_undecodable}
         options = source_options(given, servers, **more)
         check_needed(options.columns, "raftmq spark export …")
         with job_session(master, memory, quiet=True) as running, progress(quiet=as_json) as on_commit:
-            done = export(running, options, to.absolute(), form=form, on_commit=on_commit)
+            done = export(running, options, absolute(to), kind=TARGETS[form], on_commit=on_commit)
     answer = {"table": str(to), **done._asdict()}
     if not done.messages:
         show(as_json, answer, f"{to}: nothing new")
@@ -205,7 +196,7 @@ def traffic_command(
         _print_traffic(found)
 
 
-def _columns(topics: tuple[str, ...], to: Path, form: str, named: str | None) -> str:
+def _columns(topics: tuple[str, ...], to: Where, form: str, named: str | None) -> str:
     """Returns the columns of an export: those that are named, which are the target's if there is one. Raises
     LocalError."""
     from pyspark_raftmq.jobs.export import columns_there

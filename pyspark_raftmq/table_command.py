@@ -26,16 +26,17 @@ def table_command(wanted: Wanted, master: str | None, memory: str, servers: str 
     """Add what is new in TOPICS to a Delta table with a streaming query, each message exactly once, until Ctrl-C.
 
     The table is that of raftmq table run: it knows how far each queue is, and each of the two goes on where the other
-    ended. The driver and all executors must see DIR. While the cluster does not answer, or the disk is full, the query
-    is started again.
+    ended. The driver and all executors must see the folder, or reach the store. While the cluster does not answer, or
+    the disk is full, the query is started again.
     """
     require_tables()
     from pyspark_raftmq.jobs.table import QueryFailed, TableQuery
     from raftmq.tables.errors import LostRace
     from raftmq.tables.kept_table import KeptTable
+    from raftmq.tables.table_folder import absolute
 
     to = wanted.to
-    table = KeptTable(to.absolute(), wanted.options("raftmq spark table …"))
+    table = KeptTable(absolute(to), wanted.options("raftmq spark table …"))
     given = {
         "topic": ",".join(wanted.topics),
         "columns": ",".join(table.rows.read),

@@ -33,7 +33,7 @@ REMOVED_KEPT = 64
 
 class Address(NamedTuple):
     """The addresses at which the others reach a member. The fields mean the same as those of PeerNode in
-    cluster/config/config.py."""
+    cluster/config/node_sections.py."""
 
     id: NodeId
     host: str

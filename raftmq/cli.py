@@ -284,7 +284,7 @@ def _explain(error: Exception, arguments: list[str]) -> LocalError | None:
         from raftmq.client.errors import RaftMQError
 
         if isinstance(error, RaftMQError):
-            return _client_error(error)
+            return client_error(error)
     return None
 
 
@@ -314,7 +314,7 @@ _CLIENT_ERRORS = {
 }
 
 
-def _client_error(error: Any) -> LocalError:
+def client_error(error: Any) -> LocalError:
     """Returns the client's error as three lines. The outcome, as far as the client knows it, decides the exit code."""
     from raftmq.commands.shared_options import WHICH_CLUSTER, exit_code_of
 

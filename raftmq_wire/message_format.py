@@ -227,6 +227,42 @@ def body_begin(sys_flag: int) -> int:
     return HEAD.size + hosts + _I64.size + BODY_HEAD.size
 
 
+class MessageClaim(NamedTuple):
+    """The place and size of a message, as bytes of the log say that begin it. Anybody may have sent such bytes, as the
+    body of a message: a claim counts only if a row says the same."""
+
+    size: int
+    queue_id: int
+    queue_offset: int
+    topic_at: int
+    """Bytes from the beginning of the message to the length of its topic."""
+    length_bytes: int
+    """The bytes of that length."""
+
+    def topic_in(self, tail: bytes) -> str:
+        """Returns the topic, with whose length `tail` begins; another name if `tail` ends too early."""
+        at = self.length_bytes
+        return tail[at : at + int.from_bytes(tail[:at], "big")].decode("utf-8", "replace")
+
+
+CLAIM_BYTES = HEAD.size + 20 + _I64.size + 20 + BODY_HEAD.size
+"""The most bytes at the beginning of a message from which `claim_in` reads."""
+
+
+def claim_in(head: bytes) -> MessageClaim:
+    """Returns what the first bytes of a message say: CLAIM_BYTES of them, or all of a shorter one. Raises
+    MessageFormatError if no message begins so."""
+    try:
+        total, magic, _, queue_id, _, queue_offset, _, sys_flag, _ = HEAD.unpack_from(head)
+        body_at = body_begin(sys_flag)
+        topic_at = body_at + _U32.unpack_from(head, body_at - _U32.size)[0]
+    except struct.error as error:
+        raise MessageFormatError(f"bad message: {error}") from error
+    if magic not in (MAGIC_V1, MAGIC_V2) or topic_at >= total:
+        raise MessageFormatError("no message begins here")
+    return MessageClaim(total, queue_id, queue_offset, topic_at, 1 if magic == MAGIC_V1 else 2)
+
+
 def stored_properties(data: bytes) -> bytes:
     """Returns the raw properties of one stored message without checking the rest. Raises MessageFormatError."""
     try:

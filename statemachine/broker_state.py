@@ -25,7 +25,7 @@ from statemachine.families import FAMILIES, StateReads
 from statemachine.family import EntryHandler, Families, Family, Handler, overridden
 from statemachine.levels import LEVEL
 from statemachine.message_rows import MessageRows
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.row_format import check_format
 from statemachine.rows.running_digest import MARKERS, Count, RunningSums
@@ -64,7 +64,7 @@ class BrokerState(StateReads):
     """The state of one Raft group, stored in a KV that nobody else writes. Raises KVError if a newer version
     wrote it."""
 
-    ROWS = ((META, keys.APPLIED_KEY), (META, keys.FORMAT_KEY), (META, keys.SUMS_KEY))
+    ROWS = ((META, meta_keys.APPLIED_KEY), (META, meta_keys.FORMAT_KEY), (META, meta_keys.SUMS_KEY))
     """The rows of no family (`Family.ROWS`)."""
 
     def __init__(self, kv: KV, count: Count = count_rows, known_level: int = LEVEL, group: int = FIRST_GROUP) -> None:
@@ -135,7 +135,7 @@ class BrokerState(StateReads):
     def _apply_run(self, entries: Sequence[Entry]) -> ApplyRun:
         stage = Stage(self._kv)
         if self._mark is NOTHING_APPLIED:  # first, so that it counts for a marker in this run
-            stage.put(META, keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
+            stage.put(META, meta_keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
         term, index = self._mark.term, self._mark.index
         results: list[list[CommandResult]] = []
         for entry in entries:
@@ -153,7 +153,7 @@ class BrokerState(StateReads):
         for end_run in self._end_run:
             end_run(stage)
         mark = AppliedMark(term, index, entry.end_position, entry.timestamp_ms, entry.header_crc)
-        stage.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*mark))
+        stage.put(META, meta_keys.APPLIED_KEY, meta_keys.APPLIED.pack(*mark))
         self.sums.stage(stage, index)
         self._kv.write(stage.batch())
         return ApplyRun(results, self._publish(mark))
@@ -220,5 +220,5 @@ def _refused(stage: Stage, command: Command) -> CommandResult:
 
 
 def _load_mark(kv: KV) -> AppliedMark:
-    row = kv.get(META, keys.APPLIED_KEY)
-    return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+    row = kv.get(META, meta_keys.APPLIED_KEY)
+    return NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))

@@ -20,7 +20,7 @@ from raftlog.membership import Membership
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.cluster_wide.members import unpack_row
 from statemachine.levels import LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import FAMILIES, KV, META, KVCorruptError, KVError
 from statemachine.rows.rocksdb_log_reader import check_manifest
@@ -70,7 +70,7 @@ class CheckpointReader:
         access = AccessType.read_only(error_if_log_file_exist=False)
         self._db = Rdict(str(self._links), options, column_families=families, access_type=access)
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
-        row = self._views[META].get(keys.FORMAT_KEY) if META in names else None
+        row = self._views[META].get(meta_keys.FORMAT_KEY) if META in names else None
         found = keys.FORMAT if row is None else keys.U32.unpack(row)[0]
         if found != keys.FORMAT:
             self.close()
@@ -88,18 +88,18 @@ class CheckpointReader:
     @property
     def level(self) -> int:
         """The level of the cluster as of the checkpoint."""
-        return level_in(self._views[META].get(keys.LEVEL_KEY) if META in self._views else None)
+        return level_in(self._views[META].get(meta_keys.LEVEL_KEY) if META in self._views else None)
 
     @property
     def mark(self) -> AppliedMark:
         """The last entry that was applied before the checkpoint."""
-        row = self._views[META].get(keys.APPLIED_KEY) if META in self._views else None
-        return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+        row = self._views[META].get(meta_keys.APPLIED_KEY) if META in self._views else None
+        return NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))
 
     @property
     def membership(self) -> Membership | None:
         """The newest MEMBERSHIP entry that was applied before the checkpoint; None if there is none."""
-        row = self._views[META].get(keys.MEMBERSHIP_KEY) if META in self._views else None
+        row = self._views[META].get(meta_keys.MEMBERSHIP_KEY) if META in self._views else None
         return None if row is None else unpack_row(row)
 
     def rows(self, family: str) -> Iterator[tuple[bytes, bytes]]:

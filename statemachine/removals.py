@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from statemachine.family import Family, Reads, family_of
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
 from statemachine.rows.write_batch import Stage
 
@@ -104,7 +104,7 @@ class Removals(Family):
     """All pending removals. Any thread may use `topics`, `pending` and `loses`; everything else is for the apply thread
     only."""
 
-    ROWS = ((META, keys.REMOVAL_PREFIX), (META, keys.REMOVAL_AT_KEY), (META, b"spared\0"))
+    ROWS = ((META, meta_keys.REMOVAL_PREFIX), (META, meta_keys.REMOVAL_AT_KEY), (META, b"spared\0"))
 
     def __init__(self, kv: KV) -> None:
         self._removals: OrderedDict[int, Removal] = OrderedDict()
@@ -123,9 +123,9 @@ class Removals(Family):
         """Topic ids that the batch being applied removes from `topics`; `_gone` holds those that it adds."""
         self.expires = False
         """True if a removal of the kind EXPIRE is pending, with the changes of the batch being applied."""
-        for key, row in kv.scan(META, *keys.REMOVALS):
-            self._add(keys.removal_number(key), _unpack(row))
-        row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
+        for key, row in kv.scan(META, *meta_keys.REMOVALS):
+            self._add(meta_keys.removal_number(key), _unpack(row))
+        row_at = kv.get(META, meta_keys.REMOVAL_AT_KEY) if self._removals else None
         self._place = BEGIN if row_at is None else RemovalPlace(row_at[0], row_at[1:])
         self.changed: bool = True
         self.pending = 0
@@ -147,7 +147,7 @@ class Removals(Family):
         """Begins a removal, which comes after all pending ones."""
         number = next(reversed(self._removals), 0) + 1
         self._add(number, removal)
-        stage.put(META, keys.removal_key(number), _pack(removal))
+        stage.put(META, meta_keys.removal_key(number), _pack(removal))
         self.changed = True
 
     def begin_write(self, stage: Stage, losers: Losers) -> None:
@@ -160,7 +160,7 @@ class Removals(Family):
             return
         removal = Removal(RemovalKind.WRITE, list(losers))
         self._add(number, removal)
-        stage.put(META, keys.removal_key(number), _pack(removal))
+        stage.put(META, meta_keys.removal_key(number), _pack(removal))
 
     def loses(self, name: str, write: int, number: int) -> bool:
         """Returns True if a pending removal discards this attempt (`number`) at the write `write` of the name. The
@@ -176,12 +176,12 @@ class Removals(Family):
         self._place = RemovalPlace(step, at) if at is not None else RemovalPlace(step + 1, keys.FIRST)
         self.changed = True
         if self._place.step < len(removal.steps):
-            stage.put(META, keys.REMOVAL_AT_KEY, bytes([self._place.step]) + self._place.at)
+            stage.put(META, meta_keys.REMOVAL_AT_KEY, bytes([self._place.step]) + self._place.at)
             return
         self._place = BEGIN
         self._end(number, removal)
-        stage.delete(META, keys.removal_key(number))
-        stage.delete(META, keys.REMOVAL_AT_KEY)
+        stage.delete(META, meta_keys.removal_key(number))
+        stage.delete(META, meta_keys.REMOVAL_AT_KEY)
 
     def is_last_of_group(self, group: str) -> bool:
         """Returns True if only one removal of this group name is pending."""
@@ -198,7 +198,7 @@ class Removals(Family):
         number = self.ahead_of(family, group, key)
         if not number:
             return False
-        spared = kv.get(META, keys.spared_key(family, key))
+        spared = kv.get(META, meta_keys.spared_key(family, key))
         return spared is None or keys.U64.unpack(spared)[0] < number
 
     def publish(self) -> None:

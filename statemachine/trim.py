@@ -36,7 +36,7 @@ import msgpack
 from raftlog.format_versions import remark
 from raftlog.types import Entry, EntryType
 from statemachine.family import Family, Reads, family_of
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import CQ, KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -176,12 +176,12 @@ class TrimState(Family):
     """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
     wholes, so any thread may read them."""
 
-    ROWS = ((META, keys.TRIM_KEY), (META, keys.KEPT_KEY), (META, keys.SWEEP_KEY))
+    ROWS = ((META, meta_keys.TRIM_KEY), (META, meta_keys.KEPT_KEY), (META, meta_keys.SWEEP_KEY))
 
     def __init__(self, kv: KV) -> None:
         self.mark = self._staged = load_mark(kv)
-        row = kv.get(META, keys.KEPT_KEY)
-        self._staged_kept = None if row is None else Kept(*keys.KEPT.unpack(row))
+        row = kv.get(META, meta_keys.KEPT_KEY)
+        self._staged_kept = None if row is None else Kept(*meta_keys.KEPT.unpack(row))
         self.kept = self._kept()
         self.sweep = self._staged_sweep = _load_sweep(kv)
         self.changed: bool = False
@@ -206,14 +206,14 @@ class TrimState(Family):
     def _move(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
         if position > self._staged.position:
             self._staged, self.changed = TrimMark(position, first_index, entry.index, entry.timestamp_ms), True
-            stage.put(META, keys.TRIM_KEY, keys.TRIM.pack(*self._staged))
+            stage.put(META, meta_keys.TRIM_KEY, meta_keys.TRIM.pack(*self._staged))
 
     def _keep(self, stage: Stage, kept: Kept | None) -> None:
         self._staged_kept, self.changed = kept, True
         if kept is None:
-            stage.delete(META, keys.KEPT_KEY)
+            stage.delete(META, meta_keys.KEPT_KEY)
         else:
-            stage.put(META, keys.KEPT_KEY, keys.KEPT.pack(*kept))
+            stage.put(META, meta_keys.KEPT_KEY, meta_keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
         """Begins the sweep of a TRIM entry. Does nothing while another sweep is under way: the leader did not know of
@@ -221,8 +221,8 @@ class TrimState(Family):
         if self._staged_sweep is not None:
             return
         sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues), trim.evicts)
-        rest = b"".join([keys.SWEEP_QUEUE.pack(*queue, offset) for queue, offset in sweep.queues.items()])
-        stage.put(META, keys.SWEEP_KEY, keys.SWEEP.pack(*sweep[:3]) + (_EVICTS if trim.evicts else rest))
+        rest = b"".join([meta_keys.SWEEP_QUEUE.pack(*queue, offset) for queue, offset in sweep.queues.items()])
+        stage.put(META, meta_keys.SWEEP_KEY, meta_keys.SWEEP.pack(*sweep[:3]) + (_EVICTS if trim.evicts else rest))
         self._go_on(stage, sweep)
 
     def go_on(self, stage: Stage, family: str, at: bytes) -> None:
@@ -232,7 +232,7 @@ class TrimState(Family):
 
     def _go_on(self, stage: Stage, sweep: Sweep) -> None:
         self._staged_sweep, self.changed = sweep, True
-        stage.put(META, keys.SWEEP_AT_KEY, sweep.family.encode() + b"\0" + sweep.at)
+        stage.put(META, meta_keys.SWEEP_AT_KEY, sweep.family.encode() + b"\0" + sweep.at)
 
     def end(self, stage: Stage, entry: Entry) -> None:
         """Ends the sweep: no row refers to the log below the cut any more."""
@@ -245,8 +245,8 @@ class TrimState(Family):
         else:
             self.set(stage, sweep.position, sweep.first_index, entry)
         self._staged_sweep, self.changed = None, True
-        stage.delete(META, keys.SWEEP_KEY)
-        stage.delete(META, keys.SWEEP_AT_KEY)
+        stage.delete(META, meta_keys.SWEEP_KEY)
+        stage.delete(META, meta_keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written. The sweep is set last:
@@ -289,26 +289,26 @@ class TrimReads(Reads):
 
 def _load_sweep(kv: KV) -> Sweep | None:
     """Reads the sweep under way from the store; returns None if there is none."""
-    row = kv.get(META, keys.SWEEP_KEY)
+    row = kv.get(META, meta_keys.SWEEP_KEY)
     if row is None:
         return None
-    family, _, at = (kv.get(META, keys.SWEEP_AT_KEY) or b"").partition(b"\0")
-    position, first_index, index = keys.SWEEP.unpack_from(row)
-    rest = row[keys.SWEEP.size :]
-    queues = {} if rest == _EVICTS else highest(list(keys.SWEEP_QUEUE.iter_unpack(rest)))
+    family, _, at = (kv.get(META, meta_keys.SWEEP_AT_KEY) or b"").partition(b"\0")
+    position, first_index, index = meta_keys.SWEEP.unpack_from(row)
+    rest = row[meta_keys.SWEEP.size :]
+    queues = {} if rest == _EVICTS else highest(list(meta_keys.SWEEP_QUEUE.iter_unpack(rest)))
     return Sweep(position, first_index, index, family.decode(), at, queues, rest == _EVICTS)
 
 
 def load_mark(kv: KV) -> TrimMark:
     """Reads the beginning of the log from the store."""
-    row = kv.get(META, keys.TRIM_KEY)
-    return NOT_TRIMMED if row is None else TrimMark(*keys.TRIM.unpack(row))
+    row = kv.get(META, meta_keys.TRIM_KEY)
+    return NOT_TRIMMED if row is None else TrimMark(*meta_keys.TRIM.unpack(row))
 
 
 def rows_begin(kv: KV) -> int:
     """Reads from the store the position of the log below which rows are gone or may be going now."""
-    row = kv.get(META, keys.SWEEP_KEY)
-    swept: int = 0 if row is None else keys.SWEEP.unpack_from(row)[0]
+    row = kv.get(META, meta_keys.SWEEP_KEY)
+    swept: int = 0 if row is None else meta_keys.SWEEP.unpack_from(row)[0]
     return max(load_mark(kv).position, swept)
 
 

@@ -46,7 +46,7 @@ from statemachine.consuming.groups import (
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, RemovalSlices
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
@@ -104,8 +104,8 @@ class Truth(Family):
     """Reads the truth for others, in the first group, and copies it from there, in all others. Any thread may use
     `after` and `copied`."""
 
-    ROWS = ((META, keys.COPIED_KEY),)
-    LATER_ROWS = (LaterRows(GROUPS_LEVEL, META, keys.COPIED_KEY),)
+    ROWS = ((META, meta_keys.COPIED_KEY),)
+    LATER_ROWS = (LaterRows(GROUPS_LEVEL, META, meta_keys.COPIED_KEY),)
 
     def __init__(self, kv: KV, families: Families) -> None:
         self._kv = kv
@@ -114,7 +114,7 @@ class Truth(Family):
         self._topics, self._groups, self._removals = families[Topics], families[Groups], families[RemovalSlices]
         self._settings, self._access = families[Settings], families[Access]
         self._broker_groups, self._quotas, self._learnt = families[BrokerGroups], families[Quotas], families[Learnt]
-        row = kv.get(META, keys.COPIED_KEY)
+        row = kv.get(META, meta_keys.COPIED_KEY)
         self._copied: int = 0 if row is None else keys.U64.unpack(row)[0]
         self.changed: bool = True
         self.publish()
@@ -161,7 +161,7 @@ class Truth(Family):
                 user = self._access.by_id.get(name)
                 return None if user is None else user_row(user)
             case TruthKind.RULE:
-                row = self._kv.get(META, keys.rule_key(*name))
+                row = self._kv.get(META, meta_keys.rule_key(*name))
                 return None if row is None else msgpack.unpackb(row)
             case TruthKind.TOKEN:
                 token = self._access.tokens.get(name[1])
@@ -176,7 +176,7 @@ class Truth(Family):
                 quota = self._quotas.by_subject.get(name)
                 return None if quota is None else quota.row()
             case TruthKind.LEARNT:
-                row = self._kv.get(META, keys.learnt_key(*name))
+                row = self._kv.get(META, meta_keys.learnt_key(*name))
                 return None if row is None else msgpack.unpackb(row)
             case TruthKind.OFFSETS:
                 return None
@@ -276,7 +276,7 @@ class Truth(Family):
                 self._put(stage, step)
         self._copied = command.version
         self.changed = True
-        stage.put(META, keys.COPIED_KEY, keys.U64.pack(self._copied))
+        stage.put(META, meta_keys.COPIED_KEY, keys.U64.pack(self._copied))
         return done(self._copied)
 
     def _put(self, stage: Stage, step: _Step) -> None:

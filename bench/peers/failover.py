@@ -80,10 +80,14 @@ def wait_until_back(system: System, number: int) -> None:
 
 
 def repeated(
-    system: System, times: int, faults: Sequence[Fault], tell: Callable[[str], None]
+    system: System,
+    times: int,
+    faults: Sequence[Fault],
+    tell: Callable[[str], None],
+    measure: Callable[[System, Fault], float] = once,
 ) -> list[dict[str, object]]:
-    """Causes every fault `times` times and returns the measurements. The first failure ends them; "error" then says
-    why."""
+    """Causes every fault `times` times, as `measure` does, and returns the measurements. The first failure ends
+    them; "error" then says why."""
     found: list[dict[str, object]] = []
     for fault in faults:
         seconds: list[float] = []
@@ -91,7 +95,7 @@ def repeated(
         for number in range(times):
             tell(f"failover {number + 1} of {times}: {system.traits.name}, {fault.name}")
             try:
-                seconds.append(round(once(system, fault), 3))
+                seconds.append(round(measure(system, fault), 3))
             except Exception as error:  # noqa: BLE001 - as in rounds.attempt
                 found[-1]["error"] = f"{type(error).__name__}: {error}"
                 tell(f"{system.traits.name} failed: {found[-1]['error']}")
@@ -112,20 +116,20 @@ async def _struck(system: System, leader: Node, fault: Fault) -> float:
         return await first_acknowledged(system, others) - began
 
 
-async def first_acknowledged(system: System, nodes: Sequence[Node]) -> float:
+async def first_acknowledged(system: System, nodes: Sequence[Node], patience_s: float = PATIENCE_S) -> float:
     """Returns the time (time.monotonic) at which one of the nodes acknowledged a send. Raises TimeoutError after
-    PATIENCE_S.
+    `patience_s`.
     """
     loop = asyncio.get_running_loop()
     first: asyncio.Future[float] = loop.create_future()
     probes: set[asyncio.Task[None]] = set()
 
     async def probe(node: Node) -> None:
-        if await loads.acknowledges(system, node, PATIENCE_S) and not first.done():
+        if await loads.acknowledges(system, node, patience_s) and not first.done():
             first.set_result(time.monotonic())
 
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while not first.done():
                 for node in nodes:
                     task = loop.create_task(probe(node))

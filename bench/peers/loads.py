@@ -1,4 +1,4 @@
-"""Drives load generators: a window of prebuilt requests on one connection, and single sends that look for a leader.
+"""Drives load generators: a window of prebuilt requests on each connection, and single sends that look for a leader.
 
 Every system has the window of `raftmq.commands.bench_load`: one process, uvloop, no future or task per message, all
 answers of a read counted at once. The cost of the generator must not be what limits a system.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import chain
 from typing import cast
 
 import uvloop
@@ -81,9 +82,16 @@ async def running(make: Callable[[Load], Generator], node: Node, load: Load) -> 
 
 
 async def _run(system: System, node: Node, load: Load, patience_s: float) -> Result:
-    async with running(system.generator, node, load) as generator:
-        await asyncio.wait_for(generator.done, patience_s)
-    return Result(generator.acked, generator.elapsed, sorted(generator.latencies), generator.errors)
+    share = load._replace(in_flight=load.in_flight // load.connections, connections=1)
+    async with AsyncExitStack() as ending:
+        each = [
+            await ending.enter_async_context(running(system.generator, node, share)) for _ in range(load.connections)
+        ]
+        await asyncio.wait_for(asyncio.gather(*[one.done for one in each]), patience_s)
+    latencies = sorted(chain.from_iterable(one.latencies for one in each))
+    return Result(
+        sum(one.acked for one in each), max(one.elapsed for one in each), latencies, sum(one.errors for one in each)
+    )
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:

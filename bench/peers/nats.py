@@ -31,25 +31,21 @@ _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage":
 class Nats(Group):
     """A `System` of three NATS servers with JetStream."""
 
-    def __init__(self, name: str, release: fetch.GoPeer, *, syncs: bool = False) -> None:
-        """`syncs`: a server syncs what it stored before it says so (`sync_interval: always`)."""
+    def __init__(self, name: str, release: fetch.GoPeer, *, syncs: bool = False, binary: Path | None = None) -> None:
+        """`syncs`: a server syncs what it stored before it says so (`sync_interval: always`). `binary`: the server's
+        program; None: it is built from the release, unless it is there."""
         super().__init__()
         durability = "disks of a majority" if syncs else "page cache of a majority; fsync every 2 minutes"
         self.traits = Traits(name, f"nats-server {release.version}", durability, warm_s=5.0, batches=False)
         self._sync = ", sync_interval: always" if syncs else ""
-        self._binary = fetch.built(release)
+        self._binary = binary or fetch.built(release)
 
     def start(self, directory: Path) -> None:
         """Starts the servers and waits until the stream has a leader, READY_S at most. Raises NoLeader."""
         self._home = directory
         base = free_base_port(2 * NODES)
-        routes = ", ".join(f"nats://{HOST}:{base + NODES + number}" for number in range(NODES))
         for number in range(NODES):
-            (directory / f"n{number}.conf").write_text(
-                f"server_name: n{number}\nlisten: {HOST}:{base + number}\n"
-                f"jetstream {{ store_dir: {directory / f'n{number}'}{self._sync} }}\n"
-                f"cluster {{ name: bench, listen: {HOST}:{base + NODES + number}, routes: [{routes}] }}\n"
-            )
+            (directory / f"n{number}.conf").write_text(self.configuration(number, base, directory))
             self._nodes.append(Node(number, base + number, self._start(number)))
         until = time.monotonic() + READY_S
         while True:
@@ -64,6 +60,15 @@ class Nats(Group):
             if time.monotonic() > until or self.processes.ended():
                 raise NoLeader(f"nats did not start: {why}")
             time.sleep(0.5)
+
+    def configuration(self, number: int, base: int, directory: Path) -> str:
+        """Returns the configuration of a server. `base`: the first of the ports of all."""
+        routes = ", ".join(f"nats://{HOST}:{base + NODES + each}" for each in range(NODES))
+        return (
+            f"server_name: n{number}\nlisten: {HOST}:{base + number}\n"
+            f"jetstream {{ store_dir: {directory / f'n{number}'}{self._sync} }}\n"
+            f"cluster {{ name: bench, listen: {HOST}:{base + NODES + number}, routes: [{routes}] }}\n"
+        )
 
     def leader(self) -> Node:
         """Returns the leader of the stream's Raft group, as the first server that answers reports it."""

@@ -44,9 +44,14 @@ class OpenTurn(NamedTuple):
 
 
 def play(
-    fields: Sequence[Field], rounds: int, seconds: float, tell: Callable[[str], None]
+    fields: Sequence[Field],
+    rounds: int,
+    seconds: float,
+    tell: Callable[[str], None],
+    patience_s: float = PATIENCE_S,
 ) -> dict[str, list[OpenTurn]]:
-    """Plays all rounds of all systems that have a capacity; returns name -> runs."""
+    """Plays all rounds of all systems that have a capacity; returns name -> runs. `patience_s`: seconds for which
+    a run waits for answers at its end."""
     by_name = {field.name: field for field in fields}
     found: dict[str, list[OpenTurn]] = {}
     for number in range(rounds):
@@ -55,7 +60,7 @@ def play(
             if field.failed or not capacity_of(field):
                 continue
             tell(f"open loop, round {number + 1} of {rounds}: {name}")
-            attempt(field, partial(_turn, field, seconds, number, found.setdefault(name, [])), tell)
+            attempt(field, partial(_turn, field, seconds, number, found.setdefault(name, []), patience_s), tell)
     return found
 
 
@@ -65,25 +70,34 @@ def capacity_of(field: Field) -> float:
     return spread(rates).median if rates else 0.0
 
 
-def _turn(field: Field, seconds: float, number: int, into: list[OpenTurn]) -> None:
+def _turn(field: Field, seconds: float, number: int, into: list[OpenTurn], patience_s: float) -> None:
     capacity = capacity_of(field)
     leader = field.resume()
     try:
-        into += [run(field.system, leader, share, share * capacity, seconds, number) for share in SHARES]
+        play_share = partial(run, field.system, leader)
+        into += [play_share(share, share * capacity, seconds, number, patience_s) for share in SHARES]
     finally:
         field.pause()
 
 
-def run(system: System, leader: Node, share: float, rate: float, seconds: float, seed: int) -> OpenTurn:
+def run(
+    system: System,
+    leader: Node,
+    share: float,
+    rate: float,
+    seconds: float,
+    seed: int,
+    patience_s: float = PATIENCE_S,
+) -> OpenTurn:
     """Plays one run on one connection. Raises OSError."""
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        arrivals = runner.run(_run(system, leader, Arrivals(rate, seconds, seed), seconds))
+        arrivals = runner.run(_run(system, leader, Arrivals(rate, seconds, seed), seconds, patience_s))
     took = sorted(latency for _, latency in arrivals.stored)
     scheduled, refused = len(arrivals.scheduled), len(arrivals.refused)
     return OpenTurn(share, rate, scheduled, len(arrivals.late), refused, scheduled - len(took) - refused, took)
 
 
-async def _run(system: System, leader: Node, arrivals: Arrivals, seconds: float) -> Arrivals:
+async def _run(system: System, leader: Node, arrivals: Arrivals, seconds: float, patience_s: float) -> Arrivals:
     def scheduled(load: Load) -> Window:
         generator = cast(Window, system.generator(load))
         generator.arrivals = arrivals
@@ -91,7 +105,7 @@ async def _run(system: System, leader: Node, arrivals: Arrivals, seconds: float)
 
     async with loads.running(scheduled, leader, Load(*CAPACITY[:2], PLACES, seconds)) as generator:
         with contextlib.suppress(TimeoutError):  # what was not answered is unknown
-            await asyncio.wait_for(generator.done, seconds + PATIENCE_S)
+            await asyncio.wait_for(generator.done, seconds + patience_s)
     return arrivals
 
 

@@ -29,12 +29,14 @@ class Picture(NamedTuple):
 def pictures(result: Mapping[str, Any]) -> list[Picture]:
     """Returns the pictures for the document of `bench.peers.report`."""
     measured = [row for row in result["rows"] if "unavailable" not in row]
-    loads = dict.fromkeys((row["batch"], row["in_flight"]) for row in measured)
+    loads = dict.fromkeys((row["batch"], row["in_flight"], row["connections"]) for row in measured)
     found = []
-    for batch, in_flight in loads:
-        rows = [row for row in measured if (row["batch"], row["in_flight"]) == (batch, in_flight)]
+    for batch, in_flight, connections in loads:
+        shape = (batch, in_flight, connections)
+        rows = [row for row in measured if (row["batch"], row["in_flight"], row["connections"]) == shape]
         what = f"{in_flight} in flight" + (f", batches of {batch}" if batch > 1 else "")
-        name = f"{in_flight}" + (f"x{batch}" if batch > 1 else "")
+        what += f", {connections} connections" if connections > 1 else ""
+        name = f"{in_flight}" + (f"x{batch}" if batch > 1 else "") + ("-each" if connections > 1 else "")
         rates = [Bar(row["system"], *_range(row["messages_per_second"])) for row in rows]
         found.append(Picture(f"rate-{name}", f"Messages per second, {what}: more is better", "messages/s", rates))
         cpu = [_exact(row, "cpu_us_per_message") for row in rows]

@@ -19,6 +19,7 @@ def row(field: Field, load: Load) -> dict[str, Any]:
     return {
         "system": field.name,
         "in_flight": load.in_flight,
+        "connections": load.connections,
         "batch": load.batch,
         "size": load.size,
         "messages_per_second": {name: round(value) for name, value in rate._asdict().items()},
@@ -41,7 +42,7 @@ def document(
 ) -> dict[str, Any]:
     """Returns the whole result. A system that could not be fetched or that failed has a row that says why."""
     rows = [row(field, load) for field in fields for load in field.samples]
-    rows.sort(key=lambda each: (each["batch"], each["in_flight"]))
+    rows.sort(key=lambda each: (each["batch"], each["connections"], each["in_flight"]))
     gone = dict(missing) | {field.name: field.failed for field in fields if field.failed}
     return {
         "rows": rows + [{"system": name, "unavailable": why} for name, why in gone.items()],
@@ -78,7 +79,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         "refused",
         "durability",
     )
-    table = Table("batch", "in flight", "system", *heads, title="medians of alternating rounds")
+    table = Table("batch", "in flight", "connections", "system", *heads, title="medians of alternating rounds")
     for each in measured:
         rate = Spread(**each["messages_per_second"])
         figures = (
@@ -88,7 +89,8 @@ def show(result: Mapping[str, Any], console: Console) -> None:
             f"{each['p99_ms']:.2f}",
             f"{each['refused']:,}",
         )
-        table.add_row(str(each["batch"]), str(each["in_flight"]), each["system"], *figures, each["durability"])
+        shape = (str(each[name]) for name in ("batch", "in_flight", "connections"))
+        table.add_row(*shape, each["system"], *figures, each["durability"])
     console.print(table)
     floor = result["floor"]
     console.print(

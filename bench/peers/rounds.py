@@ -21,8 +21,8 @@ from bench.peers.system import Load, Node, NoLeader, System
 from raftmq.commands.bench_load import Result
 from raftmq.commands.open_arrivals import percentile
 
-LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
-"""The loads: (body bytes, messages per request, requests in flight)."""
+LOADS = ((1024, 1, 1, 1), (1024, 1, 64, 1), (1024, 1, 512, 1), (1024, 1, 500, 500), (1024, 100, 16, 1))
+"""The loads: (body bytes, messages per request, requests in flight, connections)."""
 SETTLE_S = 1.0
 LEADER_S = 40.0
 """Seconds that a system may be without a leader after it was continued."""
@@ -50,12 +50,31 @@ class Spread(NamedTuple):
     high: float
 
 
+Run = Callable[[System, Node, Load], Result]
+"""A function that puts a load on a node. Raises OSError."""
+
+
 class Field:
     """A system that takes part, with its measurements and the nodes that are warmed up."""
 
-    def __init__(self, system: System, warm_s: float = 0.0) -> None:
-        """`warm_s`: seconds for which a leader is warmed up, instead of the value in the system's traits."""
+    def __init__(
+        self,
+        system: System,
+        warm_s: float = 0.0,
+        *,
+        settle_s: float = SETTLE_S,
+        leader_s: float = LEADER_S,
+        run: Run = loads.run,
+        sync: Callable[[], None] = os.sync,
+    ) -> None:
+        """`warm_s`: seconds for which a leader is warmed up, instead of the value in the system's traits. `settle_s`:
+        seconds between the system's continuation and the first question to it; `leader_s`: those that it may be without
+        a leader then. `run` puts load on a node; `sync` writes what a system left in the page cache."""
         self.system = system
+        self._settle_s = settle_s
+        self._leader_s = leader_s
+        self._run = run
+        self._sync = sync
         self.warm_s = warm_s or system.traits.warm_s
         self.samples: dict[Load, list[Sample]] = {}
         self.failed = ""
@@ -76,7 +95,7 @@ class Field:
         """Starts the system, warms up its leader, and stops it until its first turn."""
         directory.mkdir(parents=True)
         self.system.start(directory)
-        self._leader = wait_for_leader(self.system)
+        self._leader = wait_for_leader(self.system, self._leader_s)
         self.warm()
         self.system.processes.pause()
 
@@ -85,7 +104,7 @@ class Field:
         leader = self._leader
         assert leader is not None, "a system is warmed after it was started"
         seconds = 1.0 if leader.pid in self._warm else self.warm_s
-        loads.run(self.system, leader, Load(1024, 1, 256, seconds))
+        self._run(self.system, leader, Load(1024, 1, 256, seconds))
         self._warm.add(leader.pid)
 
     def resume(self) -> Node:
@@ -97,8 +116,8 @@ class Field:
         if self._leader is not None:
             self.system.processes.resume(self._leader.pid)
         self.system.processes.resume()
-        time.sleep(SETTLE_S)
-        now = wait_for_leader(self.system)
+        time.sleep(self._settle_s)
+        now = wait_for_leader(self.system, self._leader_s)
         changed = now != self._leader
         self._leader = now
         if changed:
@@ -110,7 +129,7 @@ class Field:
         """Stops the system and syncs the disk."""
         self.memory_bytes = self.system.processes.memory_bytes()
         self.system.processes.pause()
-        os.sync()
+        self._sync()
 
     def turn(self, rows: Sequence[Load]) -> None:
         """Continues the system, measures every load and stops it; begins again if the leader changed meanwhile. Raises
@@ -119,8 +138,8 @@ class Field:
             for _ in range(TRIES):
                 leader = self.resume()
                 try:
-                    found = [(row, measure(self.system, leader, row)) for row in rows]
-                    stayed = wait_for_leader(self.system) == leader
+                    found = [(row, measure(self.system, leader, row, self._run)) for row in rows]
+                    stayed = wait_for_leader(self.system, self._leader_s) == leader
                 except OSError:  # a deposed leader, or a turn that began too early
                     stayed = False
                 if gone := self.system.processes.ended():
@@ -155,10 +174,10 @@ def wait_for_leader(system: System, patience_s: float = LEADER_S) -> Node:
             time.sleep(0.1)
 
 
-def measure(system: System, leader: Node, row: Load) -> Sample:
+def measure(system: System, leader: Node, row: Load, run: Run = loads.run) -> Sample:
     """Measures one load against the leader. Raises OSError."""
     before = system.processes.cpu_seconds()
-    result = loads.run(system, leader, row)
+    result = run(system, leader, row)
     return sample(result, system.processes.cpu_seconds() - before)
 
 
@@ -190,7 +209,11 @@ def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tel
             if field.failed:
                 continue
             tell(f"round {number + 1} of {rounds}: {name}")
-            rows = [Load(*row, seconds) for row in LOADS if row[1] == 1 or field.system.traits.batches]
+            rows = [
+                Load(size, batch, in_flight, seconds, connections)
+                for size, batch, in_flight, connections in LOADS
+                if batch == 1 or field.system.traits.batches
+            ]
             attempt(field, partial(field.turn, rows), tell)
 
 

@@ -23,12 +23,14 @@ class NoLeader(Exception):
 
 
 class Load(NamedTuple):
-    """One row of the benchmark: body bytes, messages per request, requests in flight on one connection, and seconds."""
+    """One row of the benchmark: body bytes, messages per request, requests in flight over all connections, seconds, and
+    connections, which have equal shares of what is in flight."""
 
     size: int
     batch: int
     in_flight: int
     seconds: float
+    connections: int = 1
 
 
 class Node(NamedTuple):

@@ -48,6 +48,12 @@ def asker_of(request: web.Request, *, proven: bool) -> str:
     return str(caller)
 
 
+def _path_of(request: web.Request) -> str:
+    """Returns the path and the query of a request. A client may name a host before them, as to a proxy; the other node
+    is not that host."""
+    return request.rel_url.raw_path_qs
+
+
 class LeaderForwarder:
     """Sends requests to the leader."""
 
@@ -87,7 +93,7 @@ class LeaderForwarder:
                 raise ApiError("bad_request", f"no redirect with a token: {why}", "leave out Prefer: redirect")
             return web.Response(
                 status=307,
-                headers={"Location": f"{request.scheme}://{address}{request.raw_path}", "X-Raft-Leader": str(leader)},
+                headers={"Location": f"{request.scheme}://{address}{_path_of(request)}", "X-Raft-Leader": str(leader)},
             )
         return await self._send(request, self._port.name_of(leader), address, self._most(route), changes)
 
@@ -187,16 +193,16 @@ class LeaderForwarder:
     ) -> web.StreamResponse:
         wait_s, told = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S, f"node {node}"
         body, access = await request.read(), self._port.access
-        caller = request.get(CALLER, STRANGER)
+        caller, path = request.get(CALLER, STRANGER), _path_of(request)
         headers = {HOPS_HEADER: "1", FOR_HEADER: request.remote or ""}
-        headers |= access.pass_for(caller, node, request.method, request.raw_path, body)
+        headers |= access.pass_for(caller, node, request.method, path, body)
         if request.content_type == "application/json":
             headers["Content-Type"] = "application/json"
         try:
             async with self._session.request(
                 request.method,
                 address,
-                request.raw_path,
+                path,
                 body=body or None,
                 headers=headers,
                 limits=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),

@@ -60,7 +60,7 @@ class Stream(NamedTuple):
     parts: AsyncIterator[bytes]
 
 
-class Answer(NamedTuple):
+class JsonAnswer(NamedTuple):
     """A JSON answer with a status other than 200."""
 
     status: int
@@ -123,7 +123,7 @@ class Call(NamedTuple):
                 return found
 
 
-Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream | Pieces]]
+Handler = Callable[[Call], Awaitable[msgspec.Struct | JsonAnswer | Raw | Stream | Pieces]]
 
 
 async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float = 0.01) -> bool:

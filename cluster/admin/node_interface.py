@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.evicted.evicted_key_search import EvictedPages
     from cluster.broker.evicted.evicted_time_search import EvictedBounds
+    from cluster.broker.groups.offset_resets import OffsetResets
     from cluster.broker.message_queries import MessageQueries
     from cluster.broker.rights import Rights
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.broker.watches.group_watch import GroupWatch
     from cluster.config.config import Config
-    from cluster.config.ranges import Held
+    from cluster.config.ranges import OutOfRange
     from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.address_change import Moves
     from cluster.members.changes import MemberChanges
@@ -250,7 +251,7 @@ class ConfigurationPort:
     tls: TlsMaintenance
     failpoints: FailpointSet
     overruled: Callable[[], list[KeyChange]]
-    held: Callable[[], list[Held]]
+    held: Callable[[], list[OutOfRange]]
     """Returns keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
@@ -284,6 +285,8 @@ class ServedPort:
     rights: Rights
     """Judges who may read what is stored."""
     queries: MessageQueries
+    resets: OffsetResets
+    """Resets of offsets, the same as those that clients ask for."""
     clients: Clients
     members: Callable[[str], list[MemberView]]
     """Returns the connected consumers of a group, one with several connections for each; [] if there are none."""
@@ -344,6 +347,24 @@ class ObservedPort:
     """The figures of the last hour, for plots."""
 
 
+class RequestWaits(NamedTuple):
+    """Limits how long a request waits for what its node does on the way, in seconds."""
+
+    opens_s: float = 2.0
+    """The wait for a node that has just been elected, until an entry of its term is applied."""
+    trimmed_s: float = 3.0
+    """The wait for a TRIM that is proposed, until it is applied."""
+    here_s: float = 5.0
+    """The wait of a node until it has applied the change of a token that the leader made for it."""
+    retired_s: float = 5.0
+    """The wait until the first group has retired this one, whose log is closed. It is told until it does."""
+    transfer_min_s: float = 2.0
+    """The shortest wait for the leader that a transfer makes."""
+
+
+WAITS: Final = RequestWaits()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
     """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
@@ -362,6 +383,7 @@ class AdminPort:
     storage: StoragePort
     limits: LimitsPort
     observed: ObservedPort
+    waits: RequestWaits = WAITS
 
     @property
     def config(self) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from typing import Any, Final
 
 import msgspec
@@ -11,8 +12,9 @@ from cluster.admin.handler_request import Call
 from cluster.admin.request_parsing import number_of
 from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from cluster.admin.streamed_json import Pieces
-from cluster.config.source import nearest
+from cluster.config.source import SIMILAR, WORD_MAX
 from raftlog.work import charge, charge_text
+from statemachine.access.rules import Action, Kind, Need
 from statemachine.rows.sorted_map import SortedMap
 
 ITEM_UNITS: Final = 20
@@ -84,6 +86,8 @@ PAGE_QUERY: Final = (AFTER, LIMIT)
 NEIGHBOURS: Final = 100
 """Names on each side that are compared with an unknown one: comparing all names would take seconds."""
 PREFIX: Final = 2
+COMPARED: Final = 50
+"""Pairs of characters of two names that are compared for one unit of work."""
 
 
 def limit_of(call: Call) -> int:
@@ -99,8 +103,20 @@ def after_of(call: Call) -> str | None:
     return call.query.get(AFTER) or None
 
 
-def neighbour(name: str, names: SortedMap[str, Any]) -> str | None:
-    """Returns the name most similar to an unknown one, among those with a similar beginning; None if none is."""
+async def neighbour(call: Call, name: str, names: SortedMap[str, Any]) -> str | None:
+    """Returns the name most similar to an unknown one, among those with a similar beginning; None if none is, or if the
+    caller may not list names: who has rights on one name learns no other. To compare two long names takes as long as
+    some requests, so each comparison is a step."""
+    needs = [Need(Kind.CLUSTER, call.port.config.cluster.name, (Action.LIST,))]
+    if not call.port.served.rights.is_allowed(call.caller.party, needs):
+        return None
+    word = name[:WORD_MAX].lower()
+    matcher, found, score = SequenceMatcher[str](b=word), None, SIMILAR
     near = names.keys_from(name[:PREFIX] or None, NEIGHBOURS) + names.keys_from(name or None, NEIGHBOURS)
-    first = names.keys_from(None, NEIGHBOURS)
-    return nearest(name, dict.fromkeys([*near, *first]))
+    for each in dict.fromkeys([*near, *names.keys_from(None, NEIGHBOURS)]):
+        await call.breathe()
+        charge(ITEM_UNITS + len(word) * min(len(each), WORD_MAX) // COMPARED)
+        matcher.set_seq1(each[:WORD_MAX])
+        if matcher.real_quick_ratio() > score and matcher.quick_ratio() > score and matcher.ratio() > score:
+            found, score = each, matcher.ratio()
+    return found

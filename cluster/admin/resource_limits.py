@@ -99,11 +99,18 @@ class Guard:
     """All connections of one node's HTTP API."""
 
     def __init__(
-        self, now_s: Callable[[], float], turns: Turns | None = None, enforces: Callable[[], bool] = lambda: False
+        self,
+        now_s: Callable[[], float],
+        turns: Turns | None = None,
+        enforces: Callable[[], bool] = lambda: False,
+        *,
+        patience_s: float = PATIENCE_S,
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         """`turns` are those from which the work of a connection is removed when it ends. `enforces` returns True while
         users are enforced."""
         self._now_s = now_s
+        self._patience_s, self._look_every_s = patience_s, look_every_s
         self._turns = turns
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
         self._spare: dict[Guarded, None] = {}
@@ -121,7 +128,7 @@ class Guard:
             self._end(leaving)
         if is_free:
             return ""
-        refusal = f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
+        refusal = f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {self._patience_s:g} s"
         count = self._count() + opening
         if count < CONNECTIONS_MAX:
             return refusal
@@ -221,7 +228,7 @@ class Guard:
 
         waiter = self.answers.wait(size, take)
         try:
-            async with asyncio.timeout(PATIENCE_S / 2):
+            async with asyncio.timeout(self._patience_s / 2):
                 await granted
         except TimeoutError:
             why = (
@@ -234,7 +241,7 @@ class Guard:
     async def run(self) -> None:
         """Closes connections past their time limit; runs until it is cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self._look_every_s)
             self.look()
 
     def look(self) -> None:
@@ -254,7 +261,7 @@ class Guard:
                 connection.since_s = now_s
             held_s = 0.0 if connection.holds_since_s is None else now_s - connection.holds_since_s
             pressed = self.answers.waiting > 0 and held_s >= HELD_S
-            patience_s = SPARE_S if connection.is_spare else PATIENCE_S
+            patience_s = SPARE_S if connection.is_spare else self._patience_s
             if transport is not None and (pressed or now_s - connection.since_s >= patience_s):
                 logger.debug("a connection of the HTTP API was waited for too long, closed")
                 transport.abort()

@@ -14,7 +14,7 @@ from cluster.requests.table import VERBS
 from cluster.requests.verb import Serves
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
 
 
 class Route(NamedTuple):
@@ -25,7 +25,7 @@ class Route(NamedTuple):
     handler: Handler
     answer: type[msgspec.Struct] | str
     """The Struct of the answer, or the media type of an answer that no Struct describes."""
-    cost: Cost
+    cost: RouteCost
     """The most items and memory of one answer: a page, or CONSTANT if it does not grow with data or clients."""
     needs: Needs
     """The rights that a caller needs."""
@@ -45,7 +45,7 @@ class Route(NamedTuple):
         path: str,
         handler: Handler,
         answer: type[msgspec.Struct] | str,
-        cost: Cost,
+        cost: RouteCost,
         needs: Needs,
         body: type[msgspec.Struct] | None = None,
         statuses: tuple[int, ...] = (200,),
@@ -129,7 +129,7 @@ ESCAPED: Final = 6
 """The most bytes of JSON that one byte of a text may need: \\u0001."""
 
 
-class Cost(NamedTuple):
+class RouteCost(NamedTuple):
     """The most items and memory of one answer of a route."""
 
     items_max: int
@@ -143,14 +143,14 @@ class Cost(NamedTuple):
         return self.items_max > 0
 
 
-def page(items_max: int = PAGE_ITEMS_MAX, bytes_max: int = PAGE_BYTES_MAX) -> Cost:
+def page(items_max: int = PAGE_ITEMS_MAX, bytes_max: int = PAGE_BYTES_MAX) -> RouteCost:
     """Returns the cost of a page."""
-    return Cost(items_max, lambda limits: bytes_max)
+    return RouteCost(items_max, lambda limits: bytes_max)
 
 
-def messages(items_max: int) -> Cost:
+def messages(items_max: int) -> RouteCost:
     """Returns the cost of a page of messages, which are read one by one."""
-    return Cost(items_max, lambda limits: PAGE_BYTES_MAX + limits.message_bytes_max)
+    return RouteCost(items_max, lambda limits: PAGE_BYTES_MAX + limits.message_bytes_max)
 
 
 def whole_message(limits: LimitsSection) -> int:
@@ -158,6 +158,6 @@ def whole_message(limits: LimitsSection) -> int:
     return (1 + ESCAPED) * (limits.message_bytes_max + limits.properties_bytes_max)
 
 
-CONSTANT: Final = Cost(0, lambda limits: 0)
+CONSTANT: Final = RouteCost(0, lambda limits: 0)
 """Cost of an answer whose size depends only on the configuration and the number of nodes."""
-WHOLE_MESSAGE: Final = Cost(1, whole_message)
+WHOLE_MESSAGE: Final = RouteCost(1, whole_message)

@@ -11,7 +11,7 @@ import errno
 import ipaddress
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,7 @@ from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, LeaderForwarder, asker_of
-from cluster.admin.handler_request import Answer, Call, Consistency, Raw, Stream, comes_true, confirm_read
+from cluster.admin.handler_request import Call, Consistency, JsonAnswer, Raw, Stream, comes_true, confirm_read
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
@@ -37,7 +37,7 @@ from cluster.admin.routes import ROUTES
 from cluster.admin.signed_identity import PASS_HEADER
 from cluster.admin.streamed_json import Pieces, in_pieces, sent
 from cluster.broker.refusal import Refused
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from cluster.config.source import ConfigError, nearest
 from cluster.requests.verb import Serves
 from cluster.runtime import metered_json
@@ -60,16 +60,15 @@ LINGER_S: Final = 0.5
 """Seconds for which the rest of a request that is answered already is read and thrown away, so that its client reads
 the answer. aiohttp waits so long even if the connection is gone: with its own 10 s, strangers who began 1,800 requests
 a second and ended none took 136 MiB."""
-OPENS_S: Final = 2.0
-"""Seconds that a request waits for a node that has just been elected, until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminServer:
     """Serves one node's API at [admin] bind and port."""
 
-    def __init__(self, port: AdminPort) -> None:
+    def __init__(self, port: AdminPort, guard: Guard | None = None) -> None:
         self._port = port
+        self._guard = guard
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,7 +76,7 @@ class AdminServer:
     async def start(self) -> None:
         """Starts to listen. Raises ConfigError if the address cannot be bound."""
         admin, loop = self._port.config.admin, asyncio.get_running_loop()
-        guard = _guard_of(self._port)
+        guard = self._guard or _guard_of(self._port)
         watch = FindingsWatch(self._port)
         app = build_app(self._port, guard, watch)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, lingering_time=LINGER_S)
@@ -120,14 +119,19 @@ def _guard_of(port: AdminPort) -> Guard:
     return Guard(asyncio.get_running_loop().time, port.services.turns, lambda: state.mode is Mode.ENFORCE)
 
 
-def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch | None = None) -> web.Application:
+def build_app(
+    port: AdminPort,
+    guard: Guard | None = None,
+    watch: FindingsWatch | None = None,
+    routes: Sequence[Route] = ROUTES,
+) -> web.Application:
     """Makes the aiohttp application; tests run it too."""
     guard = guard or _guard_of(port)
     watch = watch or FindingsWatch(port)
     tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = LeaderForwarder(port)
-    for route in ROUTES:
+    for route in routes:
         served = _serve(route, port, forwarder, watch)
         handler = _sheltered(_admit(route, port, guard), served, route, guard, port)
         app.router.add_route(route.method, route.path, handler)
@@ -253,7 +257,7 @@ async def _opens(port: AdminPort) -> bool:
     """Returns True if this node leads and accepts writes now or in a moment. A leader that hands over forwards its
     request at once."""
     leads = port.services.routes.own.leader() == port.config.node.id
-    return leads and await comes_true(port.services.writes_open, OPENS_S)
+    return leads and await comes_true(port.services.writes_open, port.waits.opens_s)
 
 
 async def _body(request: web.Request, route: Route) -> Any:
@@ -274,11 +278,11 @@ async def _read(request: web.Request) -> bytes:
         raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
 
 
-def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
+def _response(result: msgspec.Struct | JsonAnswer | Raw) -> web.Response:
     if isinstance(result, Raw):
         headers = {"Content-Type": result.content_type, "X-Content-Type-Options": "nosniff", **result.headers}
         return web.Response(body=result.body, headers=headers)
-    answer = result if isinstance(result, Answer) else Answer(200, result)
+    answer = result if isinstance(result, JsonAnswer) else JsonAnswer(200, result)
     response = _json(answer.status, answer.view)
     response.headers.update(answer.headers)
     return response
@@ -344,8 +348,12 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
 
 def _methods_of(path: str) -> list[str]:
     """Returns the methods of a path that is in the table literally; [] for any other. Methods of routes whose pattern
-    matches by chance do not count: /v1/members/join is not /v1/members/{id}."""
+    matches by chance do not count: /v1/members/join is not /v1/members/{id}. But /v1/acl/test is /v1/acl/{user}, too: a
+    user may be called so."""
     own = {route.method for route in ROUTES if route.path == path}
+    if own:
+        folder = path.rpartition("/")[0]
+        own |= {route.method for route in ROUTES if route.path in (f"{folder}/{{user}}", f"{folder}/{{name}}")}
     return sorted(own | {"HEAD"} if "GET" in own else own)
 
 

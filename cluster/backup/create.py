@@ -19,8 +19,8 @@ from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import BackedUpSegment, parts_below, walk
-from cluster.config.config import TierSection
 from cluster.config.local_layout import node_object
+from cluster.config.storage_sections import TierSection
 from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage.files import genesis as genesis_format
@@ -64,7 +64,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The settings with which the store is reached, if `to` is a URL."""
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class MadeBackup(msgspec.Struct, frozen=True, kw_only=True):
     """A backup that was made and read back."""
 
     path: str
@@ -82,7 +82,7 @@ class _Source(NamedTuple):
 
 def create(
     request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
-) -> Made:
+) -> MadeBackup:
     """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
     names what is left.
 
@@ -115,8 +115,8 @@ def create(
     except BaseException:
         files.remove_tree(partial)
         raise
-    removed = [] if request.keep is None else _thin_out(target, identity, request.keep)
-    return Made(path=str(target / name), manifest=manifest, removed=removed)
+    removed = [] if request.keep is None else _thin_out(target, identity, request.keep, name)
+    return MadeBackup(path=str(target / name), manifest=manifest, removed=removed)
 
 
 def _look_at(request: BackupOrder) -> _Source:
@@ -387,11 +387,11 @@ class _Work:
         return FileRecord(f"{STATE}/{path.name}", size, crc)
 
 
-def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
-    """Removes all but `keep` backups; returns their names. An error is ignored, because an old backup that stays does
-    not make the new one worse."""
+def _thin_out(target: Path, identity: Identity, keep: int, made: str) -> list[str]:
+    """Removes all but `keep` backups, `made` among them; returns their names. An error is ignored, because an old
+    backup that stays does not make the new one worse."""
     try:
-        return files.thin_out(target, str(identity.cluster_uuid), keep)
+        return files.thin_out(target, str(identity.cluster_uuid), keep, made)
     except (OSError, LocalError):
         return []
 

@@ -178,35 +178,50 @@ def backups_in(target: Path) -> tuple[list[Manifest], list[str]]:
             f"raftmq backup create --to {target}",
             ExitCode.REFUSED,
         )
+    found, problems = _read_all(target)
+    return [each for _, each in found], problems
+
+
+def _read_all(target: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
+    """Returns what `backups_in` does, each with its folder."""
     found, problems = [], []
     for path in sorted(target.iterdir()):
         if path.name.endswith(PARTIAL):
             problems.append(f"{path} was not finished; unless one is being made right now: rm -r {path}")
         elif (path / MANIFEST).exists():
             try:
-                found.append(manifests.load(path))
+                found.append((path, manifests.load(path)))
             except LocalError as error:
                 problems.append(f"{error.what}: {error.why}")
-    return sorted(found, key=lambda each: (each.made_ms, each.name)), problems
+    return sorted(found, key=lambda each: (each[1].made_ms, each[1].name)), problems
+
+
+def _made_here(target: Path, cluster_uuid: str) -> list[Manifest]:
+    """Returns the backups of the cluster as nodes made them, oldest first. One in a folder of another name was copied
+    or renamed by a person. Its name says where to write and what to remove, so it has to be that of the folder."""
+    return [each for path, each in _read_all(target)[0] if (each.cluster_uuid, each.name) == (cluster_uuid, path.name)]
 
 
 def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest | None:
     """Returns the newest backup of the cluster (and node) in `target`; None if there is none, or no such directory."""
     if not target.is_dir():
         return None
-    found = [
-        each
-        for each in backups_in(target)[0]
-        if each.cluster_uuid == cluster_uuid and (node is None or each.node == node) and (target / each.name).is_dir()
-    ]
+    found = [each for each in _made_here(target, cluster_uuid) if node is None or each.node == node]
     return found[-1] if found else None
 
 
-def thin_out(target: Path, cluster_uuid: str, keep: int) -> list[str]:
+def superfluous(target: Path, cluster_uuid: str, keep: int, made: str = "") -> list[str]:
+    """Returns the names of the cluster's backups without the `keep` newest and without `made`, whichever node made
+    them. A copy that a person made under another name is not counted, and stays."""
+    mine = _made_here(target, cluster_uuid) if target.is_dir() else []
+    others = [each.name for each in mine if each.name != made]
+    return others[: max(0, len(others) - keep)]
+
+
+def thin_out(target: Path, cluster_uuid: str, keep: int, made: str) -> list[str]:
     """Removes all but the `keep` newest backups of the cluster, whichever node made them; returns the names of those
-    removed."""
-    mine = [each for each in backups_in(target)[0] if each.cluster_uuid == cluster_uuid]
-    removed = [each.name for each in mine[: max(0, len(mine) - keep)]]
+    removed. `made`: the one that was just made. It is the newest, also if the clock of its node is behind."""
+    removed = superfluous(target, cluster_uuid, keep - 1, made)
     for name in removed:
         (target / name / MANIFEST).unlink()  # first: half of a backup must not look like one
         remove_tree(target / name)

@@ -18,11 +18,11 @@ from cluster.backup import manifest as manifests
 from cluster.backup.files import name_of
 from cluster.backup.manifest import LOG, STATE, Manifest
 from cluster.backup.remote import opened, run
-from cluster.backup.replay import WORK, Facts, Replay, Target
+from cluster.backup.replay import WORK, BackupFacts, Replay, RestoreTarget
 from cluster.backup.segments import last_of
-from cluster.backup.tier_clusters import MEASURED_MAX, Moment, choose, coverage_of
+from cluster.backup.tier_clusters import MEASURED_MAX, RestorePoint, choose, coverage_of
 from cluster.backup.tier_objects import LogObject, TierObjects, find_clusters
-from cluster.config.config import ClusterSection
+from cluster.config.node_sections import ClusterSection
 from cluster.tier.state_copies.state_copier import StateCopy
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.stored_files import DamagedObjectError, fetch
@@ -41,7 +41,7 @@ class TierRestore(NamedTuple):
 
     url: str
     """URL of the tier."""
-    target: Target = Target()
+    target: RestoreTarget = RestoreTarget()
     cluster_id: str | None = None
     """The cluster to restore; None: the only one in the tier."""
     backup: Path | None = None
@@ -51,7 +51,7 @@ class TierRestore(NamedTuple):
     rest: tuple[str, ...] = ("--into", "DIR")
     """All other options of the command as they were typed, for the commands that errors tell to type."""
 
-    def command(self, *, cluster_id: str | None = None, target: Target | None = None, anew: bool = False) -> str:
+    def command(self, *, cluster_id: str | None = None, target: RestoreTarget | None = None, anew: bool = False) -> str:
         """Returns the command with all of its options, but another cluster or target if they are given. `anew`: without
         the backup to begin with."""
         cluster_id, target = cluster_id or self.cluster_id, self.target if target is None else target
@@ -189,8 +189,8 @@ async def _fetch_state(objects: TierObjects, copy: StateCopy, folder: Path) -> N
         await fetch(objects.store, objects.cluster_id, file, folder / WORK)
 
 
-def _facts_of(copy: StateCopy | Manifest) -> Facts:
-    return Facts(
+def _facts_of(copy: StateCopy | Manifest) -> BackupFacts:
+    return BackupFacts(
         cluster_uuid=copy.cluster_id if isinstance(copy, StateCopy) else copy.cluster_uuid,
         cluster_name=copy.cluster_name,
         broker_name=copy.broker_name,
@@ -203,7 +203,7 @@ def _facts_of(copy: StateCopy | Manifest) -> Facts:
     )
 
 
-async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> Facts | None:
+async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> BackupFacts | None:
     """Returns the facts of the cluster as its log's first entry tells them; None if the log in the store begins with
     another cluster's. Raises LocalError if the target lies before that entry."""
     for wanted in objects.at(0):
@@ -213,7 +213,7 @@ async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> Facts |
             began = genesis_format.decode(entry)
             if str(began.cluster_uuid) == objects.cluster_id:
                 if asked.target.is_below(entry.index, entry.timestamp_ms):
-                    first = Moment(entry.index, entry.timestamp_ms)
+                    first = RestorePoint(entry.index, entry.timestamp_ms)
                     raise LocalError(
                         f"{asked.target} lies before the first entry of the log",
                         f"the earliest moment in the tier is {first}",
@@ -221,7 +221,7 @@ async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> Facts |
                         ExitCode.REFUSED,
                     )
                 named = ClusterSection()
-                return Facts(
+                return BackupFacts(
                     cluster_uuid=objects.cluster_id,
                     cluster_name=named.name,
                     broker_name=named.broker_name,
@@ -241,7 +241,7 @@ def _begin_with_backup(asked: TierRestore, given: Manifest, folder: Path) -> Rep
     if asked.target.is_below(given.index, given.timestamp_ms):
         raise LocalError(
             f"the backup {given.name} lies above {asked.target}",
-            f"it was made at {Moment(given.index, given.timestamp_ms)}, and nothing can be taken back",
+            f"it was made at {RestorePoint(given.index, given.timestamp_ms)}, and nothing can be taken back",
             f"{asked.command(anew=True)}    (the tier may have an older state; or use an older backup)",
             ExitCode.REFUSED,
         )
@@ -258,7 +258,7 @@ def _nothing_to_begin_with(asked: TierRestore, objects: TierObjects, problems: l
     where = "there is no object of its log" if begins is None else f"its log there begins at position {begins}"
     oldest = objects.oldest_copy()
     if oldest is not None and not problems:
-        first = Moment(oldest.index, oldest.timestamp_ms)
+        first = RestorePoint(oldest.index, oldest.timestamp_ms)
         return LocalError(
             f"{asked.target} lies below the oldest copy of the state",
             f"the earliest moment in the tier is {first}, and {where}",
@@ -303,14 +303,14 @@ async def _go_on(replay: Replay, objects: TierObjects, asked: TierRestore, on_st
 
 def _damaged_log(asked: TierRestore, tail: LogTail, problems: list[str]) -> LocalError:
     return LocalError(
-        f"the log in {asked.url} is damaged after {Moment(tail.index, tail.timestamp_ms)}",
+        f"the log in {asked.url} is damaged after {RestorePoint(tail.index, tail.timestamp_ms)}",
         "; ".join(problems),
-        f"{asked.command(target=Target(tail.index))}    (what lies below; or mend the object, and try again)",
+        f"{asked.command(target=RestoreTarget(tail.index))}    (what lies below; or mend the object, and try again)",
         ExitCode.REFUSED,
     )
 
 
-def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> bool:
+def _take(replay: Replay, wanted: LogObject, data: bytes, target: RestoreTarget) -> bool:
     """Applies the entries of one object; returns True when the target is reached. If they do not continue the log they
     belong to another history, and none is applied."""
     start = replay.log.tail.end_position - wanted.part.base
@@ -331,8 +331,8 @@ def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> boo
 
 def _check_end(replay: Replay, asked: TierRestore, reached: bool) -> None:
     tail = replay.log.tail
-    last = f"the last entry in the tier is that of {Moment(tail.index, tail.timestamp_ms)}"
-    command = asked.command(target=Target(tail.index), anew=tail.index < replay.state.applied.index)
+    last = f"the last entry in the tier is that of {RestorePoint(tail.index, tail.timestamp_ms)}"
+    command = asked.command(target=RestoreTarget(tail.index), anew=tail.index < replay.state.applied.index)
     if tail.index < replay.state.applied.index:
         raise LocalError(
             f"the log there ends below the state, which is at index {replay.state.applied.index}",
@@ -340,5 +340,5 @@ def _check_end(replay: Replay, asked: TierRestore, reached: bool) -> None:
             f"{command}    (it begins with an older state)",
             ExitCode.REFUSED,
         )
-    if asked.target != Target() and not reached:
+    if asked.target != RestoreTarget() and not reached:
         raise LocalError(f"{asked.target} lies beyond what is there", last, command, ExitCode.REFUSED)

@@ -23,13 +23,13 @@ from cluster.backup import files
 from cluster.backup import manifest as manifests
 from cluster.backup.manifest import STATE, Manifest
 from cluster.backup.remote import backups_at, groups_at, is_url, split
-from cluster.backup.restore import ChosenBackup, Source, found_source
+from cluster.backup.restore import ChosenBackup, RestoreSource, found_source
 from cluster.config.node_files import of_group
 from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.cluster_wide.broker_groups import living_groups, read_groups
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import META
 
 
@@ -51,7 +51,7 @@ def truth_in(state: Path) -> Truth:
     """Reads the state in that folder and changes nothing there. Raises KVError."""
     with CheckpointReader(state) as reader:
         known = read_groups(reader)
-        journal, copied = reader.get(META, keys.JOURNAL_KEY), reader.get(META, keys.COPIED_KEY)
+        journal, copied = reader.get(META, meta_keys.JOURNAL_KEY), reader.get(META, meta_keys.COPIED_KEY)
     version, forgotten, _ = (0, 0, None) if journal is None else msgpack.unpackb(journal, use_list=False)
     others = tuple(sorted(living_groups(known) - {FIRST_GROUP}))
     return Truth(others, forgotten, version, 0 if copied is None else keys.U64.unpack(copied)[0])
@@ -104,7 +104,7 @@ def check_together(first: Truth, others: Mapping[int, Truth]) -> None:
 
 @contextmanager
 def further_sources(
-    wanted: Source, first: ChosenBackup, into: Path, now_ms: int, on_stage: Callable[[str], None]
+    wanted: RestoreSource, first: ChosenBackup, into: Path, now_ms: int, on_stage: Callable[[str], None]
 ) -> Iterator[dict[int, ChosenBackup]]:
     """Provides the backups of all further groups that the first group knows as of its moment, and removes at the end
     what was fetched. `wanted`: the source of the first group, `first` what was found there. Raises LocalError."""
@@ -130,7 +130,7 @@ def further_sources(
             try:
                 backup = None if wanted.backup is None else beside(wanted.backup, group, _begun_with(wanted, manifest))
                 tier = None if wanted.tier is None else of_group(wanted.tier, group)
-                source = Source(backup, tier, manifest.cluster_uuid, wanted.target, wanted.rest)
+                source = RestoreSource(backup, tier, manifest.cluster_uuid, wanted.target, wanted.rest)
                 own = into.with_name(f"{into.name}.g{group:02}")
                 found[group] = stack.enter_context(found_source(source, own, now_ms, on_stage, is_first=False))
             except LocalError as error:
@@ -139,7 +139,7 @@ def further_sources(
         yield found
 
 
-def _begun_with(wanted: Source, manifest: Manifest) -> Manifest:
+def _begun_with(wanted: RestoreSource, manifest: Manifest) -> Manifest:
     """Returns the manifest of the first group's backup as it was made, not as it was brought forward by a tier."""
     path = Path(wanted.backup or "")
     return manifests.load(path) if wanted.tier is not None and (path / manifests.MANIFEST).exists() else manifest

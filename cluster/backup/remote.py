@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
-from cluster.backup.create import BackupOrder, Made, check_place, create
+from cluster.backup.create import BackupOrder, MadeBackup, check_place, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
-from cluster.config.config import TierSection
 from cluster.config.local_layout import group_folder
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.retrying_store import RequestCounts, RetryingStore, RetryPolicy
@@ -127,7 +127,7 @@ def store_error(url: str, error: Exception) -> LocalError:
 # --- making ----------------------------------------------------------------------------------------------------------
 
 
-def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
+def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None) -> MadeBackup:
     """Makes a backup at a URL, as `create.create` makes one in a directory. Raises LocalError."""
     check_url(request.to)
     if folder := directory_of(request.to):
@@ -147,10 +147,10 @@ def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda
         files.remove_tree(staging)
 
 
-async def _upload(request: BackupOrder, local: Path) -> Made:
+async def _upload(request: BackupOrder, local: Path) -> MadeBackup:
     async with opened(request.to, request.store) as store:
         manifest, removed = await put(store, local, request.keep)
-    return Made(path=f"{request.to.rstrip('/')}/{manifest.name}", manifest=manifest, removed=removed)
+    return MadeBackup(path=f"{request.to.rstrip('/')}/{manifest.name}", manifest=manifest, removed=removed)
 
 
 async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple[Manifest, list[str]]:
@@ -164,7 +164,7 @@ async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple
     written = [await writer.write(_source(local, path)) for path in paths]
     told = replace(manifest, bytes_new=writer.bytes_new)
     await writer.write_description(_description_name(manifest.name), encode(Description(backup=told, files=written)))
-    removed = [] if keep is None else await _thin_out(store, manifest.cluster_uuid, keep)
+    removed = [] if keep is None else await _thin_out(store, manifest, keep)
     return told, removed
 
 
@@ -180,15 +180,17 @@ def _source(local: Path, path: str) -> FileSource:
     return FileSource(path, (local / path).stat().st_size, read)
 
 
-async def _thin_out(store: ObjectStore, cluster_uuid: str, keep: int) -> list[str]:
-    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more. An error
-    is ignored, because an old backup that stays does not make the new one worse."""
+async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:
+    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more. `made` is
+    the newest, also if the clock of its node is behind. An error is ignored, because an old backup that stays does not
+    make the new one worse."""
     try:
         found, problems = await stored(store)
         if problems:
             return []  # one that cannot be read may name any part
-        mine = [each for each in found if each.backup.cluster_uuid == cluster_uuid]
-        old = mine[: max(0, len(mine) - keep)]
+        mine = [each for each in found if each.backup.cluster_uuid == made.cluster_uuid]
+        others = [each for each in mine if each.backup.name != made.name]
+        old = others[: max(0, len(others) + 1 - keep)]
         for each in old:
             await store.delete(_description_name(each.backup.name))
         left = {part.name for each in found if each not in old for file in each.files for part in file.parts}

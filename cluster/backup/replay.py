@@ -37,7 +37,7 @@ RUN_ENTRIES = 512
 """Entries that are applied as one batch."""
 
 
-class Target(NamedTuple):
+class RestoreTarget(NamedTuple):
     """The last entry that is restored: the entry `index`, or the last one whose log time is not later than `time_ms`.
     If both are None, all entries are restored."""
 
@@ -61,15 +61,15 @@ class Target(NamedTuple):
             return f"--to-index {self.index}"
         return "" if self.time_ms is None else f"--to-time {rfc3339(self.time_ms)}"
 
-    def like(self, index: int, timestamp_ms: int) -> Target:
+    def like(self, index: int, timestamp_ms: int) -> RestoreTarget:
         """Returns the target that means this entry, by time if this target is a time, else by index."""
-        return Target(time_ms=timestamp_ms) if self.time_ms is not None else Target(index)
+        return RestoreTarget(time_ms=timestamp_ms) if self.time_ms is not None else RestoreTarget(index)
 
     def __str__(self) -> str:
         return f"index {self.index}" if self.index is not None else f"time {rfc3339(self.time_ms or 0)}"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class BackupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the cluster that the backup's manifest contains."""
 
     cluster_uuid: str
@@ -87,7 +87,9 @@ class Replay:
     """The making of one backup in `folder`. Its folder `work` holds the rows to begin with; if it does not exist, the
     database is empty."""
 
-    def __init__(self, folder: Path, facts: Facts, tail: LogTail, records: list[SegmentRecord] | None = None) -> None:
+    def __init__(
+        self, folder: Path, facts: BackupFacts, tail: LogTail, records: list[SegmentRecord] | None = None
+    ) -> None:
         """`tail` is the end of the log that `folder` already holds. Raises KVError."""
         self._folder = folder
         self._facts = facts

@@ -24,10 +24,10 @@ from cluster.backup import manifest as manifests
 from cluster.backup.from_tier import Rebuilt, TierRestore, rebuild
 from cluster.backup.manifest import LOG, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.remote import fetch_backup, is_url
-from cluster.backup.replay import Target
+from cluster.backup.replay import RestoreTarget
 from cluster.backup.revived import Revived, revived_in
 from cluster.backup.segments import read_header
-from cluster.backup.tier_clusters import Moment
+from cluster.backup.tier_clusters import RestorePoint
 from cluster.backup.verify import genesis_of, verify
 from cluster.config.config import dump
 from cluster.config.loading import load
@@ -56,7 +56,7 @@ FETCHED, BEGUN, LATEST, USERS = ".fetched", ".begun", ".latest", ".users"
 was made, of the newest one, and of the one whose users are taken."""
 
 
-class Source(NamedTuple):
+class RestoreSource(NamedTuple):
     """The options of a restore that name its source: a backup or a tier."""
 
     backup: str | None = None
@@ -64,7 +64,7 @@ class Source(NamedTuple):
     tier: str | None = None
     """URL of a tier."""
     cluster_id: str | None = None
-    target: Target = Target()
+    target: RestoreTarget = RestoreTarget()
     rest: tuple[str, ...] = ("--into", "DIR")
     """All other options of the command as they were typed."""
 
@@ -83,7 +83,7 @@ class ChosenBackup(NamedTuple):
 
 @contextmanager
 def found_source(
-    source: Source, into: Path, now_ms: int, on_stage: Callable[[str], None], *, is_first: bool = True
+    source: RestoreSource, into: Path, now_ms: int, on_stage: Callable[[str], None], *, is_first: bool = True
 ) -> Iterator[ChosenBackup]:
     """Provides the backup as a directory, and removes at the end what was fetched. `is_first`: False for a further
     group, whose users are a copy and are not compared with newer ones. Raises LocalError."""
@@ -91,7 +91,7 @@ def found_source(
     check_unused(source.backup or source.tier or "", into)
     asked = TierRestore(source.tier or "URL", source.target, source.cluster_id, None, source.backup or "", source.rest)
     if source.tier is None:
-        if source.target != Target():
+        if source.target != RestoreTarget():
             _check_not_before(asked)
             raise LocalError(
                 "a backup alone is restored as it is",
@@ -122,7 +122,7 @@ def _check_not_before(asked: TierRestore) -> None:
     if asked.target.is_below(made.index, made.timestamp_ms):
         raise LocalError(
             f"{asked.target} lies before the backup {made.name}",
-            f"it was made at {Moment(made.index, made.timestamp_ms)}, and nothing can be taken back",
+            f"it was made at {RestorePoint(made.index, made.timestamp_ms)}, and nothing can be taken back",
             f"{shlex.join(['raftmq', 'restore', '--from', asked.backup_name, *asked.rest])}    "
             f"(its own moment; raftmq backup list {shlex.quote(str(path.parent))} shows older ones)",
             ExitCode.REFUSED,
@@ -142,11 +142,11 @@ def _at_the_end(
     asked: TierRestore, made: Rebuilt, into: Path, now_ms: int, on_stage: Callable[[str], None]
 ) -> Revived | None:
     """Returns the users at the end of the log in the tier; None if that is restored, or if it cannot be read."""
-    if asked.target == Target():
+    if asked.target == RestoreTarget():
         return None
     on_stage("reading the users at the end of the log")
     try:
-        last = rebuild(asked._replace(target=Target()), into.with_name(into.name + LATEST), now_ms, on_stage)
+        last = rebuild(asked._replace(target=RestoreTarget()), into.with_name(into.name + LATEST), now_ms, on_stage)
     except LocalError:  # only the comparison is lost
         return None
     try:

@@ -11,13 +11,14 @@ import contextlib
 import logging
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from cluster.backup import files
-from cluster.backup.create import BackupOrder, Made
+from cluster.backup.create import BackupOrder, MadeBackup
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
@@ -53,6 +54,7 @@ LEASE, LEASE_MS = "a backup", 24 * 3_600_000
 CONFIRM_S = 5.0
 """Seconds that a backup waits until its node has applied what was acknowledged before."""
 CONFIRM_PAUSE_S = 0.1
+WORKER = background("cluster.backup.worker")
 LINE_MAX = 64 << 20
 """Bytes. The last line of the worker contains the manifest, so it is long."""
 
@@ -90,6 +92,17 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     keep: int | None
 
 
+class BackupWaits(NamedTuple):
+    """Limits how long a backup waits, in seconds."""
+
+    confirm_s: float = CONFIRM_S
+    worker_end_s: float = WORKER_END_S
+    killed_s: float = KILLED_S
+
+
+BACKUP_WAITS = BackupWaits()
+
+
 class Backups:
     """The backups of one node. Event loop only."""
 
@@ -102,9 +115,12 @@ class Backups:
         wall_ms: Callable[[], int],
         leases: Leases | None = None,
         confirm: Callable[[Callable[[bool], None]], None] | None = None,
+        worker: Sequence[str] = WORKER,
+        waits: BackupWaits = BACKUP_WAITS,
     ) -> None:
         """`leases` keeps the files of the log from being removed while a backup is made. `confirm` calls back with True
         once this node has applied whatever was acknowledged before, False if that cannot be told within a second."""
+        self._worker, self._waits = worker, waits
         self._config = config
         self._leases = leases
         self._confirm = confirm
@@ -228,7 +244,7 @@ class Backups:
                 await asyncio.shield(loop.run_in_executor(None, self._remove_checkpoint))
         self._watch()
 
-    def _done(self, attempt: Attempt, made: Made) -> None:
+    def _done(self, attempt: Attempt, made: MadeBackup) -> None:
         manifest = made.manifest
         attempt.state, attempt.path, attempt.index = "done", made.path, manifest.index
         attempt.bytes_total, attempt.bytes_new, attempt.removed = manifest.bytes_total, manifest.bytes_new, made.removed
@@ -248,7 +264,7 @@ class Backups:
         """Waits until this node has applied what was acknowledged before, and returns True. Without a leader, or if the
         node is far behind, it returns False in the end: what the node has is worth a backup then more than ever."""
         loop = asyncio.get_running_loop()
-        ends_s = loop.time() + CONFIRM_S
+        ends_s = loop.time() + self._waits.confirm_s
         while self._confirm is not None and loop.time() < ends_s:
             if await told(self._confirm):
                 return True
@@ -273,14 +289,21 @@ class Backups:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
-    async def _work(self, request: BackupOrder, attempt: Attempt) -> Made:
+    async def _work(self, request: BackupOrder, attempt: Attempt) -> MadeBackup:
         """Lets a worker process make the backup. Raises LocalError."""
-        worker = await asyncio.create_subprocess_exec(
-            *background("cluster.backup.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_MAX,
-        )
+        try:
+            worker = await asyncio.create_subprocess_exec(
+                *self._worker,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LINE_MAX,
+            )
+        except OSError as error:
+            raise LocalError(
+                "the process that makes the backup could not be started",
+                str(error),
+                f"raftmq backup create --to {request.to}    (again, when this machine has memory to spare)",
+            ) from error
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
@@ -298,7 +321,7 @@ class Backups:
             raise
         finally:
             worker.stdin.close()  # which ends it, if nothing else does
-            await _ended(worker)
+            await _ended(worker, self._waits)
         raise LocalError(
             "the process that makes the backup ended without a word",
             f"exit code {worker.returncode}; it may have been killed for lack of memory",
@@ -376,19 +399,19 @@ class BackupMetrics(ServiceMetrics):
         self._age.set(math.nan if age_s is None else age_s)
 
 
-async def _ended(worker: asyncio.subprocess.Process) -> None:
+async def _ended(worker: asyncio.subprocess.Process, waits: BackupWaits) -> None:
     """Waits a limited time for the worker: if the target hangs, the worker hangs too, and the node must not."""
-    if await _ends_within(worker, WORKER_END_S):
+    if await _ends_within(worker, waits.worker_end_s):
         return
     logger.warning(
         "process %d, which made a backup, takes more than %.0f s to end and is killed: the backup target hangs, or "
         "this machine has no CPU time left for it",
         worker.pid,
-        WORKER_END_S,
+        waits.worker_end_s,
     )
     with contextlib.suppress(ProcessLookupError):
         worker.kill()
-    await _ends_within(worker, KILLED_S)
+    await _ends_within(worker, waits.killed_s)
 
 
 async def _ends_within(worker: asyncio.subprocess.Process, seconds: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.backup.replay import Target
+from cluster.backup.replay import RestoreTarget
 from cluster.backup.tier_objects import TierObjects
 from cluster.runtime.events import rfc3339
 from cluster.tier.store.errors import BadAnswer
@@ -20,7 +20,7 @@ MEASURED_MAX = 10
 """Clusters whose moments are read, because each costs the reading of two objects."""
 
 
-class Moment(NamedTuple):
+class RestorePoint(NamedTuple):
     """An entry of the log, as a restore can be told it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -34,20 +34,20 @@ class Coverage(NamedTuple):
     """The moments to which one cluster can be restored from its tier alone."""
 
     cluster_id: str
-    first: Moment | None = None
+    first: RestorePoint | None = None
     """None if there is nothing to begin with."""
-    last: Moment | None = None
+    last: RestorePoint | None = None
     """None if nothing of its log can be read."""
     ancestors: Sequence[tuple[str, int]] = ()
     """(cluster id, last shared index) of the clusters that it continues, the nearest last."""
 
-    def holds(self, target: Target) -> bool:
+    def holds(self, target: RestoreTarget) -> bool:
         """Returns True if the target lies within these moments. The end of the log lies within any."""
         if self.first is None or self.last is None or target.is_below(*self.first):
             return False
-        return target == Target() or target.is_below(*self.last) or target == target.like(*self.last)
+        return target == RestoreTarget() or target.is_below(*self.last) or target == target.like(*self.last)
 
-    def nearest(self, target: Target) -> Target:
+    def nearest(self, target: RestoreTarget) -> RestoreTarget:
         """Returns the target, or the first or the last moment here if it lies outside."""
         if self.first is None or self.last is None or self.holds(target):
             return target
@@ -75,40 +75,40 @@ async def coverage_of(store: ObjectStore, cluster_id: str) -> Coverage:
     return Coverage(cluster_id, first, await _last(objects), ancestors)
 
 
-async def _first(objects: TierObjects) -> Moment | None:
+async def _first(objects: TierObjects) -> RestorePoint | None:
     if objects.begins() == 0:
         for wanted in objects.at(0):
             data, _ = await objects.read(wanted)
             if data:
                 entry = next(decode_entries(data))
-                return Moment(entry.index, entry.timestamp_ms)
+                return RestorePoint(entry.index, entry.timestamp_ms)
     oldest = objects.oldest_copy()
-    return None if oldest is None else Moment(oldest.index, oldest.timestamp_ms)
+    return None if oldest is None else RestorePoint(oldest.index, oldest.timestamp_ms)
 
 
-async def _last(objects: TierObjects) -> Moment | None:
-    last = None if not objects.copies else Moment(objects.copies[0].index, objects.copies[0].timestamp_ms)
+async def _last(objects: TierObjects) -> RestorePoint | None:
+    last = None if not objects.copies else RestorePoint(objects.copies[0].index, objects.copies[0].timestamp_ms)
     newest = objects.newest()
     if newest is not None:
         data, _ = await objects.read(newest)
         try:
             for entry in decode_entries(data):
-                last = max(last or Moment(-1, 0), Moment(entry.index, entry.timestamp_ms))
+                last = max(last or RestorePoint(-1, 0), RestorePoint(entry.index, entry.timestamp_ms))
         except FrameError:  # a copy of the state, or the entries before it, say how far it goes
             pass
     return last
 
 
-def choose(found: Sequence[Coverage], target: Target) -> tuple[Coverage, str]:
+def choose(found: Sequence[Coverage], target: RestoreTarget) -> tuple[Coverage, str]:
     """Returns the cluster that is most likely meant, and why, in words: the only one that has the target, else the one
     that others continue, else the one that began first."""
     having = [each for each in found if each.holds(target)]
-    if len(having) == 1 and target != Target():
+    if len(having) == 1 and target != RestoreTarget():
         return having[0], f"the only one that has {target}"
     pool = having or [each for each in found if each.last is not None] or list(found)
     names = {each.cluster_id for each in pool}
     roots = [each for each in pool if names.isdisjoint(name for name, _ in each.ancestors)]
-    chosen = min(roots or pool, key=lambda each: (each.first or Moment(0, 1 << 62)).timestamp_ms)
+    chosen = min(roots or pool, key=lambda each: (each.first or RestorePoint(0, 1 << 62)).timestamp_ms)
     others = [each for each in pool if any(name == chosen.cluster_id for name, _ in each.ancestors)]
     why = "others continue it" if others else "it began first"
-    return chosen, why if having or target == Target() else f"none has {target}; {why}"
+    return chosen, why if having or target == RestoreTarget() else f"none has {target}; {why}"

@@ -15,7 +15,7 @@ from types import FrameType
 
 import msgspec
 
-from cluster.backup.create import BackupOrder, Made, create
+from cluster.backup.create import BackupOrder, MadeBackup, create
 from cluster.backup.remote import create_remote, is_url
 from cluster.runtime.host.helper_process import end_with_the_node
 from raftmq_wire.errors import LocalError
@@ -33,7 +33,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of JSON from the worker."""
 
     stage: str = ""
-    made: Made | None = None
+    made: MadeBackup | None = None
     error: Problem | None = None
 
 

@@ -166,7 +166,7 @@ class Broker:
         self.backlog_sizes = BacklogSizes(services, proposals.flow.paced.backlogs, context.loop)
         self.spreading = Spreading(services, lambda: proposals.figures.hot.last, context.events)
         self.gathering = Gathering(
-            services, proposals, lambda: proposals.figures.hot.last, context.events, environment.route_age_ms
+            services, proposals.topics, lambda: proposals.figures.hot.last, context.events, environment.route_age_ms
         )
 
     def _note_denied(self, party: Party, why: str, what: str, enforced: bool) -> None:

@@ -149,8 +149,8 @@ def producers_of(members: Members) -> Generator[None, None, Producers]:
     return counted
 
 
-def consumers_of(members: Members) -> Generator[None, None, Consumers]:
-    """Counts consumers' connections, largest first, up to SERIES_MAX series."""
+def consumers_of(members: Members, series_max: int = SERIES_MAX) -> Generator[None, None, Consumers]:
+    """Counts consumers' connections, largest first, up to `series_max` series."""
     counted = Counter[tuple[str, str, str, str]]()
     for name, group in members.consumers.items():
         mode = CONSUME_MODES.get(group.consume_type, group.consume_type)
@@ -158,7 +158,7 @@ def consumers_of(members: Members) -> Generator[None, None, Consumers]:
             charge(ITEM_UNITS)
             counted[name, member.language, str(member.version), mode] += 1
             yield
-    shown = dict(counted.most_common(SERIES_MAX))
+    shown = dict(counted.most_common(series_max))
     if left := counted.total() - sum(shown.values()):
         shown["", "", "", ""] = left
     return shown

@@ -15,7 +15,7 @@ from cluster.replication.message_head import SCHEDULE_TOPIC, UNIQUE_MARK, Delive
 from raftmq_wire.properties import without
 
 if TYPE_CHECKING:
-    from cluster.config.config import TimerSection
+    from cluster.config.service_sections import TimerSection
 
 
 DELAY = b"DELAY\x01"

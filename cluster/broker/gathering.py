@@ -27,7 +27,7 @@ from statemachine.topics.topics import CreateTopic
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.hot_spots import Window
-    from cluster.replication.proposals import Proposals
+    from cluster.replication.topic_slots import TopicSlots
     from cluster.runtime.events import EventLog
     from statemachine.topics.topics import TopicConfig
 
@@ -60,13 +60,13 @@ class Gathering:
     def __init__(
         self,
         services: Services,
-        proposals: Proposals,
+        topics: TopicSlots,
         hot: Callable[[], Window],
         events: EventLog,
         route_age_ms: int = ROUTE_AGE_MS,
     ) -> None:
         """`hot`: returns the last window of this node. `route_age_ms`: no client sends by a route that is older."""
-        self._services, self._proposals, self._hot, self._events = services, proposals, hot, events
+        self._services, self._topics, self._hot, self._events = services, topics, hot, events
         self._route_age_ms = route_age_ms
         self._walk = Walk(self._look_at_all)
         self._now_ms = 0
@@ -99,7 +99,7 @@ class Gathering:
         self._walk.go_on(STEPS_PER_TICK)
         if self._told != self._refused.keys():
             self._told = frozenset(self._refused)
-            self._proposals.refuse_topics(self._told)
+            self._topics.refuse_topics(self._told)
 
     def forget(self) -> None:
         """Forgets all times: this node leads anew, or no longer."""

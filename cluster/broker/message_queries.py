@@ -17,7 +17,7 @@ from cluster.broker.reads.message_lookup import (
     KeyLookup,
     KeyQuery,
     QueryResult,
-    Stored,
+    StoredMessage,
     UnreadableError,
     message_at,
     why_none,
@@ -85,7 +85,7 @@ class MessageQueries:
         complete(self._services.state, self._old, topic, query, found, done)
 
     def by_position(
-        self, party: Party, position: int, done: Callable[[Stored | Refused], None], failed: Failed
+        self, party: Party, position: int, done: Callable[[StoredMessage | Refused], None], failed: Failed
     ) -> None:
         """Finds the message as `at` does, and says that there is none only when the leader has confirmed that."""
 
@@ -96,7 +96,7 @@ class MessageQueries:
                 failed(error)
                 return
 
-            def answer(found: Stored | Refused) -> None:
+            def answer(found: StoredMessage | Refused) -> None:
                 if isinstance(found, Refused) and found.reason is Reason.NOT_FOUND:
                     why = f"can not find message by the offset, {position}: {found.remark}"
                     found = _none(Refused(Reason.ERROR, why), confirmed)
@@ -109,13 +109,13 @@ class MessageQueries:
         else:
             self._services.read_index(look)
 
-    def at(self, party: Party, position: int, what: str, done: Callable[[Stored | Refused], None]) -> None:
+    def at(self, party: Party, position: int, what: str, done: Callable[[StoredMessage | Refused], None]) -> None:
         """Finds the message whose first byte is at the position, here or in the tier, for a party that may read the
         topic of its row. `what` names the request for people. Refused as NOT_FOUND, in the same words, if there is none
         and if the party may not read it; as UNAVAILABLE if the tier cannot be asked."""
         self._judged(party, position, self._here(position), what, done)
 
-    def _here(self, position: int) -> Stored | Refused:
+    def _here(self, position: int) -> StoredMessage | Refused:
         """Returns the message at the position as this node has it, or the reason why it has none."""
         unreadable: UnreadableError | None = None
         try:
@@ -125,10 +125,15 @@ class MessageQueries:
         return stored or Refused(Reason.NOT_FOUND, why_none(self._services, position, unreadable))
 
     def _judged(
-        self, party: Party, position: int, here: Stored | Refused, what: str, done: Callable[[Stored | Refused], None]
+        self,
+        party: Party,
+        position: int,
+        here: StoredMessage | Refused,
+        what: str,
+        done: Callable[[StoredMessage | Refused], None],
     ) -> None:
-        def answer(found: Stored | Refused | None) -> None:
-            if isinstance(found, Stored) and not self._rights.may_read(party, found.topic, what):
+        def answer(found: StoredMessage | Refused | None) -> None:
+            if isinstance(found, StoredMessage) and not self._rights.may_read(party, found.topic, what):
                 found = None
             done(found or (here if isinstance(here, Refused) else self._none_at(position)))
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
+from cluster.config.address import join_address, split_address
+from cluster.config.config import Config
 from cluster.config.local_layout import node_object
+from cluster.config.node_sections import Listener, PeerNode
 from cluster.config.source import ConfigError, KeyPath, Source, TooSmallError, did_you_mean, dotted
 from raftlog.types import FIRST_GROUP
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
 
 
 ANY_ADDRESS = ("0.0.0.0", "::")

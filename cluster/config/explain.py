@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster.config.config import Config
-from cluster.config.key_facts import Facts, facts, fields_of
+from cluster.config.key_facts import KeyFacts, facts, fields_of
 from cluster.config.loading import expected
 from cluster.config.ranges import range_of
 from cluster.config.source import ConfigError, nearest, toml_value
@@ -77,7 +77,7 @@ def default_of(field: Any) -> str:
     return "{}" if field.default is msgspec.NODEFAULT else toml_value(field.default)
 
 
-def _change(key: str, said: Facts) -> str:
+def _change(key: str, said: KeyFacts) -> str:
     if said.is_clusters:
         return f"raftmq config set {key} VALUE: on every node at once, without a restart"
     where = "in the raftmq.toml of each node, then: "

@@ -13,7 +13,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config.config import Config, join_address
+from cluster.config.address import join_address
+from cluster.config.config import Config
 from cluster.config.local_layout import local_root, node_object
 
 

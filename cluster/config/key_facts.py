@@ -1,9 +1,9 @@
 """The facts that a key of the configuration states of itself, beside its type and its range (`cluster.config.ranges`):
 whose it is, whether a change needs a restart, and the unit of its value.
 
-Each field of `cluster.config.config` says it in its type: `of_cluster(...)` or `of_host(...)`. All sets of keys are
-made of that, so a new key stands in no list. A field that says nothing stops every program that reads the
-configuration.
+Each field of a section of `cluster.config.config.Config` says it in its type: `of_cluster(...)` or `of_host(...)`. All
+sets of keys are made of that, so a new key stands in no list. A field that says nothing stops every program that reads
+the configuration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unit(StrEnum):
     """A count, or a number that names something, as that of a port."""
 
 
-class Facts(NamedTuple):
+class KeyFacts(NamedTuple):
     """The facts of one key."""
 
     is_clusters: bool
@@ -44,15 +44,15 @@ class Facts(NamedTuple):
     """None if the value is no number."""
 
 
-def of_cluster(unit: Unit | None = None) -> Facts:
+def of_cluster(unit: Unit | None = None) -> KeyFacts:
     """Returns what a key of the cluster says in its type. A change takes effect on every node at once."""
-    return Facts(is_clusters=True, reload=True, unit=unit)
+    return KeyFacts(is_clusters=True, reload=True, unit=unit)
 
 
-def of_host(unit: Unit | None = None, *, reload: bool = False) -> Facts:
+def of_host(unit: Unit | None = None, *, reload: bool = False) -> KeyFacts:
     """Returns what a key of one host says in its type. `reload`: True if the part that reads it takes another value
     from a reload (`cluster.runtime.service_lifecycle.Part`)."""
-    return Facts(is_clusters=False, reload=reload, unit=unit)
+    return KeyFacts(is_clusters=False, reload=reload, unit=unit)
 
 
 CLUSTER: Final = of_cluster()
@@ -71,10 +71,10 @@ def meta_of(kind: Any) -> msgspec.Meta | None:
     return next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, msgspec.Meta)), None)
 
 
-def facts_of(key: str, kind: Any) -> Facts:
+def facts_of(key: str, kind: Any) -> KeyFacts:
     """Returns what the key says in its type. Raises TypeError if it does not say whose it is, or if a number has no
     unit or another value has one."""
-    found = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Facts)]
+    found = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, KeyFacts)]
     if len(found) != 1:
         raise TypeError(f"{key}: the type of its field must say whose it is: Annotated[..., of_cluster() or of_host()]")
     if (found[0].unit is None) == (plain(kind) is int):
@@ -95,6 +95,6 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 @cache
-def facts(kind: type[msgspec.Struct]) -> dict[str, Facts]:
+def facts(kind: type[msgspec.Struct]) -> dict[str, KeyFacts]:
     """Returns "section.name" -> what that key says of itself, for each of a whole configuration. Raises TypeError."""
     return {key: facts_of(key, field.type) for key, field in fields_of(kind).items()}

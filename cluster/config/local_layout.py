@@ -369,11 +369,11 @@ Place = Literal["up", "machine", "container", "compose", "kubernetes"]
 docker-compose.yml describes, in a pod."""
 PLACE_VARIABLE = "RAFTMQ_PLACE"
 """The environment variable by which docker-compose.yml says that the node is one of its services."""
-_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 """The files that Docker and podman make in each container."""
 
 
-def place_of(node_data: str) -> Place:
+def place_of(node_data: str, container_marks: Sequence[str] = CONTAINER_MARKS) -> Place:
     """Returns the place where the node with that data directory runs, as this process sees it."""
     if local_root(node_data) is not None:
         return "up"
@@ -381,7 +381,7 @@ def place_of(node_data: str) -> Place:
         return "kubernetes"
     if os.environ.get(PLACE_VARIABLE) == "compose":
         return "compose"
-    return "container" if any(Path(mark).exists() for mark in _CONTAINER_MARKS) else "machine"
+    return "container" if any(Path(mark).exists() for mark in container_marks) else "machine"
 
 
 def write_cluster(data: Path, cluster: ClusterFile) -> None:

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from tomlkit import TOMLDocument
 from tomlkit.items import AoT, Table
 
-from cluster.config.config import ClusterSection
 from cluster.config.cross_key_rules import AUTH_FILES, TLS_FILES
 from cluster.config.loading import load
 from cluster.config.local_layout import GROUP_FOLDERS, NodeRecord, group_folder, groups_of, node_object, replace_file
+from cluster.config.node_sections import ClusterSection
 from cluster.config.source import toml_value
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftmq_wire.errors import ExitCode, LocalError

@@ -50,7 +50,7 @@ class Range(NamedTuple):
         return self.usual_low <= value <= self.usual_high or (self.zero and value == 0)
 
 
-class Held(NamedTuple):
+class OutOfRange(NamedTuple):
     """A key whose value is outside its range, and the value that is used instead."""
 
     key: str
@@ -96,12 +96,12 @@ def ranges_of(kind: type[Any]) -> dict[str, Range]:
     return found
 
 
-def outside(config: msgspec.Struct) -> Iterator[Held]:
+def outside(config: msgspec.Struct) -> Iterator[OutOfRange]:
     """Yields the keys whose values are outside their ranges."""
     for key, known in ranges_of(type(config)).items():
         value = attrgetter(key)(config)
         if not known.has(value):
-            yield Held(key, value, known.nearest(value))
+            yield OutOfRange(key, value, known.nearest(value))
 
 
 def hold(config: C) -> C:

@@ -44,11 +44,13 @@ class TooSmallError(ConfigError):
 
 WORD_MAX = 256
 """The number of a word's characters that are compared with known words."""
+SIMILAR = 0.55
+"""The least similarity of two words of which one may be meant for the other."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Returns the known word most like `word`; None if none is like it."""
-    matches = difflib.get_close_matches(word[:WORD_MAX].lower(), list(known), n=1, cutoff=0.55)
+    matches = difflib.get_close_matches(word[:WORD_MAX].lower(), list(known), n=1, cutoff=SIMILAR)
     return matches[0] if matches else None
 
 

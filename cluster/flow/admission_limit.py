@@ -22,7 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from cluster.config.config import FlowSection
+    from cluster.config.service_sections import FlowSection
 
 INTERVAL_MS: Final = 200
 INTERVAL_MS_MAX: Final = 800

@@ -91,14 +91,14 @@ NO_HOLD = Hold(None, None, 0)
 """The hold of a request that was not taken. Giving it back is an error."""
 
 
-class Held(Protocol):
+class HeldRequest(Protocol):
     """A request that is taken with others at once."""
 
     hold: Hold
     size: int
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HeldRequest)
 
 
 @twin

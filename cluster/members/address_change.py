@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import MemberAddresses
 from cluster.peer.wire import NODE_ID_MAX

@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cluster.config.config import Config, PeerNode, split_address
+from cluster.config.address import split_address
+from cluster.config.config import Config
+from cluster.config.node_sections import PeerNode
 from cluster.peer.probe import PROBE_S, why_another, why_unreachable
 from cluster.runtime.request_limits import TooLongError, read_at_most
 from cluster.runtime.tls.dialling import PLAIN_DIALLING, Dialling
@@ -89,14 +91,15 @@ async def probe_http(
     address: str,
     dialling: Dialling = PLAIN_DIALLING,
     group: int = FIRST_GROUP,
+    limit_s: float = PROBE_S,
 ) -> str:
     """Asks "host:port" for the HTTP API of a node of that group. Returns the reason why that node was not found there;
     "" if it answers."""
     try:
-        async with asyncio.timeout(PROBE_S):
+        async with asyncio.timeout(limit_s):
             answer = await _ask(*split_address(address), dialling)
     except TimeoutError:
-        return f"no answer within {PROBE_S:g} s"
+        return f"no answer within {limit_s:g} s"
     except OSError as error:
         return why_unreachable(error)
     except (ValueError, TooLongError) as error:

@@ -32,7 +32,7 @@ DISK_LAG_MS = 1000
 """Milliseconds. A leader hands over when an entry that the others committed so long ago is not on its own disk."""
 
 
-class Ending(Enum):
+class ChangeOutcome(Enum):
     """The outcome of a proposed change."""
 
     DONE = "done"
@@ -63,7 +63,7 @@ class MemberChanges:
         self._rounds = Rounds(raft.election_ticks * raft.tick_ms)
         self._caught_up: set[NodeId] = set()
         self._preference = Preference(service.own_id, raft.preferred_leaders, raft.preferred_lag_entries)
-        self._waiting: dict[int, list[tuple[int, Callable[[Ending], None]]]] = {}
+        self._waiting: dict[int, list[tuple[int, Callable[[ChangeOutcome], None]]]] = {}
         self._slow_turns = slow_turns
         self._drain_due = False
         self.drained = False
@@ -116,14 +116,20 @@ class MemberChanges:
         return node in self._caught_up
 
     def add(
-        self, node: NodeId, uuid: UUID, addresses: MemberAddresses, *, manual: bool, done: Callable[[Ending], None]
+        self,
+        node: NodeId,
+        uuid: UUID,
+        addresses: MemberAddresses,
+        *,
+        manual: bool,
+        done: Callable[[ChangeOutcome], None],
     ) -> EntryId:
         """Adds a learner; returns the MEMBERSHIP entry. Adding the same node again changes nothing and is done at once;
         a member with another address is moved there. Raises LocalError, RaftLogError."""
         group = self.group()
         members, address = group.membership, addresses.as_address(node)
         if not checks.add(group, node, uuid, addresses):
-            done(Ending.DONE)
+            done(ChangeOutcome.DONE)
             return EntryId(self._raw.term, members.index)
         if members.node_uuids.get(node) == uuid:
             return self._propose(with_address(members, address), done)
@@ -143,13 +149,13 @@ class MemberChanges:
         group = self.group()
         return checks.successor(group, self._succession.slower) if len(group.voters) > 1 else NOBODY
 
-    def promote(self, node: NodeId, done: Callable[[Ending], None]) -> EntryId:
+    def promote(self, node: NodeId, done: Callable[[ChangeOutcome], None]) -> EntryId:
         """Makes a learner a voter. Raises LocalError, RaftLogError."""
         group = self.group()
         checks.promote(group, node, self.is_caught_up(node))
         return self._propose(promoted(group.membership, node), done)
 
-    def remove(self, node: NodeId, done: Callable[[Ending], None], *, below_three: bool = True) -> EntryId:
+    def remove(self, node: NodeId, done: Callable[[ChangeOutcome], None], *, below_three: bool = True) -> EntryId:
         """Removes a member. If the member is this leader, it leads until the removal is committed. Raises LocalError,
         RaftLogError."""
         group = self.group()
@@ -193,7 +199,7 @@ class MemberChanges:
         self._drain_due = self.drained or self.maintained
         self._wake()
 
-    def _propose(self, members: Membership, done: Callable[[Ending], None]) -> EntryId:
+    def _propose(self, members: Membership, done: Callable[[ChangeOutcome], None]) -> EntryId:
         if self._service.has_unread_event:
             raise checks.refusal(
                 "the members were changed by unsafe-recover, and no operator has acknowledged that yet",
@@ -213,7 +219,7 @@ class MemberChanges:
             return
         for entry in applied.entries:
             for term, done in self._waiting.pop(entry.index, ()):
-                done(Ending.DONE if entry.term == term else Ending.REPLACED)
+                done(ChangeOutcome.DONE if entry.term == term else ChangeOutcome.REPLACED)
 
     def tick(self, now_ms: int) -> None:
         """Called several times a second; cheap while there is no learner and no preferred leader."""

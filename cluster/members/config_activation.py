@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_force
 from cluster.config.config import Config, ConfigError
-from cluster.config.ranges import Held, outside
+from cluster.config.ranges import OutOfRange, outside
 from cluster.config.reload import RELOADABLE, SECRET_KEY, TLS_KEY, KeyChange, ReloadView, differences, merged
 from cluster.config.source import toml_value
 from cluster.runtime import logs
@@ -30,7 +30,7 @@ class LayeredConfig:
         them."""
         self._settings = settings
         self._environment = environment
-        self.held: list[Held] = []
+        self.held: list[OutOfRange] = []
         """Keys whose value, in the log or in this node's file, is outside their range, each with the value in force."""
         self.set_own(own)
 

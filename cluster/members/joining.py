@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cluster.config.config import Config, PeerNode
+from cluster.config.config import Config
 from cluster.config.local_layout import node_object
+from cluster.config.node_sections import PeerNode
 from cluster.config.source import toml_value
 from raftlog.errors import IdentityError, StorageError
 from raftlog.frame import genesis_entry

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.config.config import Config, PeerNode
+from cluster.config.config import Config
 from cluster.config.cross_key_rules import ANY_ADDRESS
 from cluster.config.loading import load
 from cluster.config.local_layout import node_object, replace_file
+from cluster.config.node_sections import PeerNode
 from cluster.config.source import toml_value
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
-from cluster.peer.allowed_peers import LEVEL, REMOVED, Address, Addresses, Refusal, Removed
+from cluster.peer.allowed_peers import LEVEL, REMOVED, Address, Addresses, Refusal, RemovedMember
 from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
@@ -115,7 +115,7 @@ class MembersService:
         identity, members = self.identity, self.in_force
         counted = [each for each in self._raw.memberships_that_count if each.cluster_uuid == identity.cluster_uuid]
         known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
-        removed = {voter.id: Removed(str(voter.uuid), members.index) for voter in members.removed}
+        removed = {voter.id: RemovedMember(str(voter.uuid), members.index) for voter in members.removed}
         return Handshake(
             str(identity.cluster_uuid),
             identity.group_id,

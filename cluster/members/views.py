@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from cluster.config.config import PeerNode
+from cluster.config.node_sections import PeerNode
 from cluster.runtime.request_limits import Address, AddressOrNone, Uuid, Word
 
 NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]

@@ -19,13 +19,13 @@ from cluster.node.integrity import Integrity
 from cluster.node.keeping import Keeping
 from cluster.node.lanes import NodeLanes
 from cluster.node.meters import Meters
+from cluster.node.node_view import NodeView
 from cluster.node.peers import Peers
 from cluster.node.serving import Serving
 from cluster.peer.admission import Implausible
 from cluster.peer.sync_times import SyncTimes
 from cluster.replication.append_lane import Persisted
 from cluster.replication.append_runner import AppendRunner
-from cluster.replication.metrics import HaMetrics
 from cluster.replication.raft_driver import DriverInbox, DriverLanes, Proposer, RaftDriver
 from cluster.replication.thrifty_sender import ThriftySender
 from cluster.runtime.alarms import Alarms
@@ -62,7 +62,9 @@ class Assembly:
         self.storage = NodeStorage(config, self.failpoints, environment, self.alarms)
         self.state: BrokerState = self.storage.state
         self.storage.refuse_retired()
-        self.meters = Meters(self.state, self._show_ha, lambda: self.serving.broker.deliveries.messages_given)
+        self.meters = Meters(
+            self.state, lambda ha: self.view.show_ha(ha), lambda: self.serving.broker.deliveries.messages_given
+        )
         try:
             self._build(config, proposer)
         except BaseException:
@@ -87,7 +89,7 @@ class Assembly:
         self.inbox = DriverInbox(asyncio.get_running_loop())
         syncs = SyncTimes(config.node_id, self._clock, self.meters.appends.syncs, config.ha.send_heartbeat_interval_ms)
         self.succession = Succession(self.raw, self.inbox.wake, syncs.is_slower)
-        self._context = context = self._context_of(config, self.inbox)
+        self.context = context = self._context_of(config, self.inbox)
         self.peers = peers = Peers(context, storage, syncs, lambda level: self.serving.groups_below(level))
         self.reloading = Reloading(config, self.layers, environment, peers.secret, peers.tls)
         self.integrity = Integrity(context, storage, peers, self.leases, self.again)
@@ -104,6 +106,17 @@ class Assembly:
             started_ms=self.started_ms,
         )
         self.keeping = Keeping(context, storage, self.serving, self.leases)
+        self.view = NodeView(
+            context,
+            storage,
+            peers,
+            self.integrity,
+            self.serving,
+            config=lambda: self.config,
+            failure=lambda: self.failure,
+            stopping=lambda: self.stopping,
+            started_ms=self.started_ms,
+        )
         self._lanes = NodeLanes(
             context,
             storage,
@@ -138,7 +151,7 @@ class Assembly:
 
     def _build_driver(self, proposer: Proposer) -> None:
         """Makes the driver, which needs all other services, and then those that only observe."""
-        context, loop, transport = self._context, self._context.loop, self.peers.transport
+        context, loop, transport = self.context, self.context.loop, self.peers.transport
         self.storage.corrupted.add(lambda error: loop.call_soon_threadsafe(self.failed, error))
         sender = FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport
         self.thrift = thrift = self._thrift(sender) if self.config.replication.thrifty == "on" else None
@@ -190,7 +203,7 @@ class Assembly:
             preferred=lambda: changes.preferred,
         )
         appends = HeldAppends(self.raw.raft, outside)
-        return ThriftySender(sender, appends, self._context.loop, self._clock, self.inbox.receive, proposals.flush)
+        return ThriftySender(sender, appends, self.context.loop, self._clock, self.inbox.receive, proposals.flush)
 
     @property
     def config(self) -> Config:
@@ -202,9 +215,6 @@ class Assembly:
         view = self.reloading.reload()
         self._event_watch.reloaded(view)
         return view
-
-    def _show_ha(self, metrics: HaMetrics) -> None:
-        raise NotImplementedError
 
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:

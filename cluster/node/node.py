@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from cluster.admin.node_interface import AdminPort, ConfigurationPort, ObservedPort
 from cluster.config.config import Config
 from cluster.config.loading import own_object
 from cluster.members.service import watch_event
-from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.assembly import Assembly
 from cluster.node.metrics import Exporter
-from cluster.node.orderly_stop import retire
+from cluster.node.node_view import counted
+from cluster.node.orderly_stop import OrderlyStop
 from cluster.node.status_metrics import StatusMetrics
 from cluster.peer.transport import Handlers
 from cluster.replication.apply_lane import Applied
-from cluster.replication.metrics import ApplyMetrics, HaMetrics
+from cluster.replication.metrics import ApplyMetrics
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.error_containment import contain_each
 from cluster.runtime.periodic_tasks import Chores, Every
@@ -44,7 +46,12 @@ EXPIRE_EVERY_MS = 600_000
 class Node(Assembly):
     """A node whose services are started and closed in order. Implements `raft_driver.Proposer`."""
 
-    def __init__(self, config: Config, environment: Environment | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment | None = None,
+        parts: Callable[[Iterable[Part]], Parts] = Parts,
+    ) -> None:
         """Opens the data directory (blocking). Must be called on the loop that will run the node. Raises IdentityError,
         StorageError, KVError, ConfigError."""
         loop = asyncio.get_running_loop()
@@ -56,7 +63,7 @@ class Node(Assembly):
         super().__init__(config, environment or Environment(), self)
         self._applies, self._turns = ApplyMetrics(), TurnMetrics()
         self._turn_watch = TurnWatch(loop, self._on_long_turn) if self.environment.watches_turns else None
-        self._parts = Parts(self._all_parts(loop))
+        self._parts = parts(self._all_parts(loop))
         self.exporter = Exporter(self._parts.metrics, config.cluster.group)
         self._chores = Chores(loop, self._clock, self._on_late_chores, *self._parts.ticks)
         self.again.add(self.restart)
@@ -146,13 +153,40 @@ class Node(Assembly):
         def takes_sends() -> bool:
             return not (self.serving.proposals.refusing or self.peers.changes.drained or self.stopping)
 
-        return StatusMetrics(lambda: node_view.status(self), self.state, takes_sends)
+        return StatusMetrics(self.view.status, self.state, takes_sends)
 
     async def _open_admin(self) -> None:
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
         self.integrity.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
-        self._admin = await admin_of(port_of(self, self.exporter, self._parts.findings))
+        self._admin = await admin_of(self.admin_port())
         await self._admin.start()
+
+    def admin_port(self) -> AdminPort:
+        """Returns the services and figures of this node in the form in which the HTTP API uses them."""
+        return port_of(
+            self.context,
+            self.storage,
+            self.peers,
+            self.integrity,
+            self.serving,
+            self.keeping,
+            configuration=ConfigurationPort(
+                tls=self.peers.tls,
+                failpoints=self.failpoints,
+                overruled=self.layers.overruled,
+                held=lambda: self.layers.held,
+                reload=self.reload,
+            ),
+            observed=ObservedPort(
+                alarms=self.alarms,
+                findings=self._parts.findings,
+                events=self.events,
+                exporter=self.exporter,
+                counted=lambda: counted(self.meters, self.serving.broker.deliveries),
+            ),
+            config=lambda: self.config,
+            status=self.view.status,
+        )
 
     async def _close_admin(self) -> None:
         if self._admin is not None:
@@ -165,8 +199,21 @@ class Node(Assembly):
             return
         self._closing = True
         self.stopping = self.failure is None
-        await retire(self)
+        await self._orderly_stop().retire()
         await self._parts.close(self._on_bad_close)
+
+    def _orderly_stop(self) -> OrderlyStop:
+        serving = self.serving
+        return OrderlyStop(
+            self.context,
+            self.peers.transport,
+            self.state,
+            serving.remoting,
+            serving.proposals,
+            serving.broker.pulls.long_polls,
+            failed=lambda: self.failure is not None,
+            hurried=lambda: self.hurried,
+        )
 
     def _on_bad_close(self, error: BaseException) -> None:
         """Records the failure of a part that could not be closed. It may have left something half done, so the
@@ -201,9 +248,6 @@ class Node(Assembly):
         self.peers.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
         self._turns.note(turn)
         self._event_watch.long_turn(turn)
-
-    def _show_ha(self, metrics: HaMetrics) -> None:
-        node_view.show_ha(self, metrics)
 
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 

@@ -25,8 +25,13 @@ from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.node.assembly import Assembly
+    from cluster.broker.pulls.long_poll import LongPolls
+    from cluster.peer.transport import PeerTransport
+    from cluster.remoting.assembly import Remoting
     from cluster.remoting.connection.server import RemotingConnection
+    from cluster.replication.proposals import Proposals
+    from cluster.runtime.context import NodeContext
+    from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
 
@@ -47,34 +52,46 @@ def _waits(connection: RemotingConnection) -> bool:
     return connection.in_flight.requests > 0 and not connection.closed
 
 
-async def retire(node: Assembly) -> None:
-    """Runs the first part of `Node.close`. It always ends in bounded time, and does nothing for a failed node."""
-    try:
-        if node.failure is None:
-            await OrderlyStop(node).run()
-    except Exception:
-        logger.exception("not everything could be transferred before the stop")
-
-
 class OrderlyStop:
     """The steps of an orderly stop. Event loop only."""
 
-    def __init__(self, node: Assembly) -> None:
-        self._node = node
-        self._loop = asyncio.get_running_loop()
+    def __init__(
+        self,
+        context: NodeContext,
+        transport: PeerTransport,
+        state: BrokerState,
+        remoting: Remoting,
+        proposals: Proposals,
+        long_polls: LongPolls,
+        *,
+        failed: Callable[[], bool],
+        hurried: Callable[[], bool],
+    ) -> None:
+        """`failed` returns True if the node's storage has failed; `hurried` after a second request to stop."""
+        self._raw, self._config, self._succession = context.raw, context.config, context.succession
+        self._transport, self._state = transport, state
+        self._remoting, self._proposals, self._long_polls = remoting, proposals, long_polls
+        self._failed, self._hurried = failed, hurried
+        self._loop = context.loop
 
-    async def run(self) -> None:
-        """Runs the three steps."""
-        node = self._node
-        led = node.raw.role is Role.LEADER
+    async def retire(self) -> None:
+        """Runs the three steps. Always ends in bounded time, and does nothing for a failed node."""
+        try:
+            if not self._failed():
+                await self._run()
+        except Exception:
+            logger.exception("not everything could be transferred before the stop")
+
+    async def _run(self) -> None:
+        led = self._raw.role is Role.LEADER
         begun = self._loop.time()
-        node.raw.hold_campaigns(STOPPING, True)
+        self._raw.hold_campaigns(STOPPING, True)
         if led:
             await self._hand_over()
         handed = self._loop.time()
-        node.serving.remoting.listeners.close()
+        self._remoting.listeners.close()
         await self._until(self._is_led, SETTLE_S)
-        connections = len(node.serving.remoting.router.connections)
+        connections = len(self._remoting.router.connections)
         await self._send_away()
         logger.info(
             "stopping: %s%d connections closed in %.0f ms",
@@ -84,25 +101,25 @@ class OrderlyStop:
         )
 
     def _where_to(self) -> str:
-        leader = self._node.raw.leader_id
-        if self._node.raw.role is Role.LEADER:
+        leader = self._raw.leader_id
+        if self._raw.role is Role.LEADER:
             return "was wanted by nobody"
-        return f"went to {node_object(self._node.config.cluster.group, leader)}" if leader != NOBODY else "was given up"
+        return f"went to {node_object(self._config.cluster.group, leader)}" if leader != NOBODY else "was given up"
 
     # --- 1: leadership -----------------------------------------------------------------------------------------------
 
     async def _hand_over(self) -> None:
-        node, raw = self._node, self._node.raw
+        raw, timing = self._raw, self._config.raft
         end = self._loop.time() + HAND_OVER_S
-        patience_s = node.config.raft.election_ticks * node.config.raft.tick_ms / 1000
+        patience_s = timing.election_ticks * timing.tick_ms / 1000
         passed_over: set[NodeId] = set()
-        while raw.role is Role.LEADER and self._loop.time() < end and not node.hurried:
+        while raw.role is Role.LEADER and self._loop.time() < end and not self._hurried():
             to = self._successor(passed_over)
             if to == NOBODY:
                 return
             passed_over.add(to)
             try:
-                node.succession.transfer(to)
+                self._succession.transfer(to)
             except NotLeaderError:
                 return
             except ValueError:
@@ -110,29 +127,27 @@ class OrderlyStop:
             await self._until(self._passed(to), patience_s)
 
     def _successor(self, passed_over: Collection[NodeId]) -> NodeId:
-        connected = self._node.peers.transport.connected
-        return self._node.succession.choose(lambda peer: connected(peer.node_id) and peer.node_id not in passed_over)
+        connected = self._transport.connected
+        return self._succession.choose(lambda peer: connected(peer.node_id) and peer.node_id not in passed_over)
 
     def _passed(self, to: NodeId) -> Callable[[], bool]:
-        node = self._node
-        return lambda: node.raw.role is not Role.LEADER or not node.peers.transport.connected(to)
+        return lambda: self._raw.role is not Role.LEADER or not self._transport.connected(to)
 
     def _is_led(self) -> bool:
         """Returns True if another node leads and accepts writes: an entry of its own term is applied here."""
-        node, raw = self._node, self._node.raw
+        raw = self._raw
         if raw.role is Role.LEADER:
             return True  # no node took over: nothing to wait for
-        return node.peers.transport.connected(raw.leader_id) and node.state.applied.term == raw.term
+        return self._transport.connected(raw.leader_id) and self._state.applied.term == raw.term
 
     # --- 3: clients --------------------------------------------------------------------------------------------------
 
     async def _send_away(self) -> None:
-        node = self._node
-        connections = list(node.serving.remoting.router.connections)
+        connections = list(self._remoting.router.connections)
         for connection in connections:
             connection.leave(REMARK)
-        await self._until(lambda: node.serving.proposals.idle and not any(map(_waits, connections)), DRAIN_S)
-        await node.serving.broker.pulls.long_polls.release()
+        await self._until(lambda: self._proposals.idle and not any(map(_waits, connections)), DRAIN_S)
+        await self._long_polls.release()
         for connection in connections:
             connection.say_goodbye()
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
@@ -140,8 +155,8 @@ class OrderlyStop:
     async def _until(self, reached: Callable[[], bool], limit_s: float) -> None:
         """Waits until `reached` returns True, at most `limit_s` seconds. Returns early if the node has failed or got a
         second request to stop."""
-        node, end = self._node, self._loop.time() + limit_s
+        end = self._loop.time() + limit_s
         while not (  # noqa: ASYNC110 - once in the life of a node, over conditions of many owners
-            reached() or node.failure is not None or node.hurried or self._loop.time() >= end
+            reached() or self._failed() or self._hurried() or self._loop.time() >= end
         ):
             await asyncio.sleep(POLL_S)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cluster.broker.assembly import Broker, SendIntake
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.config.config import Config, split_address
+from cluster.config.address import split_address
+from cluster.config.config import Config
 from cluster.config.loading import own_address
 from cluster.flow.gate import Gate
 from cluster.flow.quota_shares import QuotaShares

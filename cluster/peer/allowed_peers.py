@@ -27,7 +27,7 @@ LEVEL = "level"
 BELOW = "below"
 
 
-class Removed(NamedTuple):
+class RemovedMember(NamedTuple):
     """A member that was removed: its uuid, and the entry that removed it."""
 
     node_uuid: str
@@ -45,7 +45,7 @@ class Membership(NamedTuple):
     node_uuid: str
     members: dict[NodeId, str]
     """Node id -> node uuid of every member."""
-    removed: dict[NodeId, Removed] = {}  # noqa: RUF012 - a value, never changed
+    removed: dict[NodeId, RemovedMember] = {}  # noqa: RUF012 - a value, never changed
     """Members whose removal is committed."""
 
 

@@ -36,7 +36,7 @@ TOLD_PER_STEP: Final = 16
 Done = Callable[[bool], None]
 
 
-class Reads(Protocol):
+class ReadIndexes(Protocol):
     """The part of the node's services that is used here."""
 
     def writes_open(self) -> bool:
@@ -72,7 +72,7 @@ class ConfirmedIndex:
     def __init__(
         self,
         links: PeerLinks,
-        reads: Reads,
+        reads: ReadIndexes,
         turns: Turns,
         *,
         leader: Callable[[], NodeId],

@@ -59,7 +59,7 @@ OnGroupFrame = Callable[["GroupLink", list[Any], bytes], None]
 """(link, header, payload). An answer goes out on the link. May raise WireError, which ends it."""
 
 
-class Target(NamedTuple):
+class LinkTarget(NamedTuple):
     """A connection that is wanted."""
 
     group: int
@@ -148,7 +148,7 @@ class GroupLink(asyncio.Protocol):
 class _Dial(asyncio.Protocol):
     """The handshake of a connection that this node dials. It ends with a GroupLink in its place, or with a reason."""
 
-    def __init__(self, owner: GroupLinks, target: Target) -> None:
+    def __init__(self, owner: GroupLinks, target: LinkTarget) -> None:
         self.done: asyncio.Future[GroupLink | str] = asyncio.get_running_loop().create_future()
         """The open link, or why there is none."""
         self.is_refused = self.is_below = False
@@ -257,7 +257,7 @@ class _Dial(asyncio.Protocol):
 class _Wanted:
     """The state of one target: its attempts, or its link."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LinkTarget) -> None:
         self.target = target
         self.attempts = 0
         self.delay_s = REDIAL_MIN_S
@@ -272,9 +272,19 @@ class _Wanted:
 class GroupLinks:
     """The connections of one node to nodes of other groups. Event loop only."""
 
-    def __init__(self, transport: PeerTransport, leader_of: Callable[[int], int]) -> None:
-        """`leader_of` returns the node that leads a group as far as this node knows, 0 if it knows none."""
+    def __init__(
+        self,
+        transport: PeerTransport,
+        leader_of: Callable[[int], int],
+        *,
+        accepted_max: int = ACCEPTED_MAX,
+        quiet_looks: int = QUIET_LOOKS,
+        handshake_s: float = HANDSHAKE_S,
+    ) -> None:
+        """`leader_of` returns the node that leads a group as far as this node knows, 0 if it knows none. `handshake_s`:
+        the time in which a dialled node answers."""
         self.transport = transport
+        self._accepted_max, self._quiet_looks, self._handshake_s = accepted_max, quiet_looks, handshake_s
         self.opened: Signal[[GroupLink]] = Signal()
         """Sent with each connection whose handshake is complete, dialled or accepted."""
         self._leader_of = leader_of
@@ -320,12 +330,12 @@ class GroupLinks:
         links = [leader] if leader is not None else []
         return any(link.send(kind, header, payload) for link in [*links, *self.to(group)])
 
-    def tend(self, targets: Iterable[Target]) -> None:
+    def tend(self, targets: Iterable[LinkTarget]) -> None:
         """Called once a second: closes silent connections, dials those targets that are not connected, and leaves those
         that are no longer wanted."""
         for link in self.all():
             link.quiet += 1
-            if link.quiet > QUIET_LOOKS:
+            if link.quiet > self._quiet_looks:
                 logger.warning("%s is silent, connection closed", node_object(link.group, link.node))
                 link.abort()
         wanted = {(target.group, target.node): target for target in targets}
@@ -366,7 +376,7 @@ class GroupLinks:
             return made[-1]
 
         try:
-            async with asyncio.timeout(HANDSHAKE_S):
+            async with asyncio.timeout(self._handshake_s):
                 dial = await self.transport.dialling.dial(make, host, port, plain=state.is_plain)
                 found = await dial.done
         except (OSError, ValueError) as error:  # a name that no resolver takes is a ValueError
@@ -412,10 +422,10 @@ class GroupLinks:
         if self._closed:
             return "this node stops"
         is_new = (group, node) not in self._accepted
-        return f"{ACCEPTED_MAX} nodes of other groups are connected" if is_new and self._is_full() else ""
+        return f"{self._accepted_max} nodes of other groups are connected" if is_new and self._is_full() else ""
 
     def _is_full(self) -> bool:
-        return len(self._accepted) >= ACCEPTED_MAX
+        return len(self._accepted) >= self._accepted_max
 
     def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> GroupLink:
         """Takes over an accepted connection. An older one of the same node ends: it broke, or that node has another

@@ -31,7 +31,8 @@ from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config, HaSection
+    from cluster.config.config import Config
+    from cluster.config.node_sections import HaSection
 
 
 IDLE_FACTOR = 4

@@ -29,7 +29,7 @@ _SHOWN_MAX = 200
 """The most characters of an answer that are passed on."""
 
 
-class Asker(Protocol):
+class ProbingTransport(Protocol):
     """The peer transport of the node that asks (`cluster.peer.transport`)."""
 
     roster: Roster
@@ -40,7 +40,9 @@ class Asker(Protocol):
         """Returns the header of this node's HELLO to that peer."""
 
 
-async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) -> str:
+async def probe(
+    asker: ProbingTransport, node: NodeId, node_uuid: str, address: Address, limit_s: float = PROBE_S
+) -> str:
     """Returns the reason why that node was not found at the address; "" if the node with that uuid proved its identity
     there."""
     made: list[Probe] = []
@@ -50,11 +52,11 @@ async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) ->
         return made[-1]
 
     try:
-        async with asyncio.timeout(PROBE_S):
+        async with asyncio.timeout(limit_s):
             connection = await asker.dialling.dial(make, *address)
             return await connection.found
     except TimeoutError:
-        return f"no answer within {PROBE_S:g} s"
+        return f"no answer within {limit_s:g} s"
     except OSError as error:
         return why_unreachable(error)
     finally:
@@ -85,7 +87,7 @@ def why_another(found: Sequence[object], wanted: tuple[str, NodeId, str], group:
 class Probe(asyncio.Protocol):
     """One dialled connection, which ends when the listener's identity is known."""
 
-    def __init__(self, asker: Asker, node: NodeId, node_uuid: str) -> None:
+    def __init__(self, asker: ProbingTransport, node: NodeId, node_uuid: str) -> None:
         self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """The result of `probe`: the reason, or ""."""
         self._asker = asker

@@ -24,7 +24,7 @@ from cluster.runtime.peer_frames import WireError
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
-    from cluster.config.config import RaftSection
+    from cluster.config.node_sections import RaftSection
 
 logger = logging.getLogger(__name__)
 

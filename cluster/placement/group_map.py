@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from cluster.config.local_layout import node_object
 from cluster.runtime.peer_frames import WireError
 from raftlog.core.message_plausibility import TERM_MAX

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from cluster.config.config import Config, ConfigError, join_address, split_address
+from cluster.config.address import join_address, split_address
+from cluster.config.config import Config, ConfigError
 from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.members.service import MembersService
-from cluster.peer.group_links import GroupLink, GroupLinks, Target
+from cluster.peer.group_links import GroupLink, GroupLinks, LinkTarget
 from cluster.placement.group_map import (
     Epoch,
     GroupMember,
@@ -99,9 +100,9 @@ def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
     return {number: record for number, record in others.items() if number in living} if rows else others
 
 
-def _registry_of(config: Config) -> list[Target]:
+def _registry_of(config: Config) -> list[LinkTarget]:
     return [
-        Target(REGISTRY_GROUP, NodeId(number), (split_address(address),))
+        LinkTarget(REGISTRY_GROUP, NodeId(number), (split_address(address),))
         for number, address in enumerate(config.cluster.registry, 1)
     ]
 
@@ -132,6 +133,8 @@ class KnownGroups:
         own: Callable[[], GroupRecord | None],
         rows: Callable[[], Mapping[int, BrokerGroup]] = dict,
         retired: Callable[[], object] = lambda: None,
+        look_s: float = LOOK_S,
+        whole_every: int = WHOLE_EVERY,
     ) -> None:
         """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none; `rows`
         the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired without this
@@ -146,6 +149,7 @@ class KnownGroups:
         self._links = links
         self._file = file
         self._make_own, self._rows, self._retired = own, rows, retired
+        self._look_s, self._whole_every = look_s, whole_every
         self._heard_retired = False
         """True if a node of another group has said that this one's group has retired."""
         self._own: GroupRecord | None = None
@@ -265,7 +269,7 @@ class KnownGroups:
                 self._look()
             except Exception:  # what others say of themselves must not end it
                 logger.exception("the other groups could not be looked at")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
 
     # --- by the clock ------------------------------------------------------------------------------------------------
 
@@ -273,7 +277,7 @@ class KnownGroups:
         self._renew_own()
         known = self._known()
         self._looks += 1
-        whole = self._looks % WHOLE_EVERY == 0
+        whole = self._looks % self._whole_every == 0
         self._tell(self._links.all(), known.values() if whole else [self._own] if self._own is not None else [])
         self._links.tend(self._targets())
         self._judge(known)
@@ -315,20 +319,20 @@ class KnownGroups:
         self._own = record
         return True
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> list[LinkTarget]:
         """Returns whom to dial: the registry, all members of group 1, and one each of some groups
         (`group_map.dialled`)."""
         found = [*self._registry]
         if self._group != FIRST_GROUP:
             first = self._others.get(FIRST_GROUP)
             members = first.members if first is not None else []
-            found += [Target(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
+            found += [LinkTarget(FIRST_GROUP, NodeId(each.node), ((each.host, each.port),)) for each in members]
             if self._first and not any(self._links.reaches(FIRST_GROUP, NodeId(each.node)) for each in members):
-                found.append(Target(FIRST_GROUP, NOBODY, self._first))
+                found.append(LinkTarget(FIRST_GROUP, NOBODY, self._first))
         for group in dialled(self._group, self.others()):
             addresses = [(each.host, each.port) for each in self._others[group].members]
             at = self._node % len(addresses)  # members of a group begin with different ones
-            found.append(Target(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
+            found.append(LinkTarget(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
         return found
 
     def _count_here(self) -> int:

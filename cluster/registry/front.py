@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from raftlog.kept_errors import bare
 from raftmq_wire.codec import (
     FLAG_ONEWAY,
@@ -78,6 +78,10 @@ class Front:
         nodes: Nodes,
         groups_of: Callable[[str], Collection[int]],
         rng: random.Random,
+        *,
+        hold_s: float = HOLD_S,
+        answer_s: float = ANSWER_S,
+        clients_max: int = CLIENTS_MAX,
     ) -> None:
         """`groups_of` returns the groups that have a topic, as far as the registry knows. `rng` says which node is
         asked first."""
@@ -85,6 +89,7 @@ class Front:
         self._nodes = nodes
         self._groups_of = groups_of
         self._rng = rng
+        self._hold_s, self._answer_s, self._clients_max = hold_s, answer_s, clients_max
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -105,8 +110,8 @@ class Front:
         assert task is not None
         upstream = Upstream(self._nodes, self._rng)
         try:
-            if len(self._clients) >= CLIENTS_MAX:
-                logger.warning("a connection is refused: %d clients are connected", CLIENTS_MAX)
+            if len(self._clients) >= self._clients_max:
+                logger.warning("a connection is refused: %d clients are connected", self._clients_max)
                 return
             self._clients.add(task)
             while (ask := await _read_request(reader)) is not None:
@@ -130,11 +135,11 @@ class Front:
         if code not in PASSED:
             return _refused(ask, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _why_refused(code))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), HOLD_S)
+            await asyncio.wait_for(self._ready.wait(), self._hold_s)
         if not self._ready.is_set():
             return _refused(ask, ResponseCode.SYSTEM_ERROR, NOT_READY)
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 answer = await upstream.ask(ask)
                 if answer.header.code == ResponseCode.TOPIC_NOT_EXIST:
                     # A node whose group has not copied the topic yet does not know it; one of a group that has it does.

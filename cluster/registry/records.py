@@ -82,8 +82,9 @@ _all = msgspec.msgpack.Decoder(_All)
 class Records:
     """The state machine of the registry, for one cluster. One thread applies; any thread may read `view`."""
 
-    def __init__(self, cluster: bytes) -> None:
+    def __init__(self, cluster: bytes, topics_max: int = TOPICS_MAX) -> None:
         self._cluster = cluster
+        self._topics_max = topics_max
         self.view = NOTHING
 
     def apply(self, operation: bytes) -> Answer:
@@ -119,7 +120,7 @@ class Records:
             return view._replace(groups=groups), [[each.group, *groups[each.group].epoch] for each in heard]
         if kind == "topics":
             places = [(name, TopicPlace(version, groups)) for name, version, groups in _decoded(_topics, rest)]
-            topics = _with_topics(view.topics, places)
+            topics = _with_topics(view.topics, places, self._topics_max)
             return view._replace(topics=topics), [[name, topics[name].version] for name, _ in places if name in topics]
         if kind == "beat":
             node, number = _decoded(_beat, rest)
@@ -164,13 +165,19 @@ class Records:
             raise WireError(f"records of another cluster, {cluster.hex()}")
         return View(
             {**view.groups, **news(view.groups, decode(payload))},
-            _with_topics(view.topics, [(name, TopicPlace(version, groups)) for name, version, groups in topics]),
+            _with_topics(
+                view.topics,
+                [(name, TopicPlace(version, groups)) for name, version, groups in topics],
+                self._topics_max,
+            ),
             {**view.beats, **{node: max(number, view.beats.get(node, 0)) for node, number in beats}},
         )
 
 
-def _with_topics(known: Mapping[str, TopicPlace], heard: Iterable[tuple[str, TopicPlace]]) -> dict[str, TopicPlace]:
-    """Returns what is known with what was heard; new topics above TOPICS_MAX are left out. Raises WireError."""
+def _with_topics(
+    known: Mapping[str, TopicPlace], heard: Iterable[tuple[str, TopicPlace]], topics_max: int = TOPICS_MAX
+) -> dict[str, TopicPlace]:
+    """Returns what is known with what was heard; new topics above `topics_max` are left out. Raises WireError."""
     merged = dict(known)
     for name, place in heard:
         if not name.isprintable() or " " in name:
@@ -179,7 +186,7 @@ def _with_topics(known: Mapping[str, TopicPlace], heard: Iterable[tuple[str, Top
             raise WireError("the groups of a topic do not rise")
         if name in merged:
             merged[name] = max(place, merged[name])
-        elif len(merged) < TOPICS_MAX:
+        elif len(merged) < topics_max:
             merged[name] = place
     return merged
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.peer.allowed_peers import Address, Membership
-from cluster.peer.group_links import GroupLink, GroupLinks
+from cluster.peer.group_links import QUIET_LOOKS, GroupLink, GroupLinks
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
 from cluster.placement.group_map import GroupRecord, decode, encode, news
@@ -69,6 +69,10 @@ class Registrations:
         on_news: Callable[[Iterable[GroupRecord]], None],
         on_places: Callable[[Mapping[str, TopicPlace]], None],
         state: Callable[[], RegistryState],
+        *,
+        look_s: float = LOOK_S,
+        quiet_looks: int = QUIET_LOOKS,
+        ready_s: float = READY_S,
     ) -> None:
         """`keyring` must demand a proof. `entropy` returns so many random bytes. `on_news` and `on_places` are called
         with records that were new. `state` returns what nodes are told of this process."""
@@ -85,7 +89,7 @@ class Registrations:
             entropy=entropy,
             levels=PeerLevels(of_cluster=lambda: LEVEL),
         )
-        self.links = GroupLinks(self.transport, lambda _: NOBODY)
+        self.links = GroupLinks(self.transport, lambda _: NOBODY, quiet_looks=quiet_looks)
         self.links.takes(Kind.GROUPS, self._on_groups)
         self.links.takes(Kind.PLACES, self._on_places)
         self.links.opened.add(lambda link: link.send(Kind.GROUPS, [], encode(self._records.view.groups.values())))
@@ -98,6 +102,7 @@ class Registrations:
         self._on_news = on_news
         self._on_new_places = on_places
         self._state = state
+        self._look_s, self._ready_s = look_s, ready_s
         self._named: set[int] = set()
         """Groups that nodes have named since the start."""
         self._registered: set[int] = set()
@@ -131,9 +136,9 @@ class Registrations:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        end_s, looks = loop.time() + READY_S, 0
+        end_s, looks = loop.time() + self._ready_s, 0
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
             looks += 1
             self.links.tend([])
             fresh, self._fresh = self._fresh, {}
@@ -148,7 +153,7 @@ class Registrations:
     def _give_up_waiting(self) -> None:
         self._late = frozenset(self._named - self._registered)
         which = ", ".join(map(str, self.missing)) or "nobody has registered, so all of them"
-        logger.warning("no node of these groups has registered in %.0f s: %s; routes lack them", READY_S, which)
+        logger.warning("no node of these groups has registered in %.0f s: %s; routes lack them", self._ready_s, which)
         self.ready.set()
 
     def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cluster.config.config import join_address, split_address
+from cluster.config.address import join_address, split_address
 from cluster.config.source import ConfigError
 from cluster.registry.frames import Settings
 from cluster.registry.records import NODES_MAX

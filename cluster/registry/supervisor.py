@@ -37,20 +37,14 @@ logger = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-BEAT_S = 5.0
-"""Seconds between two beats."""
 SILENT_MAX = 3
 """Beats without an answer, in a row, until the child is ended."""
 FAILURES_MAX = 12
 """The same of beats that fail in any way: a child that refuses, for want of a leader, at least runs."""
 READ_EVERY = 12
 """Beats between two times at which all records of the child are read."""
-LIMIT_S = 2.0
-"""Seconds in which the child has to answer."""
 START_S = 30.0
 """Seconds in which a child has to listen."""
-CLOSE_S = 2.0
-"""Seconds in which it has to end."""
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 10.0
 """Seconds until the next start after one that failed: they double."""
 WRITE_AGAIN_S = 1.0
@@ -165,7 +159,7 @@ class Supervisor:
             self._child = None
             self.status = None
             self.has_majority = False
-            await child.close(CLOSE_S)
+            await child.close(self._surroundings.waits.close_s)
 
     async def _watch(self, child: Replica) -> None:
         loop = asyncio.get_running_loop()
@@ -175,7 +169,7 @@ class Supervisor:
             if child.is_over:
                 raise LocalError("the process has ended", f"exit code {child.exit_code}", "Read its log.")
             if loop.time() >= due_s:
-                due_s = loop.time() + BEAT_S
+                due_s = loop.time() + self._surroundings.waits.beat_s
                 beats += 1
                 reply = await self._beat(child)
                 self.figures.count(reply)
@@ -203,7 +197,7 @@ class Supervisor:
         number = max(self._surroundings.now_ms(), self._records.view.beats.get(own, 0) + 1)
         operation = beat_operation(self._settings.cluster, own, number)
         self._records.apply(operation)  # else one after a clock that went back would be known, and not written
-        return await child.apply(operation, LIMIT_S)
+        return await child.apply(operation, self._surroundings.waits.limit_s)
 
     async def _write(self, child: Replica) -> bool:
         """Hands the child what is pending; returns False if some of it is to be handed again."""
@@ -222,7 +216,7 @@ class Supervisor:
         newer has come meanwhile. Returns False at the first that fails."""
         while pending:
             some = dict(islice(pending.items(), most))
-            reply = await child.apply(operation(some), LIMIT_S)
+            reply = await child.apply(operation(some), self._surroundings.waits.limit_s)
             self.figures.count(reply)
             if why := _why(reply):
                 self._told.warn(f"{what} are not in the registry's log yet", why)
@@ -234,12 +228,12 @@ class Supervisor:
 
     async def _status(self, child: Replica) -> RegistryStatus | None:
         """Returns the state of the child, which decides nothing: it may look well while its loop stands."""
-        reply = await child.status(LIMIT_S)
+        reply = await child.status(self._surroundings.waits.limit_s)
         return read_status(reply[3]) if reply[1] == OK else None
 
     async def _read(self, child: Replica) -> View:
         """Merges what the child holds, in another thread: it may be large. Returns it."""
-        reply = await child.read(LIMIT_S)
+        reply = await child.read(self._surroundings.waits.limit_s)
         if reply[1] != OK:
             return NOTHING
         while True:

@@ -45,8 +45,19 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class ChildWaits(NamedTuple):
+    """Limits how long a process waits for its child, in seconds."""
+
+    beat_s: float = 5.0
+    """The time between two operations by which it is asked whether it works."""
+    limit_s: float = 2.0
+    """The time in which it answers."""
+    close_s: float = 2.0
+    """The time in which it ends."""
+
+
 class Surroundings(NamedTuple):
-    """The functions with which a process reaches its machine."""
+    """The functions with which a process reaches its machine, and how long it waits for its child."""
 
     start_child: Callable[[Settings, int], Awaitable[Replica]] = Child.start
     """Starts a child; the second argument is the descriptor of the file for its errors."""
@@ -55,3 +66,4 @@ class Surroundings(NamedTuple):
     entropy: Callable[[int], bytes] = os.urandom
     now_ms: Callable[[], int] = _now_ms
     """Returns the wall clock's time, Unix milliseconds."""
+    waits: ChildWaits = ChildWaits()

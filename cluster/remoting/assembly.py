@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
-    from cluster.config.config import TlsMode
+    from cluster.config.node_sections import TlsMode
     from cluster.peer.confirmed_index import ConfirmedIndex
     from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter

@@ -3,7 +3,8 @@
 One such request is cut into steps, and is harmless. Two hundred of them in one read of a connection are not: all would
 be under way at once. So a few are under way and the others wait; each asker gets a turn after the others, whatever
 number it has asked for. An asker is a user, or an address where no user is proven: more connections bring no more
-turns. What a client that is gone has asked for ends.
+turns. What a client that is gone has asked for ends, but for a write that has begun: its rows are written, so it keeps
+its place until they are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class CostlyRequests:
         """`soon` calls a function in the next turn of the loop. `cost` is that of the requests."""
         self._soon = soon
         self._codes = codes_where(lambda verb: verb.cost is cost)
-        self._at_once_max = 1 if cost is Cost.WRITES_MUCH else AT_ONCE_MAX
+        self._writes = cost is Cost.WRITES_MUCH
+        self._at_once_max = 1 if self._writes else AT_ONCE_MAX
         self._waiting: OrderedDict[Hashable, deque[tuple[Request, Handler]]] = OrderedDict()
         """Asker -> its requests in order; the asker who is next comes first."""
         self._running: dict[Request, tuple[Hashable, int]] = {}
@@ -130,5 +132,7 @@ class CostlyRequests:
                 self._waiting[asker] = left
             else:
                 del self._waiting[asker]
+        if self._writes:
+            return  # a request that comes from another node has a path of its own: each end of 60 would begin the next
         for request in [each for each in self._running if each.connection is path]:
             self._end(request)

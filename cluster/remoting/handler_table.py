@@ -21,7 +21,7 @@ from cluster.requests.verb import Cost, Serves
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.remoting.request import Handler, Handlers, Request
     from cluster.requests.verb import Verb
     from cluster.runtime.resource_budget import Soon

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.name_rules import AUTO_CREATE_NAMES
 from cluster.broker.refusal import Reason, Refused
-from cluster.config.config import Config, TlsMode
+from cluster.config.config import Config
+from cluster.config.node_sections import TlsMode
 from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.open_connections import OpenConnections
@@ -36,7 +37,7 @@ from raftmq_wire.codes import ResponseCode
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
     from cluster.broker.services import Services
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.replication.pending_requests import PendingEntry
     from cluster.replication.proposals import Proposals
 

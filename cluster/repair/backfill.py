@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from cluster.config.local_layout import node_object
 from cluster.repair.fetch import FetchError
@@ -20,25 +21,36 @@ from cluster.repair.peer_requests import Fetches, end_task, fill, in_executor
 from cluster.repair.progress import InstallMetrics, InstallProgress
 from cluster.runtime.context import NodeContext
 from cluster.runtime.findings import Code
-from raftlog.errors import FrameError, RaftLogError
+from raftlog.errors import FrameError, RaftLogError, StorageError
 from raftlog.storage.files import layout
 from raftlog.storage.log.segmented_log import SegmentedLog
-from raftlog.storage.log_build import SegmentBuild, discard
+from raftlog.storage.log_build import SegmentBuild, abandon
 from raftlog.types import NOBODY, LogTail, NodeId
 
 logger = logging.getLogger(__name__)
 
 HOLD = "backfill"
 STAGED = "backfill.tmp"
-LOOK_S, LEADERLESS_S = 0.2, 10.0
-"""Seconds between two looks at a state that is behind, and seconds without a leader after which this node may
-campaign."""
 ALARM = Code("backfill_failing", "warning", "raftmq logs {n}")
 LOST = Code("older_log_lost", "critical", "raftmq backup list")
 ALARM_AFTER = 3
 """The number of failed rounds over all peers after which an alarm is raised."""
-RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
-"""The shortest and the longest pause after a failed round over all peers, in seconds. It doubles each time."""
+
+
+class Waits(NamedTuple):
+    """The pauses of a backfill, in seconds."""
+
+    look_s: float = 0.2
+    """Between two looks at a state that is behind."""
+    leaderless_s: float = 10.0
+    """Without a leader, until this node may campaign."""
+    retry_min_s: float = 0.2
+    """The shortest pause after a failed round over all peers. It doubles each time."""
+    retry_max_s: float = 30.0
+    """The longest one."""
+
+
+WAITS = Waits()
 
 
 class Backfill:
@@ -56,8 +68,10 @@ class Backfill:
         peers: Callable[[], list[NodeId]],
         metrics: InstallMetrics,
         progress: InstallProgress,
+        waits: Waits = WAITS,
     ) -> None:
         """`path`: DATA. `trim_position()` returns the beginning of the group's log as of the entry `applied()`."""
+        self._waits = waits
         self._raw = context.raw
         self._fs = context.fs
         self._path = path
@@ -111,21 +125,24 @@ class Backfill:
     async def _run(self, stopped: asyncio.Task[None] | None) -> None:
         """Fetches all that is missing, once the run that was `stopped` has ended."""
         await end_task(stopped)
-        delay_s, rounds = RETRY_MIN_S, 0
+        delay_s, rounds = self._waits.retry_min_s, 0
         await self._replayed()
         while self.missing and self._peers():
             if await self._round():
-                delay_s, rounds = RETRY_MIN_S, 0
+                delay_s, rounds = self._waits.retry_min_s, 0
             elif self.missing:
                 rounds += 1
                 self._tell(rounds)
                 await asyncio.sleep(delay_s)
-                delay_s = min(delay_s * 2, RETRY_MAX_S)
+                delay_s = min(delay_s * 2, self._waits.retry_max_s)
         self._alarms.clear(ALARM)
         if self.missing:
             self._give_up()
         self._progress.end()
-        await self._blocking(discard, self._fs, self._path)
+        try:
+            await self._blocking(abandon, self._fs, self._path)
+        except StorageError as error:  # the next fetch begins anew there
+            logger.warning("what the fetch of older log has left stays: %s", error)
         self._raw.hold_campaigns(HOLD, False)
         self._wake()
         logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
@@ -133,12 +150,12 @@ class Backfill:
     async def _replayed(self) -> None:
         """Waits until the state knows what was trimmed. A state from an older checkpoint learns it from this log, once
         a leader says that the entries are committed. If all members of a group waited for that, they would wait for
-        ever; so after LEADERLESS_S without a leader this node may campaign until it knows better."""
+        ever; so after `leaderless_s` without a leader this node may campaign until it knows better."""
         last, alone_s = self._log.tail.index, 0.0
         while self.missing and self._applied() < min(last, self._log.tail.index):
-            await asyncio.sleep(LOOK_S)
-            alone_s = alone_s + LOOK_S if self._raw.leader_id == NOBODY else 0.0
-            if alone_s >= LEADERLESS_S:
+            await asyncio.sleep(self._waits.look_s)
+            alone_s = alone_s + self._waits.look_s if self._raw.leader_id == NOBODY else 0.0
+            if alone_s >= self._waits.leaderless_s:
                 self._raw.hold_campaigns(HOLD, False)
         if self.missing:
             self._raw.hold_campaigns(HOLD, True)

@@ -8,11 +8,12 @@ the manifest, and the checkpoint once its rows add up to the manifest's sums.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.repair.fetch import PIECE, STATE
 from cluster.repair.peer_requests import Blocking, Fetches, ask
-from cluster.runtime.figures.row_count import Counted
+from cluster.runtime.figures.row_count import CountedRows
 from cluster.state import manifest as manifests
 from cluster.state.manifest import CheckpointFile, CheckpointManifest
 from cluster.state.table_checksums import file_crc
@@ -20,7 +21,7 @@ from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 from raftmq_wire.checksums import crc32c
 
-CountRows = Callable[[Path], Counted]
+CountRows = Callable[[Path], CountedRows]
 """Counts the rows of a checkpoint and changes nothing (`cluster.runtime.figures.row_count`). Raises KVError,
 ValueError."""
 TIMEOUT_MS = 30_000
@@ -107,9 +108,19 @@ class CheckpointCopy:
             if (at, crc) != (file.size, file.crc32c):
                 await self._blocking(target.truncate, 0)
                 raise ValueError(f"{name}/{file.name} does not have the size and CRC in the manifest")
-            await self._blocking(target.fdatasync)
+            await self._blocking(self._sync, target)
         finally:
             target.close()
+
+    def _sync(self, target: File) -> None:
+        """Syncs a file, or removes it: after a failed sync its bytes can be read and are not on the disk, and no later
+        sync brings them there. The next attempt would take them for complete."""
+        try:
+            target.fdatasync()
+        except OSError:
+            with suppress(OSError):
+                self._fs.unlink(target.path)
+            raise
 
     def _resume(self, file: CheckpointFile) -> tuple[File, int, int]:
         """Opens a file for its remaining bytes; returns (open file, bytes that are there, their CRC)."""
@@ -145,7 +156,7 @@ class CheckpointCopy:
         check_rows(self._count_rows(folder), manifest)
 
 
-def check_rows(counted: Counted, manifest: CheckpointManifest) -> None:
+def check_rows(counted: CountedRows, manifest: CheckpointManifest) -> None:
     """Raises ValueError unless the rows are those of the manifest."""
     if counted.mark != manifest.mark:
         raise ValueError(f"its rows end at entry {counted.mark.index}, its manifest at {manifest.mark.index}")

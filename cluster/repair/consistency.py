@@ -42,7 +42,7 @@ SUMS = "sums"
 OPEN_WAIT_S = 0.2
 """Seconds for which a new leader's writes wait for the others' sums, at most."""
 ASK_MS = 2000
-TRIES, RETRY_S = 14, 0.2
+TRIES = 14
 MISSING_S, MISSING_S_MAX = 0.001, 0.02
 """Pause in seconds before a peer that has not applied the marker yet is asked again: the first, which doubles, and the
 longest. They are short because a new leader takes no writes meanwhile."""
@@ -303,7 +303,7 @@ class Consistency:
             except FetchError as error:
                 if error.status not in (Status.MISSING, Status.BUSY):
                     return None
-                await asyncio.sleep(RETRY_S if error.status is Status.BUSY else pause_s)
+                await asyncio.sleep(self._repairs.client.busy_pause_s if error.status is Status.BUSY else pause_s)
                 pause_s = min(2 * pause_s, MISSING_S_MAX)
                 continue
             return sums if version == VERSION else None

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 PAYLOAD_MAX = 1 << 20
 """Bytes of one reply."""
 PIECE = 128 << 10
+BUSY_PAUSE_S = 0.2
+"""Seconds until a peer is asked again that is busy because it makes a checkpoint first."""
 """Bytes of one request that nobody waits for. Giver, taker and other users of their processors are held up by no more
 at a time."""
 WRITING_SHARE = 4
@@ -287,6 +289,7 @@ class FetchClient:
     def __init__(self, transport: PeerLinks, loop: asyncio.AbstractEventLoop, group: int = FIRST_GROUP) -> None:
         """`group`: the group of brokers of this node and its peers."""
         self.group = group
+        self.busy_pause_s = BUSY_PAUSE_S
         self.bytes_received = 0
         self._transport = transport
         self._loop = loop

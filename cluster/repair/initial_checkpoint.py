@@ -49,7 +49,7 @@ ROUNDS = 2
 checkpoint."""
 
 
-class Offer(NamedTuple):
+class CheckpointOffer(NamedTuple):
     """A checkpoint of a peer."""
 
     peer: NodeId
@@ -99,12 +99,12 @@ class StateFetch:
 
     # --- the offers ---------------------------------------------------------------------------------------------------
 
-    async def _offers(self, client: FetchClient, peers: Sequence[NodeId]) -> list[Offer]:
+    async def _offers(self, client: FetchClient, peers: Sequence[NodeId]) -> list[CheckpointOffer]:
         """Returns the offers of all peers, each peer's newest first."""
         listed = await asyncio.gather(*(self._list(client, peer) for peer in peers))
         return [offer for offers in listed for offer in offers]
 
-    async def _list(self, client: FetchClient, peer: NodeId) -> list[Offer]:
+    async def _list(self, client: FetchClient, peer: NodeId) -> list[CheckpointOffer]:
         try:
             fields = (await ask(client, peer, STATE, ["list"], TIMEOUT_MS)).fields
             offers = []
@@ -114,7 +114,7 @@ class StateFetch:
                         f"checkpoint {name} of {node_object(self._group_id, peer)} is older than this node's log"
                     )
                     continue
-                offers.append(Offer(peer, str(name), self._fits(AppliedMark(term, index, 0, 0, header_crc))))
+                offers.append(CheckpointOffer(peer, str(name), self._fits(AppliedMark(term, index, 0, 0, header_crc))))
         except FetchError as error:
             self._refuse(str(error))
         except (ValueError, TypeError) as error:
@@ -130,7 +130,7 @@ class StateFetch:
 
     # --- the copy -----------------------------------------------------------------------------------------------------
 
-    async def _take(self, client: FetchClient, offer: Offer) -> Checkpoint:
+    async def _take(self, client: FetchClient, offer: CheckpointOffer) -> Checkpoint:
         """Copies an offered checkpoint, and extends the log when all files are here and sound. By then the peer may
         have removed its own."""
         peer, name = offer.peer, offer.name

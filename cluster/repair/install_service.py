@@ -95,6 +95,7 @@ class InstallService:
         installed = self._storage.directory.installed
         if installed is not None:
             logger.warning("the last run fetched a snapshot: %s", installed.why)
+        # Done: the node was opened with the snapshot. Until then the replaced log is the only one there is, and stays.
         if installed is not None and installed.done:
             self._metrics.installed.inc()
             names = [installed.set_aside, self._storage.recovery.state_set_aside]
@@ -106,6 +107,7 @@ class InstallService:
     def offered(self, offer: InstallSnapshot) -> None:
         """Called when the leader offers a snapshot (see SnapshotInstaller). Stops the backfill: a node that gets
         another log has no use for more of the older one. It goes on if the offer leads to nothing."""
+        # The log that it fills is to be replaced: what it fetched would be thrown away, and its place is needed.
         self._backfill.stop()
         self._service.offered(offer)
 
@@ -116,6 +118,7 @@ class InstallService:
 
     def log_begins(self) -> int:
         """Position below which this node lacks log that others have; 0 if it lacks nothing."""
+        # Below it nothing may be said of messages: others have them, so "not found" would be wrong.
         return self._log.first_position if self._backfill.missing else 0
 
     def view(self) -> InstallView:
@@ -131,6 +134,7 @@ class InstallService:
         """Takes a lease for each segment file, because peers read in different places. May be called in any thread."""
         try:
             base = self._log.segment_at(position).previous.end_position
+        # Trimmed in this moment: the peer is told so by the read itself.
         except OutOfRangeError:
             return
         self._leases.touch(f"a peer reads the segment at {base}", base, HELD_MS)

@@ -46,6 +46,7 @@ class LogRepairer:
         peers: Callable[[], list[NodeId]],
         on_change: Callable[[], None],
         alarms: Alarms,
+        retry_min_s: float = RETRY_MIN_S,
     ) -> None:
         """`peers`: the peers to ask, best first. `on_change` is called when damage was found or repaired."""
         self._log = log
@@ -58,7 +59,8 @@ class LogRepairer:
         self._task: asyncio.Task[None] | None = None
         self._last_failure = ""
         self._closing = False
-        self._pauses = Backoff(RETRY_MIN_S, RETRY_MAX_S)
+        self._pauses = Backoff(retry_min_s, RETRY_MAX_S)
+        self._busy_pause_s = retry_min_s
 
     def start(self) -> None:
         """Begins. Damage that is known already is repaired as soon as a peer answers."""
@@ -167,7 +169,7 @@ class LogRepairer:
             except FetchError as error:
                 if error.status is not Status.BUSY:
                     raise
-                await asyncio.sleep(RETRY_MIN_S)
+                await asyncio.sleep(self._busy_pause_s)
                 continue
             _check_committed(node_object(self._client.group, peer), repair.damaged, fields)
             return payload

@@ -127,7 +127,7 @@ async def ask_place(client: Fetches, peer: NodeId, position: int) -> SegmentPlac
 logger = logging.getLogger(__name__)
 
 
-class Checkpointer(Protocol):
+class CheckpointSource(Protocol):
     """The part of Checkpointer that is used here."""
 
     checkpoints: Checkpoints
@@ -142,7 +142,7 @@ class Checkpointer(Protocol):
 
 
 def state_source(
-    fs: FileSystem, checkpointer: Checkpointer, hold_log: Callable[[int], object] = lambda position: None
+    fs: FileSystem, checkpointer: CheckpointSource, hold_log: Callable[[int], object] = lambda position: None
 ) -> Source:
     """Returns the source of the checkpoints of `checkpointer`. `hold_log(position)` keeps the log from there for a
     while, because the peer will need it."""
@@ -152,7 +152,7 @@ def state_source(
 class _StateSource:
     """The source of checkpoints. One lane uses it."""
 
-    def __init__(self, fs: FileSystem, checkpointer: Checkpointer, hold_log: Callable[[int], object]) -> None:
+    def __init__(self, fs: FileSystem, checkpointer: CheckpointSource, hold_log: Callable[[int], object]) -> None:
         self._fs = fs
         self._checkpointer = checkpointer
         self._hold_log = hold_log

@@ -31,7 +31,7 @@ class Asks(Protocol):
         """Returns the CRCs of chunks of its log; None for a chunk that it cannot read."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One difference."""
 
     what: str
@@ -56,7 +56,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     bytes_compared: int
     marker: int
     """The entry at which rows were compared; -1 if they were not."""
-    findings: list[Finding]
+    findings: list[Difference]
     unknown: list[str]
     """The parts that could not be compared, with the reasons."""
 
@@ -68,7 +68,7 @@ class Inspection:
         """`progress` receives the bytes compared and to compare, per node."""
         self._nodes = dict(nodes)
         self._progress = progress
-        self.findings: list[Finding] = []
+        self.findings: list[Difference] = []
         self.unknown: list[str] = []
         self._damaged: set[tuple[int, int]] = set()
         """(node, index) of entries that a node could not read when it was asked. It may have repaired them since."""
@@ -130,7 +130,9 @@ class Inspection:
             else:
                 high = middle
         found = self._headers(high)
-        self.findings.append(Finding(what="header chain", index=high, position=self._entry(high).position, nodes=found))
+        self.findings.append(
+            Difference(what="header chain", index=high, position=self._entry(high).position, nodes=found)
+        )
 
     def _compare_bytes(self, start: int, end: int, first: int, last: int) -> None:
         """Finds the first chunk that is not the same on all nodes, and halves it down to the byte."""
@@ -167,7 +169,7 @@ class Inspection:
         nodes = {node: crc[0] or "" for node, crc in crcs.items()}
         self._entries(index)  # each node checks the entry that it reads
         damaged = sorted(node for node, at in self._damaged if at == index)
-        self.findings.append(Finding(what=what, index=index, position=position, nodes=nodes, damaged=damaged))
+        self.findings.append(Difference(what=what, index=index, position=position, nodes=nodes, damaged=damaged))
 
     def _first_difference(self, start: int, stop: int, step: int) -> int | None:
         crcs = self._crcs(start, stop, step)
@@ -202,7 +204,7 @@ class Inspection:
         for family in sorted({name for sums in known.values() for name in sums}):
             found = {node: sums.get(family, "") for node, sums in known.items()}
             if not _equal(found):
-                self.findings.append(Finding(what=family, index=marker, position=None, nodes=found))
+                self.findings.append(Difference(what=family, index=marker, position=None, nodes=found))
 
 
 def _equal(values: Mapping[int, str]) -> bool:

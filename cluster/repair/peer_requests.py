@@ -13,8 +13,8 @@ from cluster.repair.fetch import LOG, PIECE, Fetched, FetchError, Status
 from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
 
-BUSY_TRIES, BUSY_PAUSE_S = 150, 0.2
-"""Tries, and seconds between them, for a peer that is busy because it makes a checkpoint first."""
+BUSY_TRIES = 150
+"""Tries for a peer that is busy."""
 
 Blocking = Callable[..., Awaitable[Any]]
 """`await blocking(function, *arguments)` calls a function that uses the disk, where it holds up nobody."""
@@ -26,6 +26,10 @@ class Fetches(Protocol):
     @property
     def group(self) -> int:
         """The group of brokers of this node and its peers."""
+
+    @property
+    def busy_pause_s(self) -> float:
+        """The time until a peer that is busy is asked again."""
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
         """Raises FetchError."""
@@ -85,7 +89,7 @@ async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], ti
         except FetchError as error:
             if error.status is not Status.BUSY:
                 raise
-        await asyncio.sleep(BUSY_PAUSE_S)
+        await asyncio.sleep(client.busy_pause_s)
     return await client.fetch(peer, what, arguments, timeout_ms)
 
 
@@ -93,7 +97,7 @@ TIMEOUT_MS = 30_000
 """Milliseconds for one fetched piece, for example of a checkpoint."""
 
 
-class Build(Protocol):
+class FrameBuild(Protocol):
     """The part of a builder that takes frames: `raftlog.storage.log_build.LogBuild` or `SegmentBuild`."""
 
     @property
@@ -109,7 +113,7 @@ class Build(Protocol):
 
 
 async def fill(
-    client: Fetches, peer: NodeId, build: Build, end: int, blocking: Blocking, came: Callable[[int], object]
+    client: Fetches, peer: NodeId, build: FrameBuild, end: int, blocking: Blocking, came: Callable[[int], object]
 ) -> None:
     """Fetches frames from the peer until `build` reaches the position `end`, where a frame ends. Raises FetchError,
     StorageError, and FrameError if the peer's bytes are not the frames that follow. After an error the build is still

@@ -48,9 +48,11 @@ class SnapshotInstaller:
         progress: InstallProgress,
         restart: Callable[[str], None],
         needless: Callable[[], None] = lambda: None,
+        retry_s: tuple[float, float] = (RETRY_MIN_S, RETRY_MAX_S),
     ) -> None:
         """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again.
-        `needless()` is called when an offer has led to nothing, because this node's log goes on."""
+        `needless()` is called when an offer has led to nothing, because this node's log goes on.
+        `retry_s`: the shortest and the longest pause after a failed round."""
         self._raw = context.raw
         self._where = where
         self._client = client
@@ -66,7 +68,7 @@ class SnapshotInstaller:
         self._task: asyncio.Task[None] | None = None
         self._done = False
         self._closing = False
-        self._pauses = Backoff(RETRY_MIN_S, RETRY_MAX_S)
+        self._pauses = Backoff(*retry_s)
         self.progress = progress
 
     def offered(self, offer: InstallSnapshot) -> None:
@@ -74,6 +76,7 @@ class SnapshotInstaller:
         self._metrics.offered.inc()
         news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
         self._offer = offer
+        # Committed: the next start uses the snapshot, and a second one beside it would be ambiguous.
         if self._closing or self._done:
             return
         if news:
@@ -101,6 +104,7 @@ class SnapshotInstaller:
         try:
             while True:
                 snapshot = await self._round(tail)
+                # All is copied and checked before the one step that makes it count: a crash before changes nothing.
                 if snapshot is not None and await self._committed(snapshot):
                     return
                 rounds += 1
@@ -117,6 +121,7 @@ class SnapshotInstaller:
         """Asks every peer once. Raises Needless."""
 
         def at_least() -> int:
+            # The log goes on after all. Replacing it now could take acknowledged entries of this replica away.
             if self._raw.tail.id != tail.id:
                 raise Needless(f"the log, which ended at {tail.index}, has changed and ends at {self._raw.last_index}")
             assert self._offer is not None
@@ -140,6 +145,7 @@ class SnapshotInstaller:
             return False
         self._alarms.clear(ALARM)
         self.progress.begin("restart", peer, snapshot.manifest.name)
+        # The running node still has the old log in memory: only a new start may open the other one.
         self._done = True
         self._restart(
             f"to go on from the snapshot of entry {index} that {node_object(self._where.group_id, peer)} gave"

@@ -155,6 +155,7 @@ class AppendLane:
         except OutOfSpaceError as error:
             if plain:
                 work.add(job)
+            # A vote leaves only if its term and vote are on disk; acks of entries never do without their entries.
             votes = [] if work.hard_state is not None else work.take_votes()
             return Persisted(None, votes, 0, 0, self._clock() - start, str(error), len(batch))
         spent, syncing = self._clock() - start, self._synced_s() - synced_s
@@ -172,11 +173,13 @@ class AppendLane:
                 marks = True
             elif job is not RETRY:
                 work.add(job)
+        # Nothing may be put aside: the mark says that all before it is on disk.
         if marks and not work.jobs:
             self.idle()
 
     def _persist(self, work: _Work) -> None:
         """Writes term and vote, then the entries: no frame of a term is on disk before the term."""
+        # Term before frames: after a crash a log must not hold entries of a term that this node does not know of.
         if work.hard_state is not None:
             self._hard_states.save(work.hard_state)
             work.hard_state = None
@@ -189,6 +192,7 @@ class AppendLane:
 
     def _append(self, run: Sequence[Entry]) -> None:
         reserved = self._reserved()
+        # The last space is for what frees space: trims and members may be written, messages may not.
         if reserved:
             self._check_messages(run, reserved)
         self._log.append(run)
@@ -231,6 +235,7 @@ class PrepareLane(NeverIdle):
     def drain(self, batch: Sequence[object]) -> None:
         """Prepares one file, however many jobs wait. A failure is harmless: the append that needs the file then creates
         it itself."""
+        # On a full disk a prepared file would take the room that the reserve is for.
         if not self._log.needs_next() or self._reserved():
             return
         now, position = self._clock(), self._log.tail.end_position

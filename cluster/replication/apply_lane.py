@@ -140,6 +140,7 @@ class ApplyRunner:
 
     def submit(self, job: list[Entry]) -> None:
         """Applies the run: at once on the loop, or on the lane's thread."""
+        # In order: while the thread has runs, none is applied here, or the state would skip entries.
         if self._on_lane or not is_small(job) or self._stalls.overdrawn(self._loop.time()):
             self._on_lane += len(job)
             self._runner.submit(job)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config, ModesSection
+    from cluster.config.config import Config
+    from cluster.config.service_sections import ModesSection
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
 

@@ -31,7 +31,7 @@ PEER_DELAYS = (
 )
 
 
-class Delays(NamedTuple):
+class PeerDelays(NamedTuple):
     """The values of PEER_DELAYS for one peer, in seconds; None if unknown."""
 
     lag_s: float
@@ -64,7 +64,7 @@ class HaMetrics(ServiceMetrics):
         self._storage: tuple[int, int, int] = (0, 0, 0)
         self._master_offset = 0
         self._slaves: dict[str, int] = {}
-        self._delays: dict[str, Delays] = {}
+        self._delays: dict[str, PeerDelays] = {}
         self._connections = 0
 
     def look(self) -> None:
@@ -84,7 +84,7 @@ class HaMetrics(ServiceMetrics):
         *,
         end_position: int,
         slaves: Mapping[int, int],
-        delays: Mapping[int, Delays],
+        delays: Mapping[int, PeerDelays],
         connections: int,
         sent_bytes: int,
         storage: tuple[int, int, int],

@@ -3,143 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.message_batch import Built, Send
 from cluster.replication.outcome import Done, Outcome, ProposeResult
-from raftlog.types import EntryId, EntryType
+from raftlog.types import EntryId
 from raftlog.work import charge
 from raftmq_wire.crc import crc32
-from statemachine import payload
-from statemachine.cluster_wide.closed_log import CloseBrokerGroup
-from statemachine.cluster_wide.truth_journal import TruthKind
-from statemachine.commands import Command, join, name_of, pack_bare, pack_change
-from statemachine.consuming.groups import PutGroup
+from statemachine.commands import Command, name_of
 from statemachine.payload import SessionRows
-from statemachine.removal_slices import DeleteTopic
-from statemachine.topics.topics import QUEUES_DEFAULT, CreateTopic
-from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
     from cluster.replication.outcome import Done, ProposeResult
-    from statemachine.broker_state import BrokerState
 
 
 NAMED_PER_UNIT = 4
 """Sends whose names are put down in a microsecond (a unit of `raftlog.work`)."""
-_MAKES = (CreateTopic, PutGroup)
-Making = type[CreateTopic | PutGroup]
-_KINDS: dict[Making, tuple[str, str]] = {
-    CreateTopic: ("topics", "topics_max"),
-    PutGroup: ("groups", "groups_max"),
-}
-New = set[tuple[Making, str]]
-"""The topics and groups that commands create: (class of the command, name)."""
-
-
-class NameLimits:
-    """Enforces the limits on topics, queues and groups: counts existing ones and those being created."""
-
-    def __init__(self, limits: LimitsSection, state: BrokerState) -> None:
-        self._limits = limits
-        self._state = state
-        self._coming: New = set()
-        self._coming_of = Counter[Making]()
-        """Class of commands -> number of topics or groups that pending commands of that class create."""
-        self._coming_queues = 0
-
-    def reload(self, limits: LimitsSection) -> None:
-        """Takes over changed limits."""
-        self._limits = limits
-
-    def admit(self, commands: list[Command], done: Done) -> Done:
-        """Checks the limits for these commands. Returns `done`, or a wrapper of it that also records the end of their
-        creations. Raises UnacceptableError."""
-        new, queues = self._new(commands), self._new_queues(commands)
-        if not new and not queues:
-            return done
-        for command, (kind, key) in _KINDS.items():
-            count = sum(1 for made, _ in new if made == command)
-            if not count:
-                continue
-            there = len(getattr(self._state, kind)) + self._coming_of[command]
-            maximum: int = getattr(self._limits, key)
-            if there + count > maximum:
-                raise UnacceptableError(
-                    f"there are {there} {kind} (those of retries included), and limits.{key} is {maximum}: delete "
-                    f"unused ones, or raise it: raftmq config set limits.{key} N"
-                )
-        there, maximum = self._state.queue_count + self._coming_queues, self._limits.queues_max
-        if queues and there + queues > maximum:
-            raise UnacceptableError(
-                f"there are {there} queues of all topics, {queues} more are asked for, and limits.queues_max is "
-                f"{maximum}: delete unused topics, ask for fewer queues, or raise it: raftmq config set "
-                "limits.queues_max N"
-            )
-        self._coming |= new
-        self._coming_of.update(made for made, _ in new)
-        self._coming_queues += queues
-        return self._noting(new, queues, done)
-
-    def _new(self, commands: list[Command]) -> New:
-        tables: dict[Making, Container[str]] = {CreateTopic: self._state.topics, PutGroup: self._state.groups}
-        making = [command for command in commands if isinstance(command, _MAKES)]
-        made = {(type(command), str(command.config.get("name"))) for command in making}
-        return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
-
-    def _new_queues(self, commands: list[Command]) -> int:
-        """Returns the number of queues that the commands add, at most. A queue count that is no number is refused
-        elsewhere."""
-        added, group = 0, self._state.broker_groups.own
-        for command in commands:
-            if not isinstance(command, CreateTopic):
-                continue
-            config = command.config
-            there = self._state.topics.get(str(config.get("name")))
-            if there is not None and command.if_absent:
-                continue
-            known = (there.read_queues, there.write_queues) if there is not None else (QUEUES_DEFAULT, QUEUES_DEFAULT)
-            own = [row[1:] for row in cast("Sequence[Sequence[object]]", config.get("place", ())) if row[0] == group]
-            if "place" in config and not own:
-                continue
-            given = own[0] if own else [config.get("read_queues", known[0]), config.get("write_queues", known[1])]
-            queues = max([number for number in given if type(number) is int], default=0)
-            added += max(0, queues - (0 if there is None else there.queues))
-        return added
-
-    def _noting(self, new: New, queues: int, done: Callable[[ProposeResult], None]) -> Done:
-        def ended(result: ProposeResult) -> None:
-            self._coming -= new
-            self._coming_of.subtract(made for made, _ in new)
-            self._coming_queues -= queues
-            done(result)
-
-        return ended
-
-
 logger = logging.getLogger(__name__)
-
-COMMANDS_BYTES_MAX = 4 << 20
-"""The largest encoding of one caller's commands, in bytes: a fraction of the longest frame, and more than any honest
-request needs."""
-
-
-class UnacceptableError(ValueError):
-    """No entry can hold the request."""
-
-
-def encode(commands: list[Command]) -> bytes:
-    """Returns the commands as they are encoded in an entry. Raises UnacceptableError if no entry can hold them."""
-    try:
-        packed = pack_bare(commands)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise UnacceptableError(f"the request cannot be made an entry of the log: {error}") from None
-    if len(packed) > COMMANDS_BYTES_MAX:
-        raise UnacceptableError(f"the request takes {len(packed)} bytes in the log, {COMMANDS_BYTES_MAX} are allowed")
-    return packed
 
 
 class SendReplies(Protocol):
@@ -208,41 +89,6 @@ class PendingCommands:
             self._done(result)
         except Exception:
             logger.exception("a waiter for %s failed", [name_of(type(command)) for command in self.commands])
-
-
-def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
-    """Returns the first calls, as many as one entry should hold by size: a frame has a limit, and many large requests
-    may arrive together. Either all of them have a session, or none, and all have one author."""
-    bytes_left = bytes_max
-    for at, call in enumerate(calls):
-        bytes_left -= len(call.packed)
-        alike = (call.session is None) == (calls[0].session is None) and call.author == calls[0].author
-        if bytes_left < 0 or not alike:
-            return calls[: max(1, at)]
-    return list(calls)
-
-
-def entry_of(calls: list[PendingCommands]) -> tuple[EntryType, bytes]:
-    """Returns the type and payload of the entry for these calls (see `cut_calls`). If they have sessions, it is a
-    MESSAGES entry without messages, whose effects are the commands."""
-    packed = join(sum([len(call.commands) for call in calls]), [call.packed for call in calls])
-    rows: dict[bytes, list[SessionRows]] = {}
-    for call in calls:
-        if call.session is not None:
-            rows.setdefault(call.session.producer_id, []).append(call.session)
-    if not rows:
-        author = calls[0].author
-        return (EntryType.CHANGE, pack_change(author, packed)) if author else (EntryType.COMMAND, packed)
-    sessions = [
-        SessionRows(
-            producer_id,
-            max(each.low_sequence for each in parts),
-            max(each.max_sequence for each in parts),
-            b"".join(sorted({each.rows for each in parts})),
-        )
-        for producer_id, parts in rows.items()
-    ]
-    return EntryType.MESSAGES, payload.encode((), 0, (), sessions, effects=packed)
 
 
 class PendingEntry:
@@ -376,57 +222,3 @@ class StrictNames:
 
 def _strict_name(send: Send) -> StrictName:
     return send.slot.topic_id, send.content, crc32(send.body)
-
-
-class TopicBarriers:
-    """Topics with a change that is proposed and not applied: sends to them wait behind the change."""
-
-    def __init__(self) -> None:
-        self._count: dict[str, int] = {}
-        self._of_all = 0
-        """The commands in flight after which no topic may take a message: each one is a barrier of all topics."""
-
-    def __bool__(self) -> bool:
-        return bool(self._count or self._of_all)
-
-    def __contains__(self, topic: object) -> bool:
-        return topic in self._count or self._of_all > 0
-
-    def raise_for(self, commands: list[Command]) -> list[str]:
-        """Raises the barrier of every topic that the commands change; returns these topics."""
-        self._of_all += closes(commands)
-        names = [name for command in commands for name in _topics_of(command)]
-        for name in names:
-            self._count[name] = self._count.get(name, 0) + 1
-        return names
-
-    def lower_for(self, calls: Iterable[PendingCommands]) -> None:
-        """Lowers the barriers of these calls, whose changes were applied, are lost, or were not proposed after all."""
-        for call in calls:
-            self._of_all = max(0, self._of_all - closes(call.commands))
-            for command in call.commands:
-                for name in _topics_of(command):
-                    left = self._count.pop(name, 0) - 1
-                    if left > 0:
-                        self._count[name] = left
-
-    def clear(self) -> None:
-        """Lowers all barriers: in a new term of leadership nothing is in flight."""
-        self._count.clear()
-        self._of_all = 0
-
-
-def closes(commands: Iterable[Command]) -> int:
-    """Returns how many of the commands close the log."""
-    return sum([isinstance(command, CloseBrokerGroup) for command in commands])
-
-
-def _topics_of(command: Command) -> list[str]:
-    """Returns the topics that a command changes, or may change."""
-    if isinstance(command, CreateTopic):
-        return [str(command.config["name"])]
-    if isinstance(command, DeleteTopic):
-        return [command.name]
-    if isinstance(command, CopyTruth):
-        return [str(name) for kind, name, _ in command.rows if kind == TruthKind.TOPIC]
-    return []

@@ -28,40 +28,31 @@ from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
 from cluster.replication.acks.early_answers import EarlyAnswers, Twins
 from cluster.replication.apply_lane import Applied
-from cluster.replication.drain_grace import DrainGrace
-from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
+from cluster.replication.command_queue import CommandQueue
+from cluster.replication.message_batch import Built, Send, build
 from cluster.replication.offset_order import OffsetOrder
 from cluster.replication.outcome import CommitSession, Done, Outcome, ProposeResult
 from cluster.replication.pending_requests import (
-    NameLimits,
-    PendingCommands,
     PendingEntry,
     SendReplies,
     StrictNames,
-    TopicBarriers,
-    UnacceptableError,
-    closes,
-    cut_calls,
-    encode,
-    entry_of,
     let_go_on,
     overdue,
-    place_of,
     tell_calls,
 )
+from cluster.replication.repeated_sends import RepeatedSends
 from cluster.replication.send_flow import SendFlow
-from cluster.replication.send_queue import slot_of
 from cluster.replication.slow_requests import ProposalFigures, ProposalMetrics
+from cluster.replication.topic_slots import TopicSlots
 from cluster.runtime.host.error_containment import contain, report_contained
 from cluster.runtime.listeners import Signal
 from cluster.runtime.service_lifecycle import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
-from raftlog.types import FIRST_GROUP, Entry, EntryType, Role
+from raftlog.types import Entry, EntryType, Role
 from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
-from statemachine.topics.topics import PERM_WRITE
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -83,8 +74,6 @@ PLAIN_SENDS_MAX = 64
 _SENDS_PER_UNIT = 8
 """The number of sends whose connection is looked at in a microsecond (a unit of `raftlog.work`)."""
 
-Elsewhere = Callable[[list[Command], "Done", str], None]
-"""(commands, what is called with their results, author)."""
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
 
@@ -111,8 +100,6 @@ class Proposals:
         """
         config, raw, clock = context.config, context.raw, context.clock
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
-        self._group = config.cluster.group
-        self._names = NameLimits(config.limits, state)
         self._state = state
         self._clock = clock
         self._store_host = store_host
@@ -133,7 +120,6 @@ class Proposals:
         self._paced = self.flow.paced
         self._learnt = self.flow.learnt
         self._limit = self.flow.limit
-        self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
         self.offsets = OffsetOrder(config.offsets.flush_ms, raw, state, self.submit_commands, lambda: self.now_ms)
         self._effects = self.offsets.effects
@@ -147,13 +133,22 @@ class Proposals:
         self._acks_ms = 0
         """The time at which the last such send came."""
         self._strict = StrictNames(context.loop.call_soon)
-        self.drain = DrainGrace(state)
-        """Says if the group drains, and refuses sends for it."""
-        self._slots: dict[str, TopicSlot] = {}
-        self.plain: dict[bytes, TopicSlot] = {}
-        """The slots, for the kernel, of topics whose sends need nothing special; emptied when `_slots` loses one."""
-        self._cursors: dict[tuple[int, int], QueueCursor] = {}
-        self._barriers = TopicBarriers()
+        self.topics = TopicSlots(state, self.early)
+        """The topics as the send path needs them."""
+        self.plain = self.topics.plain
+        """`TopicSlots.plain`, which the kernel reads here."""
+        self.commands = CommandQueue(
+            context,
+            state,
+            self.topics,
+            self.flow,
+            self.offsets,
+            submit=self.submit_commands,
+            contained=lambda what, error: self.on_contained(what, error),
+            now_ms=lambda: self.now_ms,
+        )
+        self.repeats = RepeatedSends(self._pending, self.flow, self._twins, replies, self._note_level)
+        """Finds the first arrival of a repeated send that is under way."""
         self._open_term = 0
         self.open = False
         """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
@@ -169,8 +164,6 @@ class Proposals:
         accepted."""
         self.on_contained: Callable[[str, Exception], object] = report_contained
         """Called with the action and the exception if a request fails that should have been refused earlier."""
-        self._elsewhere: Elsewhere | None = None
-        self._told_through: Callable[[Done], Done] = lambda done: done
         self.session_max: dict[bytes, int] = {}
         """Id of a session -> highest sequence queued or proposed in this term of leadership, or found in the log."""
 
@@ -187,13 +180,12 @@ class Proposals:
     def reload(self, config: Config) -> None:
         """Takes over a changed configuration. Proposed requests keep their deadline."""
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
-        self._names.reload(config.limits)
+        self.commands.reload(config.limits)
         self.flow.reload(config)
         self._effects.reload(config.offsets.flush_ms)
         self.figures.reload(config)
         self.early.reload(config.modes)
-        self._slots.clear()  # they have the level of acknowledgement of before
-        self.plain.clear()
+        self.topics.forget()  # they have the level of acknowledgement of before
 
     def degrade(self, in_contact: Callable[[], bool] | None) -> None:
         """Answers new sends of the default level at level `leader` from now on, while `in_contact` is true; None: no
@@ -201,32 +193,19 @@ class Proposals:
         self.early.degrade(in_contact)
         if in_contact is None:
             self._acks &= ~Ack.DEGRADED
-        self._slots.clear()
-        self.plain.clear()
+        self.topics.forget()
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
         """True if no request waits to be proposed, and no proposed entry is undecided."""
-        return not (self._pending or self._sends.bytes or self._calls or len(self._paced))
+        return not (self._pending or self._sends.bytes or self.commands.waiting or len(self._paced))
 
-    def slot(self, topic: str) -> TopicSlot | None:
-        """Returns the topic as the send path needs it; None if it does not exist or a change of it is pending."""
-        slot = self._slots.get(topic)
-        if slot is None:
-            config = self._state.topics.get(topic)
-            if config is None or self.changing(topic):
-                return None
-            slot = self._slots[topic] = slot_of(config, self.early.default, self._cursor)
-            if not self.drain.takes(topic):
-                slot.perm &= ~PERM_WRITE
-        return slot
-
-    def changing(self, topic: str) -> bool:
-        """Returns True while a proposed change of the topic is not applied: its sends wait. In a log that is closed, or
-        about to be, each topic is as one whose change does not end."""
-        return topic in self._barriers or self.drain.is_closed
+    @property
+    def end_position(self) -> int:
+        """The position of the log at which the newest proposed entry ends."""
+        return self._raw.tail.end_position
 
     def is_undecided(self, position: int) -> bool:
         """Returns True if an entry that is proposed and not applied holds this position of the log: what lies there may
@@ -238,14 +217,9 @@ class Proposals:
         self._full = why
         self._look_if_closed()
 
-    def refuse_topics(self, gathered: frozenset[str]) -> None:
-        """Refuses sends to these topics, as long as they are only read in this group, until further notice."""
-        if self.drain.refuse_topics(gathered):
-            self._slots.clear()
-            self.plain.clear()
-
     def _look_if_closed(self) -> None:
-        self.refusing = self.drain.remark() if self.drain.is_closed else self._full
+        drain = self.topics.drain
+        self.refusing = drain.remark() if drain.is_closed else self._full
 
     def submit_send(self, send: Send) -> None:
         """Queues a checked send, whose hold the caller has taken."""
@@ -288,92 +262,13 @@ class Proposals:
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
-        if self._group != FIRST_GROUP and any(command.OF_TRUTH for command in commands):
-            self._have_decided(commands, done, session, author)
-            return
-        if self._state.broker_groups.by_number and any(command.OF_TRUTH for command in commands):
-            done = self._told_through(done)
-        try:
-            done = self._names.admit(commands, done)
-            packed = encode(commands)
-        except UnacceptableError as error:
-            done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
-            return
-        if closes(commands):
-            self.flow.log_closes(self.now_ms)
-            self._slots.clear()
-            self.plain.clear()
-        for name in self._barriers.raise_for(commands):
-            self.flow.topic_changes(name, self.now_ms)
-            self._slots.pop(name, None)
-            self.plain.clear()
-        before = self.offsets.queued(commands)
-        received_ms = self._clock.monotonic_ms()
-        if before:
-            self._queue_before(before, received_ms)
-        self._calls.append(PendingCommands(commands, packed, done, received_ms, session, author))
-        self._wake()
-
-    def decide_elsewhere(self, elsewhere: Elsewhere) -> None:
-        """Has the first group carry out commands of the truth from now on, on a node of any other group
-        (`cluster.truth.truth_acts`)."""
-        self._elsewhere = elsewhere
-
-    def tell_through(self, told_through: Callable[[Done], Done]) -> None:
-        """Has results of commands of the truth pass through what that returns, while there are other groups that copy
-        them, on a node of the first (`cluster.truth.truth_source`)."""
-        self._told_through = told_through
-
-    def _have_decided(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
-        """Has the first group decide its commands, and submits the others once this group has copied what they did."""
-        theirs = [command for command in commands if command.OF_TRUTH]
-        own = [command for command in commands if not command.OF_TRUTH]
-
-        def decided(result: ProposeResult) -> None:
-            if result.outcome is not Outcome.OK or not own:
-                done(result)
-                return
-
-            def both(last: ProposeResult) -> None:
-                if last.outcome is not Outcome.OK:  # not a failure: the first group has done its half
-                    remark = f"group {FIRST_GROUP} has done its part; the rest in group {self._group}: {last.remark}"
-                    done(ProposeResult(Outcome.UNKNOWN, [], None, remark))
-                    return
-                first, second = iter(result.results), iter(last.results)
-                done(last._replace(results=[next(first if command.OF_TRUTH else second) for command in commands]))
-
-            self.submit_commands(own, both, session, author)
-
-        if self._elsewhere is None:
-            remark = f"group {FIRST_GROUP} decides this, and group {self._group} copies it"
-            done(ProposeResult(Outcome.FAIL, [], None, remark))
-        else:
-            self._elsewhere(theirs, decided, author)
-
-    def _queue_before(self, commands: list[Command], received_ms: int) -> None:
-        """Queues waiting offsets of oneway commits, so that they precede other commands."""
-        call = PendingCommands(commands, b"", lambda _: None, received_ms)
-        try:
-            call.packed = encode(commands)
-        except UnacceptableError as error:
-            self.on_contained("committing offsets", error)
-            self.offsets.refused([call])
-            return
-        self._calls.append(call)
+        self.commands.submit(commands, done, session, author)
 
     def end_session(self, producer_id: bytes) -> None:
         """Adds the end of a producer session, whose connection closed without unanswered requests, to the next entry:
         the state may forget it."""
         if self._open_term:
             self._effects.session_ended(producer_id, self.now_ms)
-
-    def find_inflight(self, producer_id: bytes, sequence: int) -> tuple[PendingEntry, int] | Send | None:
-        """Returns the queued or proposed send with this identity: (entry, position in it), or the queued send itself;
-        None if there is none."""
-        for entry in self._pending.values():
-            if entry.sends and (at := place_of(entry, producer_id, sequence)) is not None:
-                return entry, at
-        return self._sends.find(producer_id, sequence) or self._paced.find(producer_id, sequence)
 
     def strict_inflight(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
         """Returns the name of a send to the same topic with the same body and one of these hashes (`Send.content`) that
@@ -383,48 +278,6 @@ class Proposals:
     def wait_for_strict(self, first: StrictName, told: Callable[[bool], None]) -> None:
         """Calls `told` in a later turn with True once that send is decided, or with False at the deadline."""
         self._strict.wait(first, self.now_ms + self._deadline_ms, told)
-
-    def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
-        """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It
-        replaces the first if that needs no answer any more; otherwise it may wait beside it, if `room`."""
-        old = entry.sends[at]
-        if at in entry.muted:
-            entry.muted.remove(at)
-        elif room and not old.connection.closed:
-            self._twins.add(send)
-            return
-        else:
-            self._give_way(old)
-        # It may have asked for another queue: it is told where the message is.
-        send.slot, send.queue_id = old.slot, old.queue_id
-        entry.sends[at] = send
-        if send.ack:
-            self._note_level(send.ack)
-        if entry.answered:  # this request has a deadline of its own
-            entry.answered = False
-            entry.arrived_ms = send.received_ms
-        old.hold.decided()
-
-    def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
-        """Lets a repeated request share the outcome of its first arrival, as `share` does, if the first is still
-        queued."""
-        if room and not old.connection.closed:
-            self._twins.add(send)
-            return
-        self._give_way(old)
-        if send.ack:
-            self._note_level(send.ack)
-        if not self._paced.replace(old, send):
-            self._sends.replace(old, send)
-        old.hold.decided()
-
-    def _give_way(self, old: Send) -> None:
-        """Ends the wait of a request that its repetition replaced: its client, if still connected, is answered with
-        UNKNOWN."""
-        if old.connection.closed:
-            old.hold.answered()
-        else:
-            self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
     def unanswered_of(self, paths: Collection[ReplyTo]) -> list[Send]:
         """Returns the sends that came through one of `paths` and have had no answer of any kind.
@@ -467,12 +320,12 @@ class Proposals:
         raft = raw.raft
         if not self._open_term or raft.term != self._open_term or raft.role is not Role.LEADER:
             return
-        queue = self._sends
+        queue, commands = self._sends, self.commands
         try:
-            if self._calls and self._barriers and queue.bytes and not self._propose_checked(raw):
+            if commands.waiting and self.topics.barriers and queue.bytes and not self._propose_checked(raw):
                 self._wake()
                 return
-            while self._calls:
+            while commands.waiting:
                 self._propose_commands(raw)
             while queue.bytes and self._window_open():
                 self._propose_sends(raw)
@@ -554,11 +407,7 @@ class Proposals:
         term had in flight."""
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
-        self._slots.clear()
-        self.plain.clear()
-        self.drain.begin()
-        self._cursors.clear()
-        self._barriers.clear()
+        self.topics.begin_term()
         self.offsets.open()
         self.session_max.clear()
         self._open_term, self.open = term, True
@@ -572,9 +421,7 @@ class Proposals:
         if not self._open_term:
             return
         self._open_term, self.open = 0, False
-        calls, self._calls = self._calls, []
-        for call in calls:
-            call.tell(ProposeResult(Outcome.FAIL, [], None, "leadership was lost before this was proposed"))
+        self.commands.drop("leadership was lost before this was proposed")
         self.offsets.close()
         for entry in self._pending.values():
             if entry.sends and not entry.answered:
@@ -594,9 +441,7 @@ class Proposals:
     def expire(self) -> None:
         """Answers requests past their deadline with UNKNOWN, or FAIL if they were never proposed. Called on a timer."""
         now = self.now_ms = self._clock.monotonic_ms()
-        if self.drain.look(now):
-            self._slots.clear()
-            self.plain.clear()
+        self.topics.look(now)
         self.early.expire(now)
         if self._acks and not self.early.waiting and now - self._acks_ms > 2 * self._deadline_ms:
             self._acks = 0  # all that had another level were answered, at the latest with UNKNOWN
@@ -620,37 +465,19 @@ class Proposals:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _cursor(self, topic_id: int, queue_id: int) -> QueueCursor:
-        """Returns the cursor of a queue. Cursors outlive topic slots within a term: offsets in flight must not be
-        assigned twice."""
-        cursor = self._cursors.get((topic_id, queue_id))
-        if cursor is None:
-            cursor = QueueCursor(topic_id, queue_id, self._state.max_offset(topic_id, queue_id))
-            self._cursors[topic_id, queue_id] = cursor
-        return cursor
-
     def _propose_commands(self, raw: RawNode) -> None:
-        calls = cut_calls(self._calls, self._limits.batch_bytes_max)
-        kind, payload = entry_of(calls)
-        try:
-            entry = raw.propose(kind, payload, raw.log_time_ms())
-        except FrameError as error:
-            del self._calls[: len(calls)]
-            self._unbuildable_calls(calls, error)
-            return
-        del self._calls[: len(calls)]
-        pending = PendingEntry(entry.id, calls[0].received_ms, self._deadline_ms)
-        pending.calls = calls
-        self._pending[entry.index] = pending
-        self.offsets.proposed(entry.index, calls)
-        self.figures.proposed(pending, 0, len(entry.payload))
+        proposed = self.commands.propose(raw, self._deadline_ms)
+        if proposed is not None:
+            pending, size_bytes = proposed
+            self._pending[pending.id.index] = pending
+            self.figures.proposed(pending, 0, size_bytes)
 
     def _propose_checked(self, raw: RawNode) -> bool:
         """Proposes the sends to topics that waiting commands change: what was checked against a topic goes before a
         change of it, so that apply never rejects a row. Returns False if some are left for the next turn."""
         queue = self._sends
         for _ in range(CHECKED_PER_TURN):
-            if not queue.is_hastened and not queue.hasten(self._barriers):
+            if not queue.is_hastened and not queue.hasten(self.topics.barriers):
                 return True
             self._propose_sends(raw)
         return False
@@ -687,7 +514,7 @@ class Proposals:
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._sends.cut()
         # Not ahead of waiting commands: one of them may be older than an offset committed since.
-        effects = self._effects.take() if self._effects.waiting and not self._calls else b""
+        effects = self._effects.take() if self._effects.waiting and not self.commands.waiting else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built: Built | None = None
         try:
@@ -735,16 +562,9 @@ class Proposals:
         remark = f"no entry could be made of this message: {error}; nothing was stored"
         self._refuse(sends, self._replies.unbuildable, remark)
 
-    def _unbuildable_calls(self, calls: list[PendingCommands], error: Exception) -> None:
-        self.on_contained("building an entry of commands", error)
-        self._barriers.lower_for(calls)
-        self.offsets.refused(calls)
-        for call in calls:
-            call.tell(ProposeResult(Outcome.FAIL, [], None, f"nothing was written: {error}", unacceptable=True))
-
     def _settle(self, waiter: PendingEntry, results: list[CommandResult]) -> None:
         if waiter.calls:
-            self._barriers.lower_for(waiter.calls)
+            self.topics.barriers.lower_for(waiter.calls)
             self._look_if_closed()
             self.offsets.decided(waiter.calls)
             self._paced.look()  # before whoever has set a quota is answered
@@ -783,7 +603,7 @@ class Proposals:
         """Answers the requests of an entry with FAIL, because another leader's entry is at its index: it will never be
         applied."""
         self.early.lost(waiter)
-        self._barriers.lower_for(waiter.calls)
+        self.topics.barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
         self.figures.settled(waiter, Outcome.FAIL, len(waiter.sends), len(waiter.calls))
         decide_each(waiter.sends)

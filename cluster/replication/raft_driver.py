@@ -220,6 +220,7 @@ class RaftDriver:
     def _turn(self) -> None:
         inbox = self._inbox
         inbox.turn_queued = False
+        # A node that failed says nothing more: what it would send may rest on state that is not on disk.
         if inbox.stopped:
             return
         self.turns += 1
@@ -236,6 +237,7 @@ class RaftDriver:
                 self._handle(raw.ready())
                 if inbox.persisted or inbox.applied:  # a lane that works on the loop has done so
                     rounds -= 1
+                    # The rest waits for another turn: peers and timers get theirs, however quick the disk is.
                     if not rounds:
                         break
                     for persisted in inbox.persisted:
@@ -261,6 +263,7 @@ class RaftDriver:
         raw, inbox = self.raw, self._inbox
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         self._now_ms = now_ms
+        # One reading for the whole turn: what is stepped together has one time, on every run of a seed.
         raw.set_clock(wall_ms, now_ms)
         if inbox.persisted or inbox.applied:
             self._take_reports()
@@ -269,6 +272,7 @@ class RaftDriver:
             for message in messages:
                 try:
                     raw.step(message)
+                # No message ends a node: the core has changed nothing, and its sender is judged apart.
                 except ImplausibleMessageError as error:
                     self.implausible(message.from_id, error)
         if inbox.closed_peers:
@@ -286,6 +290,7 @@ class RaftDriver:
             drains, inbox.persisted = inbox.persisted, []
             for persisted in drains:
                 self._jobs_out -= persisted.jobs
+                # None if there were no entries, or no space for them: nothing more is on disk than before.
                 if persisted.last is not None:
                     raw.persisted(persisted.last)
                     self.stages.synced.append((persisted.last.index, self._now_ms))
@@ -294,6 +299,7 @@ class RaftDriver:
         if inbox.applied:
             runs, inbox.applied = inbox.applied, []
             for applied in runs:
+                # The core first: whoever is told next may ask for reads at this index.
                 raw.applied(applied.entries[-1].index)
                 self._proposer.on_applied_run(applied)
             self._serve_reads()
@@ -312,8 +318,10 @@ class RaftDriver:
     def _handle(self, ready: Ready) -> None:
         if ready.members_changed:
             self._proposer.on_members(self.raw)
+        # These promise nothing about the disk. What does is in messages_after_persist, and waits for the lane.
         if ready.messages:
             self._transport.send(ready.messages)
+        # Term, vote and entries are on disk before any message that tells of them leaves.
         if ready.entries or ready.hard_state is not None:
             self._jobs_out += 1
             self._append.submit(PersistJob(ready.hard_state, ready.entries, ready.messages_after_persist))
@@ -337,6 +345,7 @@ class RaftDriver:
             self._serve_reads()
         if ready.soft_state is not None:
             self.stages.clear()
+            # A new leader must apply all that is committed before its no-op, and soon: its writes wait for that.
             if ready.soft_state.role is Role.LEADER:
                 self._submit_gathered()
             else:
@@ -377,6 +386,7 @@ class RaftDriver:
         self._read_context += 1
         try:
             self.raw.read_index(self._read_context)
+        # Not the leader: the read is unconfirmed, never answered from a state that may be old.
         except NotLeaderError:
             _tell(callbacks, False)
             return
@@ -389,6 +399,7 @@ class RaftDriver:
         waiting = self._reads_confirmed
         self._reads_confirmed = [item for item in waiting if item[0] > applied]
         for index, callbacks in waiting:
+            # Confirmed leadership is not enough: the state must have reached the commit index of that moment.
             if index <= applied:
                 _tell(callbacks, True)
 

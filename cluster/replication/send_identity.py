@@ -123,7 +123,8 @@ class RetryMemory:
     """Remembers unanswered sends of RocketMQ clients, oldest first; bounded in number and age. A send is recognised
     only if the same user repeats it; `user` is the id of the user who signed it, 0 if none did."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = REMEMBER_MAX) -> None:
+        self._most = most
         self._by_key: OrderedDict[tuple[int, str, str], list[Unanswered]] = OrderedDict()
         self._count = 0
 
@@ -132,7 +133,7 @@ class RetryMemory:
 
     def remember(self, user: int, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
         """Remembers an unanswered send, so that its retry is recognised."""
-        while self._count >= REMEMBER_MAX:
+        while self._count >= self._most:
             _, dropped = self._by_key.popitem(last=False)
             self._count -= len(dropped)
         record = Unanswered(identity, _digest(body), now_ms + REMEMBER_MS)

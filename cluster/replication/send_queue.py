@@ -18,7 +18,7 @@ from raftlog.work import charge
 from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.flow.admission_limit import AdmissionLimit
     from statemachine.topics.topics import TopicConfig
 

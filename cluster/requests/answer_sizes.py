@@ -8,7 +8,7 @@ from cluster.broker.reads.message_lookup import BYTES_MAX
 from cluster.runtime.request_limits import ANSWER_QUEUES_MAX
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.requests.verb import Size
     from statemachine.broker_state import BrokerState
 

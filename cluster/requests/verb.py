@@ -10,7 +10,7 @@ from cluster.runtime.request_limits import OTHER_BODY_BYTES_MAX
 from statemachine.access.rules import Need
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from statemachine.broker_state import BrokerState
 
 Ext = Mapping[str, str]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.broker.topic_sizes import TOPIC_BLOCKS_MAX, measure
 from cluster.flow.quota_limits import BACKLOG_BYTES
 from cluster.flow.quota_rules import QuotaRules
-from cluster.retention.policy import STEP_OFFSETS, names_from
+from cluster.retention.policy import PAGE_TOPICS, STEP_OFFSETS, names_from
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -43,20 +43,22 @@ class _Span(NamedTuple):
     end: int
 
 
-def grown(state: BrokerState, at: str = "") -> Grown:
+def grown(
+    state: BrokerState, at: str = "", *, measured_max: int = MEASURED_MAX, page_topics: int = PAGE_TOPICS
+) -> Grown:
     """Returns the queues of topics that keep too much, each with its new first offset. Begins at the topic `at`, and
-    measures at most MEASURED_MAX topics. Any thread."""
+    measures at most `measured_max` topics. Any thread."""
     if BACKLOG_BYTES not in state.quotas.limited:
         return Grown([], "")
     rules = QuotaRules(state.quotas, state.access)
     found: list[QueueMin] = []
     measured = 0
-    for name in names_from(state, at):
+    for name in names_from(state, at, page_topics):
         topic = state.topics.get(name)
         rule = rules.of_topic(BACKLOG_BYTES, name) if topic is not None and topic.evicts_backlog else None
         if topic is None or rule is None:
             continue
-        if measured == MEASURED_MAX:
+        if measured == measured_max:
             return Grown(found, name)
         measured += 1
         size = measure(state, [topic], TOPIC_BLOCKS_MAX).get(topic.id)

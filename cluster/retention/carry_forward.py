@@ -140,7 +140,7 @@ class Carrier:
 
     def _submit(self, appends: _Appends, row: PinnedRow, topic: str) -> None:
         appends.begin()
-        slot = self._proposals.slot(topic)
+        slot = self._proposals.topics.slot(topic)
         if slot is None or slot.topic_id != row.topic_id:
             appends.end(Outcome.FAIL)  # a change of the topic is under way
             return

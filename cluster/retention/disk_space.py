@@ -31,7 +31,7 @@ from raftlog.errors import DiskFullError
 from statemachine.rows.kv import KVFullError
 
 if TYPE_CHECKING:
-    from cluster.config.config import RetentionSection
+    from cluster.config.storage_sections import RetentionSection
     from cluster.runtime.alarms import Alarms
     from raftlog.storage.files.fs import FileSystem
 

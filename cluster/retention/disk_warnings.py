@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from cluster.runtime.findings import Code
 
 if TYPE_CHECKING:
-    from cluster.config.config import RetentionSection
+    from cluster.config.storage_sections import RetentionSection
     from cluster.runtime.alarms import Alarms
 
 FILLING = Code("disk_filling", "warning", "raftmq retention")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.retention.retention_worker import Remove, Removed
+from cluster.retention.retention_worker import RemovedLogFiles, RemoveLogFiles
 from cluster.runtime.awaited import Question, Steps, answer_to, carry_out
 from cluster.runtime.findings import Code
 
 if TYPE_CHECKING:
-    from cluster.config.config import RetentionSection
+    from cluster.config.storage_sections import RetentionSection
     from cluster.retention.metrics import RetentionMetrics
     from cluster.runtime.context import NodeContext
 
@@ -28,7 +28,7 @@ class FileRemoval:
     def __init__(
         self,
         context: NodeContext,
-        job: Callable[[Remove], Question[Removed]],
+        job: Callable[[RemoveLogFiles], Question[RemovedLogFiles]],
         metrics: RetentionMetrics,
         changed: Callable[[], object],
         rules: RetentionSection,
@@ -63,7 +63,7 @@ class FileRemoval:
 
     def _remove(self, path: Path) -> Steps[None]:
         self._removing = True
-        removed = yield from answer_to(self._job(Remove((path,))))
+        removed = yield from answer_to(self._job(RemoveLogFiles((path,))))
         self._removing = False
         if removed.error:
             self._failed.add(path)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from statemachine.broker_state import BrokerState
 from statemachine.topics.topics import TopicConfig
 from statemachine.trim import QueueMin
@@ -62,7 +62,7 @@ class DiskFact(NamedTuple):
 UNKNOWN_DISK = DiskFact(0, 0)
 
 
-class Facts(NamedTuple):
+class TrimFacts(NamedTuple):
     """The input of `decide`, besides the rules."""
 
     now_ms: int
@@ -81,7 +81,7 @@ class Facts(NamedTuple):
     """True if an operator wants the expired messages removed now, whatever the hour."""
 
 
-class Decision(NamedTuple):
+class TrimDecision(NamedTuple):
     """The outcome of `decide`: the log is to begin at `position`, and `count` segments go."""
 
     position: int
@@ -94,7 +94,7 @@ class Decision(NamedTuple):
     """True if there is more to give up at once."""
 
 
-def decide(facts: Facts, rules: RetentionSection) -> Decision:
+def decide(facts: TrimFacts, rules: RetentionSection) -> TrimDecision:
     """Returns which segments to give up now: none if `count` is 0."""
     position = facts.segments[0].base if facts.segments else facts.end
     going: list[SegmentFact] = []
@@ -102,27 +102,31 @@ def decide(facts: Facts, rules: RetentionSection) -> Decision:
     held = ""
     for segment in facts.segments:
         reason = _reason(segment, position, facts, rules)
+        # Segments go oldest first and without a gap: the log has one beginning, on every node.
         if not reason:
             break
         floor = _in_the_way(segment, reason, facts)
+        # A floor is a promise (a timer, a half message): no rule goes past it, not even a full disk's.
         if floor is not None:
             held = floor.why
             break
+        # Bounded: applying a TRIM walks what it removes, and reads wait meanwhile.
         if len(going) == rules.delete_batch_files:
             return _decision(going, reasons, "", more=True)
         going.append(segment)
         if reason not in reasons:
             reasons.append(reason)
-    return _decision(going, reasons, held, more=False) if going else Decision(position, 0, "", 0, held)
+    return _decision(going, reasons, held, more=False) if going else TrimDecision(position, 0, "", 0, held)
 
 
-def _decision(going: list[SegmentFact], reasons: list[str], held: str, *, more: bool) -> Decision:
-    return Decision(going[-1].end, going[-1].end_index, ", ".join(reasons), len(going), held, more)
+def _decision(going: list[SegmentFact], reasons: list[str], held: str, *, more: bool) -> TrimDecision:
+    return TrimDecision(going[-1].end, going[-1].end_index, ", ".join(reasons), len(going), held, more)
 
 
-def _reason(segment: SegmentFact, first: int, facts: Facts, rules: RetentionSection) -> str:
+def _reason(segment: SegmentFact, first: int, facts: TrimFacts, rules: RetentionSection) -> str:
     """Returns the reason to remove the segment, given that all below it, down to `first`, are removed."""
     gone = segment.base - first
+    # Size and a full disk wait for no hour; age does, so that removal does not fall into the busy time.
     if rules.bytes_max and facts.end - segment.base > rules.bytes_max:
         return "size"
     if facts.disk.percent(gone) > rules.disk_force_clean_percent:
@@ -132,13 +136,14 @@ def _reason(segment: SegmentFact, first: int, facts: Facts, rules: RetentionSect
     return ""
 
 
-def _now_is_the_time(facts: Facts, rules: RetentionSection) -> bool:
+def _now_is_the_time(facts: TrimFacts, rules: RetentionSection) -> bool:
     hours = rules.delete_hours
     return facts.asked or not hours or facts.hour in hours or facts.disk.percent() > rules.disk_max_used_percent
 
 
-def _in_the_way(segment: SegmentFact, reason: str, facts: Facts) -> Floor | None:
+def _in_the_way(segment: SegmentFact, reason: str, facts: TrimFacts) -> Floor | None:
     floors = list(facts.floors)
+    # A topic's longer time holds against age alone: it is no right to fill the disk.
     if reason == "age" and facts.kept_longer is not None:
         floors.append(facts.kept_longer)
     lowest = min(floors, default=None)
@@ -226,30 +231,39 @@ def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: i
     return items[0].position if items and items[0].position < end else None
 
 
-def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: QueuePlace | None = None) -> Earlier:
+def gone_earlier(
+    state: BrokerState,
+    keep_ms: int,
+    now_ms: int,
+    at: QueuePlace | None = None,
+    *,
+    looks_max: int = LOOKS_MAX,
+    page_topics: int = PAGE_TOPICS,
+) -> Earlier:
     """Returns the queues of topics that keep messages for a shorter time than the others, each with its new first
-    offset. Begins at the queue `at` and checks at most LOOKS_MAX queues."""
+    offset. Begins at the queue `at` and checks at most `looks_max` queues."""
     found: list[QueueMin] = []
     looks = 0
-    for name in names_from(state, "" if at is None else at.topic):
+    for name in names_from(state, "" if at is None else at.topic, page_topics):
         topic = state.topics.get(name)
         own = None if topic is None else topic.retention_ms
         if topic is None or not own or (keep_ms and own >= keep_ms):
             continue
         for queue_id in range(at.queue_id if at is not None and name == at.topic else 0, state.stored_queues(topic)):
-            if looks == LOOKS_MAX:
+            if looks == looks_max:
                 return Earlier(found, QueuePlace(name, queue_id))
             looks += 1
             found += _expired(state, topic, queue_id, now_ms - own + 1)
     return Earlier(found, None)
 
 
-def names_from(state: BrokerState, at: str) -> Iterator[str]:
-    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all."""
+def names_from(state: BrokerState, at: str, page_topics: int = PAGE_TOPICS) -> Iterator[str]:
+    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all. They are looked up so many
+    at a time."""
     after = at or None
     if after is not None:
         yield after
-    while names := state.topics.keys_from(after, PAGE_TOPICS):
+    while names := state.topics.keys_from(after, page_topics):
         yield from names
         after = names[-1]
 

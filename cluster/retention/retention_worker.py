@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection, TierSection
+from cluster.config.storage_sections import RetentionSection, TierSection
 from cluster.retention import backlog_eviction, pinned_messages, policy, unconsumed_messages
 from cluster.retention.pinned_messages import Gather, Pin, ReadIntact, Slice
-from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
+from cluster.retention.policy import UNKNOWN_DISK, DiskFact, Floor, SegmentFact, TrimDecision, TrimFacts, decide
 from cluster.retention.tier_policy import TierDecision, facts_of
 from cluster.retention.tier_policy import decide as decide_tier
 from cluster.runtime.lanes import NeverIdle
@@ -46,13 +46,13 @@ class SurveyAsk(NamedTuple):
     """True to look for groups that are about to lose messages too."""
 
 
-class Remove(NamedTuple):
+class RemoveLogFiles(NamedTuple):
     """A job of the lane: remove these files, which the log no longer uses."""
 
     paths: tuple[Path, ...]
 
 
-class Held(NamedTuple):
+class HeldCut(NamedTuple):
     """The cut that retention would make if no waiting message lay below it."""
 
     position: int
@@ -74,7 +74,7 @@ class Survey(NamedTuple):
     none."""
     newest_index: int
     """Applied index of the newest checkpoint."""
-    decision: Decision | None
+    decision: TrimDecision | None
     """The decision of retention; None on a node that does not lead."""
     queues: list[QueueMin]
     unread: dict[tuple[str, str], int]
@@ -83,7 +83,7 @@ class Survey(NamedTuple):
     """The text of the alarm about unconsumed messages, "" for none; None if the look did not search for them."""
     pin: Pin | None = None
     """The lowest message that waits for its time or its transaction."""
-    held: Held | None = None
+    held: HeldCut | None = None
     """The cut that `pin` prevents, on the leader; None if it prevents none."""
     tier: TierDecision | None = None
     """The segments that leave the tier for good, on the leader."""
@@ -91,7 +91,7 @@ class Survey(NamedTuple):
     """True if messages of `queues` go because their topic keeps more than a quota allows."""
 
 
-class Removed(NamedTuple):
+class RemovedLogFiles(NamedTuple):
     """The lane's answer to `Remove`."""
 
     paths: tuple[Path, ...]
@@ -140,25 +140,25 @@ class RetentionLane(NeverIdle):
         if self._tier is not None:
             self._tier = section
 
-    def drain(self, batch: Sequence[SurveyAsk | Remove | Gather]) -> list[Survey | Removed | Slice]:
+    def drain(self, batch: Sequence[SurveyAsk | RemoveLogFiles | Gather]) -> list[Survey | RemovedLogFiles | Slice]:
         """Does the jobs one after the other."""
         return [self._do(job) for job in batch]
 
-    def _do(self, job: SurveyAsk | Remove | Gather) -> Survey | Removed | Slice:
+    def _do(self, job: SurveyAsk | RemoveLogFiles | Gather) -> Survey | RemovedLogFiles | Slice:
         if isinstance(job, SurveyAsk):
             return self._look(job)
-        if isinstance(job, Remove):
+        if isinstance(job, RemoveLogFiles):
             return self._remove(job)
         return pinned_messages.gather(self._state, self._log, job, self._read_intact)
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def _remove(self, job: Remove) -> Removed:
+    def _remove(self, job: RemoveLogFiles) -> RemovedLogFiles:
         try:
             self._log.remove_files(list(job.paths))
         except (OSError, StorageError) as error:
-            return Removed(job.paths, str(error))
-        return Removed(job.paths, "")
+            return RemovedLogFiles(job.paths, str(error))
+        return RemovedLogFiles(job.paths, "")
 
     def _disk(self, freed_bytes: int) -> DiskFact:
         try:
@@ -206,7 +206,7 @@ class RetentionLane(NeverIdle):
             facts_of_tier = facts_of(state, self._tier, job.now_ms, protect_unconsumed=rules.protect_unconsumed)
             found = found._replace(tier=decide_tier(facts_of_tier, self._tier))
             floors.append(Floor(state.tier.verified_to(state.trim_position), TIER))
-        facts = Facts(
+        facts = TrimFacts(
             now_ms=job.now_ms,
             hour=job.hour,
             end=state.applied_mark.end_position,
@@ -227,10 +227,10 @@ class RetentionLane(NeverIdle):
         facts = facts._replace(floors=[*facts.floors, Floor(pin.position, PINNED)])
         below = facts.segments[0].end if "disk" in wanted.reason else wanted.position
         waiting = state.timers.counts.pending_bytes + state.halves.pending.bytes + state.writes.left_bytes
-        held = Held(wanted.position, below, waiting * 2 > facts.end - state.trim_position, wanted.reason)
+        held = HeldCut(wanted.position, below, waiting * 2 > facts.end - state.trim_position, wanted.reason)
         return self._with_consumers(job, facts, queues, found)._replace(held=held)
 
-    def _with_longer(self, facts: Facts) -> Facts:
+    def _with_longer(self, facts: TrimFacts) -> TrimFacts:
         """Adds to `facts` the floor of topics that keep their messages longer. Asks those topics only where age would
         remove some of their messages, because it costs one or two seeks per queue."""
         decision = decide(facts, self._rules)
@@ -240,7 +240,7 @@ class RetentionLane(NeverIdle):
         longer = self._longer.floor(self._rules.keep_ms, facts.now_ms, first_end, decision.position)
         return facts._replace(kept_longer=longer)
 
-    def _with_consumers(self, job: SurveyAsk, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
+    def _with_consumers(self, job: SurveyAsk, facts: TrimFacts, queues: list[QueueMin], found: Survey) -> Survey:
         """Adds the unconsumed messages to the findings, only where a rule depends on consumption: it costs a seek per
         queue of each group."""
         state, rules = self._state, self._rules

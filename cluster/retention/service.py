@@ -16,13 +16,22 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from cluster.config.config import Config, RetentionSection, TierSection
+from cluster.config.config import Config
+from cluster.config.storage_sections import RetentionSection, TierSection
 from cluster.retention.carry_forward import Carrier
 from cluster.retention.file_removal import FileRemoval
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pinned_messages import Gather, PinAlarm, ReadIntact, Slice
-from cluster.retention.policy import Decision
-from cluster.retention.retention_worker import CHECKPOINT, Held, Remove, Removed, RetentionLane, Survey, SurveyAsk
+from cluster.retention.policy import TrimDecision
+from cluster.retention.retention_worker import (
+    CHECKPOINT,
+    HeldCut,
+    RemovedLogFiles,
+    RemoveLogFiles,
+    RetentionLane,
+    Survey,
+    SurveyAsk,
+)
 from cluster.retention.sweeps import Remover, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
@@ -48,7 +57,7 @@ UNREAD = Code("unconsumed_messages_expire", "warning", "raftmq group list")
 class Ran(NamedTuple):
     """The outcome of `Retention.run`."""
 
-    decision: Decision
+    decision: TrimDecision
     entry: EntryId | None
     """The TRIM that was proposed; None if there was nothing to give up or it could not be proposed."""
     queues: int = 0
@@ -97,7 +106,7 @@ class Retention:
             read_intact=read_intact,
             tier=context.config.tier if context.config.tier.url else None,
         )
-        self._runner: StartedLane[SurveyAsk | Remove | Gather] = StartedLane(
+        self._runner: StartedLane[SurveyAsk | RemoveLogFiles | Gather] = StartedLane(
             lambda: context.environment.runner("retention", self._lane, context.loop, self._on_done, context.fail)
         )
         self._carrier = None if carries is None else carries(self._job, self._soon)
@@ -199,6 +208,7 @@ class Retention:
             self._alarm(UNREAD, found.warning)
         entry = None
         if found.decision is not None:
+            # Only a leader decides: a follower gives up files below an applied TRIM, never by its own rules.
             entry = self._trim(found, found.decision)
             self._carry(found.held)
         elif self._alarms.raised(UNREAD) and not self._leads():
@@ -223,7 +233,7 @@ class Retention:
         self._looking = False
         return found
 
-    def _job(self, job: SurveyAsk | Remove | Gather) -> Question[Any]:
+    def _job(self, job: SurveyAsk | RemoveLogFiles | Gather) -> Question[Any]:
         """Returns the question that gives the lane this job. The lane answers its jobs in order."""
 
         def ask(done: Callable[[Any], None]) -> None:
@@ -232,7 +242,7 @@ class Retention:
 
         return ask
 
-    def _on_done(self, answers: list[Survey | Removed | Slice]) -> None:
+    def _on_done(self, answers: list[Survey | RemovedLogFiles | Slice]) -> None:
         for answer in answers:
             self._jobs.popleft()(answer)
 
@@ -252,13 +262,15 @@ class Retention:
 
     # --- the leader --------------------------------------------------------------------------------------------------
 
-    def _trim(self, found: Survey, decision: Decision) -> EntryId | None:
+    def _trim(self, found: Survey, decision: TrimDecision) -> EntryId | None:
         """Proposes the TRIM that was decided; returns its entry, or None if there is none."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
+        # The look took time: it is void if leadership was lost meanwhile, and one TRIM is in flight at most.
         if not (decision.count or found.queues) or not self._leads() or not self._settled():
             return None
         trim = self._wanted(found, decision)
+        # Evicted messages are in the tier alone. A store that was exchanged would have none of them.
         if trim.evicts and not self._tier_known():
             logger.info("nothing is evicted yet: the store of the tier has not shown that it is the right one")
             return None
@@ -292,13 +304,14 @@ class Retention:
         self._metrics.unread.inc(sum(found.unread.values()))
         return entry
 
-    def _wanted(self, found: Survey, decision: Decision) -> Trim:
+    def _wanted(self, found: Survey, decision: TrimDecision) -> Trim:
         """Returns the TRIM to propose. If the TRIM evicts, it names no queues: queues whose topics keep messages for a
         shorter time lose them, for all readers, at the next look."""
         state = self._state
         reason = decision.reason or ("size of topics" if found.by_size else "age of topics")
         if not decision.count or decision.position <= state.trim_position:
             return Trim(*state.kept, reason, tuple(found.queues))
+        # An evicting TRIM names no queue: a message of it must be in the tier before anything says it is gone.
         if self._evicts:
             return Trim(decision.position, decision.first_index, reason, sliced=True, evicts=True)
         return Trim(decision.position, decision.first_index, reason, tuple(found.queues))
@@ -323,7 +336,7 @@ class Retention:
         self._wake()
         return True
 
-    def _carry(self, held: Held | None) -> None:
+    def _carry(self, held: HeldCut | None) -> None:
         """Lets the carrier append waiting messages again, if they are in the way and carrying frees more than it
         writes."""
         if held is not None and not held.dense and self._carrier is not None:
@@ -359,6 +372,7 @@ class Retention:
                 if not self._sweeper.busy:
                     self._due_ms = self._clock.monotonic_ms()
         mark = self._state.trim_mark
+        # Remembered with its index: a checkpoint from before needs the log that it cut.
         if mark.index > self._marks[-1].index:
             self._marks.append(mark)
             logger.info("the log begins at position %d, as of index %d", mark.position, mark.index)
@@ -368,8 +382,10 @@ class Retention:
         limits = [(self._state.trim_position, ""), (self._known_to(found.checkpoint_index), OLDER)]
         limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]
         position, self._blocked = min(limits)
+        # Only an older checkpoint holds the files: a newer one frees them.
         if self._blocked == OLDER and self._left()[0]:
             self._want_checkpoint(found)
+        # The lowest of the three: below the TRIM, not needed by this disk's older state, and read by nobody.
         gone = self._log.trim(position)
         if gone:
             self._raw.trimmed()
@@ -380,6 +396,7 @@ class Retention:
         """Returns the position at which the log begins for a state that has applied everything up to `index`; never
         above the true one."""
         known = [mark for mark in self._marks if mark.index <= index]
+        # Marks above the checkpoint stay: a later, newer checkpoint will reach them.
         if known:
             self._marks = [known[-1], *[mark for mark in self._marks if mark.index > index]]
         return known[-1].position if known else 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from statemachine.tier import TierSegment
 
 if TYPE_CHECKING:
-    from cluster.config.config import TierSection
+    from cluster.config.storage_sections import TierSection
     from statemachine.broker_state import BrokerState
 
 

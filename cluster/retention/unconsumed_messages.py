@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection, TierSection
+from cluster.config.storage_sections import RetentionSection, TierSection
 from cluster.retention.policy import Floor
 from statemachine.broker_state import BrokerState
 from statemachine.tier import TierSegment

@@ -8,8 +8,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from cluster.config.config import RetentionSection
 from cluster.config.local_layout import NodeName, key_of
+from cluster.config.storage_sections import RetentionSection
 
 _N = TypeVar("_N", bound=NodeName)
 

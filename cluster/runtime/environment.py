@@ -15,7 +15,7 @@ from uuid import UUID
 
 from cluster.config.config import Config
 from cluster.runtime.clock import Clock, SystemClock
-from cluster.runtime.figures.row_count import Counted, count_apart
+from cluster.runtime.figures.row_count import CountedRows, count_apart
 from cluster.runtime.host.cgroup import memory_bytes
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.runtime.turns.work import TURN_SHARE
@@ -90,7 +90,7 @@ class Environment:
     """Opens the database at a path."""
     open_rows: Callable[[Path], AbstractContextManager[Rows]] = open_rows
     """Opens a checkpoint read-only."""
-    count_rows: Callable[[Path], Counted] = count_apart
+    count_rows: Callable[[Path], CountedRows] = count_apart
     """Counts all rows of a checkpoint. It may take minutes and blocks the calling thread."""
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner

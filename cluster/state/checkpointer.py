@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
 """Milliseconds for which a checkpoint is kept after a peer last read from it."""
+AGAIN_MS = 10_000
+"""Milliseconds after a failed attempt before growth of the log alone leads to another. Each flushes all tables."""
 ALARM = Code("checkpoint_failed", "warning", "raftmq logs {n}")
 
 
@@ -69,6 +71,8 @@ class Checkpointer(NeverIdle):
         newest = next(iter(self.checkpoints.all()), None)
         self._newest = newest.manifest.mark if newest else AppliedMark(0, -1, 0, 0, 0)
         self._tried_ms = monotonic_ms() - head_start_ms(group_id, checkpoint_every_ms)
+        self._has_failed = False
+        """True if the last attempt at a checkpoint failed."""
         self._held_until_ms: dict[str, int] = {}
         self.run = run._replace(checkpoint_index=self._newest.index)
         """The contents of RUN now. It is replaced as a whole, so any thread may read it."""
@@ -82,12 +86,19 @@ class Checkpointer(NeverIdle):
     def drain(self, batch: Sequence[object]) -> None:
         """Syncs the state, then makes a checkpoint if one is due."""
         self.sync()
-        if mark_of(self._kv).end_position - self._newest.end_position >= self._bytes or self.due:
+        if self._has_grown() or self.due:
             self._tried_ms = self._monotonic_ms()
+            self._has_failed = True
             try:
                 self.checkpoint()
             finally:
                 self.wanted = False
+
+    def _has_grown(self) -> bool:
+        """Returns True if the log has grown enough since the newest checkpoint, and no attempt has just failed."""
+        if self._has_failed and self._monotonic_ms() - self._tried_ms < AGAIN_MS:
+            return False
+        return mark_of(self._kv).end_position - self._newest.end_position >= self._bytes
 
     @property
     def due(self) -> bool:
@@ -145,7 +156,7 @@ class Checkpointer(NeverIdle):
         except (CheckpointBusyError, StorageError, OSError) as error:
             self._alarm(f"no checkpoint of the state could be made: {error}")
             return
-        self._newest = made.manifest.mark
+        self._newest, self._has_failed = made.manifest.mark, False
         self._write(self.run._replace(checkpoint_index=self._newest.index))
         self._alarms.clear(ALARM)
         logger.info("checkpoint %s made, %d bytes", made.path.name, made.manifest.size)

@@ -20,7 +20,7 @@ from cluster.state.table_checksums import Crcs, file_crc
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.rows import keys, running_digest
+from statemachine.rows import meta_keys, running_digest
 from statemachine.rows.kv import KV, META, TABLE_SUFFIX
 from statemachine.rows.live_copy import CheckpointBusyError, copy_database
 from statemachine.rows.row_format import level_in
@@ -46,8 +46,8 @@ def stored_sums(rows: Rows) -> dict[str, int]:
 
 def mark_of(kv: Rows) -> AppliedMark:
     """Returns the mark of the last entry that the store has applied."""
-    row = kv.get(META, keys.APPLIED_KEY)
-    return NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+    row = kv.get(META, meta_keys.APPLIED_KEY)
+    return NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))
 
 
 class Checkpoint(NamedTuple):
@@ -116,7 +116,7 @@ class Checkpoints:
         for name in self._fs.listdir(copy):
             size, crc = tables[name] if name in tables else file_crc(self._fs, copy / name)
             files.append(CheckpointFile(name, size, crc))
-        level = level_in(kv.get(META, keys.LEVEL_KEY))
+        level = level_in(kv.get(META, meta_keys.LEVEL_KEY))
         return self.adopt(copy, CheckpointManifest(mark, now_ms, summed, tuple(files), level=level))
 
     def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:

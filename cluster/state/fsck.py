@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoints
-from cluster.state.opening_cases import Done, Facts, StateCase, classify
+from cluster.state.opening_cases import Done, OpeningFacts, StateCase, classify
 from cluster.state.overlay_fs import OverlayFileSystem
 from cluster.state.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
 from cluster.state.state_opening import doubtful, is_of_log, unusable
@@ -119,7 +119,7 @@ class Fsck:
         log, facts, run = opened.log, self._facts, self._run()
         suspicion = suspect_state.suspicion_of(self._fs, self._directory)
         found = self._found = classify(
-            Facts(
+            OpeningFacts(
                 log_first=log.first_index,
                 log_last=log.tail.index,
                 synced=run.synced_index if run else -1,

@@ -127,7 +127,7 @@ ALARMING = frozenset(
 """Cases for which the node raises an alarm although it goes on."""
 
 
-class Facts(NamedTuple):
+class OpeningFacts(NamedTuple):
     """The findings on which the choice of a case depends."""
 
     log_first: int
@@ -151,7 +151,7 @@ class Facts(NamedTuple):
     applied)."""
 
 
-def classify(facts: Facts) -> StateCase:
+def classify(facts: OpeningFacts) -> StateCase:
     """Returns the case of the table that fits the facts."""
     known = facts.exists and not facts.damaged
     applied = facts.mark.index if known else -1

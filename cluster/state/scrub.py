@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.config.config import ConsistencySection
+from cluster.config.storage_sections import ConsistencySection
 from cluster.runtime.figures.service_metrics import ServiceMetrics
 from cluster.runtime.host.helper_process import background
 from cluster.runtime.service_lifecycle import Part
@@ -111,12 +111,17 @@ class Scrubber:
 
     async def _run(self) -> None:
         began = asyncio.get_running_loop().time()
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            logger.error("the scrub could not be started: %s", error)
+            self._end(f"its process could not be started: {error}")
+            return
         try:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -127,9 +132,7 @@ class Scrubber:
             why = "" if code == 0 else (await errors).decode(errors="replace").strip().rpartition("\n")[2]
             if code:
                 logger.error("the scrub ended with %d: %s", code, why)
-            self.view = msgspec.structs.replace(
-                self.view, running=False, finished_ms=self._wall_ms(), failure=why or ("" if code == 0 else str(code))
-            )
+            self._end(why or ("" if code == 0 else str(code)))
             seconds = asyncio.get_running_loop().time() - began
             self._metrics.scrubbed(
                 len(self.view.findings), seconds, 100 * DAY_MS / self._every_ms if self._every_ms else 0
@@ -148,6 +151,9 @@ class Scrubber:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    def _end(self, failure: str) -> None:
+        self.view = msgspec.structs.replace(self.view, running=False, finished_ms=self._wall_ms(), failure=failure)
 
     def _take(self, line: dict[str, Any]) -> None:
         if line["kind"] == "done":

@@ -14,7 +14,7 @@ from cluster.runtime.findings import Code
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.manifest import index_of
-from cluster.state.opening_cases import ALARMING, Done, Facts, StateCase, classify
+from cluster.state.opening_cases import ALARMING, Done, OpeningFacts, StateCase, classify
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, storage_error
@@ -206,7 +206,7 @@ class StateOpening:
         mark = state.applied_mark if state else NOTHING_APPLIED
         self._applied = mark.index
         return classify(
-            Facts(
+            OpeningFacts(
                 log_first=self._log.first_index,
                 log_last=self._log.tail.index,
                 synced=self._synced,

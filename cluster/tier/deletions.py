@@ -91,21 +91,25 @@ class Deletions:
         be published."""
         rows = self._state.tier.rows
         kept, needed = self._state.kept.position, self._restored_from()
+        # A restore that is foreseen needs the log from there on: the tier must not lose it first.
         if needed is not None:
             kept = min(kept, needed)
         going = [row for row in rows if row.state is TierState.DELETING]
         gone = [row for row in rows if row.state is not TierState.DELETING and row.end <= kept]
+        # DELETING is in the log before an object goes: no node reads what may be missing, whoever leads.
         if gone:
             await self._record(gone[:ENTRY_SEGMENTS_MAX], TierState.DELETING, term)
             return True
         now_ms = self._clock.monotonic_ms()
         if not going or now_ms < self._paused_until_ms:
             return False
+        # A manifest without the segments is published first, and readers of the older one get the delay to end.
         if any(row.base not in self._due_ms for row in going):
             await self._publish(term)
             now_ms = self._clock.monotonic_ms()
             self._due_ms = {row.base: self._due_ms.get(row.base, now_ms + self._delay_ms) for row in going}
         due = [row for row in going if self._due_ms[row.base] <= now_ms][:STEP_SEGMENTS_MAX]
+        # Not yet: somebody may still read by the manifest that named these objects.
         if not due:
             return False
         try:
@@ -114,6 +118,7 @@ class Deletions:
         except (StoreError, OSError) as error:
             self._failed(error)
             return False
+        # The rows go last. If this entry is lost, the next leader removes the same objects again, which is harmless.
         self._succeeded()
         await self._record(due, TierState.DELETED, term)
         return True
@@ -127,6 +132,7 @@ class Deletions:
 
     async def _remove(self, row: TierSegment, term: int) -> None:
         for part in row.parts:
+            # Checked before each object: a deposed leader may know of rows that the next one has changed.
             if not self._steps.leads(term):
                 raise DeposedError("the objects are the next leader's business")
             await self._point("tier.remove")
@@ -206,18 +212,22 @@ class Expiry:
             or state.sweep is not None
         ):
             return False
+        # Whole segments alone: an object is there or gone, it has no beginning that could be cut.
         going = [row for row in state.kept_segments if row.end <= decision.position][:SEGMENTS_MAX]
         if not going:
             return False
         last = going[-1]
+        # Looked up once for a position: the queues that no TRIM has named yet are remembered, not asked for again.
         if last.end != self._position:
             self._queues = [one for one in await self._ends(going) if self._begins_below(one)]
             self._position = last.end
         named, more = tuple(self._queues[:QUEUES_MAX]), self._queues[QUEUES_MAX:]
+        # One entry must not be long to apply: the queues come first, the position moves with the last of them.
         if more:
             trim = Trim(*state.kept, decision.reason, named)
         else:
             trim = Trim(last.end, last.span.last_index + 1, decision.reason, named)
+        # Another TRIM is under way; what this one says is decided anew behind it.
         if not self._cut(trim):
             return False
         self._queues = more

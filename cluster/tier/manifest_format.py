@@ -28,7 +28,7 @@ SCHEMA = 10
 HEAD_BYTES_MAX = 4096
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class TierObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object. `name` is below the cluster's folder."""
 
     name: str
@@ -49,8 +49,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     last_ms: int
     """The log times of the first and the last entry."""
     term: int
-    parts: list[Part]
-    index: list[Part]
+    parts: list[TierObject]
+    index: list[TierObject]
 
 
 class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class _Schema(msgspec.Struct):
 def segment_of(row: TierSegment) -> Segment:
     """Returns the entry of a manifest for a row."""
     span = row.span
-    parts = [Part(name=p.name, size=p.size, xxh3=p.digest.hex(), crc32c=p.crc32c) for p in row.parts]
+    parts = [TierObject(name=p.name, size=p.size, xxh3=p.digest.hex(), crc32c=p.crc32c) for p in row.parts]
     return Segment(
         base=row.base,
         end=span.end,

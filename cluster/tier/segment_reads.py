@@ -59,8 +59,10 @@ class SegmentReads:
     """Reads of segments. Calls are answered in order. If the caller waits for each, one Piece is in memory at a time.
     Event loop only, except for its lane."""
 
-    def __init__(self, context: NodeContext, log: SegmentedLog) -> None:
+    def __init__(self, context: NodeContext, log: SegmentedLog, read_bytes: int = READ_BYTES) -> None:
+        """`read_bytes`: how much is read of the log at once."""
         self._log = log
+        self._read_bytes = read_bytes
         self._lane = LaneCalls(context, "tier", RaftLogError)
         self._room = _room_of(0)
         """The memory of the last piece. Getting 64 MiB anew costs the kernel as much as reading and checking them. It
@@ -108,7 +110,7 @@ class SegmentReads:
         return Sealed(base, SegmentSpan(found.end_position, first_index, last.index, first_ms, last.timestamp_ms))
 
     def _look(self, position: int) -> Looked:
-        for header in headers_in(memoryview(self._log.read_raw(position, READ_BYTES))):
+        for header in headers_in(memoryview(self._log.read_raw(position, self._read_bytes))):
             if header.type == EntryType.MESSAGES:
                 return Looked(header.position, header.timestamp_ms)
             position = header.position + header.frame_length
@@ -119,8 +121,8 @@ class SegmentReads:
         digest, crc = xxh3_128(), 0
         while at < end:
             offset, left = at - base, size_max - (at - base)
-            count = self._read_into(room, offset, at, min(READ_BYTES, left))
-            if not count:  # the frame is larger than READ_BYTES
+            count = self._read_into(room, offset, at, min(self._read_bytes, left))
+            if not count:  # the frame is larger than what is read at once
                 size = self._log.entry_at(at).end - at
                 if size > left and at > base:
                     break  # a single frame is returned even if it is larger

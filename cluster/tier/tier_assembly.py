@@ -25,7 +25,7 @@ from cluster.tier.index_file.index_files import IndexFiles, LocalIndexParts
 from cluster.tier.scrub.scrub_service import TierScrubs
 from cluster.tier.scrub.scrubber import IndexOfTier, PartSource, TierScrubber
 from cluster.tier.store.errors import NotFound
-from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
+from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, StoredObject
 from cluster.tier.store.retrying_store import Bandwidth, RequestCounts, RetryingStore, RetryPolicy
 from cluster.tier.store.store_by_url import open_store
 from cluster.tier.tier_service import Tier
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster.broker.services import Services
-    from cluster.config.config import Config, TierSection
+    from cluster.config.config import Config
+    from cluster.config.storage_sections import TierSection
     from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
     from cluster.runtime.read_leases import Leases
@@ -78,7 +79,7 @@ class LineageStore:
         else:
             await self._store.replace(name, data, tag)
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         return await self._look(name, lambda where: self._store.get(where, size_max))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:

@@ -39,7 +39,7 @@ class BadPartError(Exception):
     """An object does not hold the bytes that were written to it."""
 
 
-class Made(NamedTuple):
+class PartContent(NamedTuple):
     """The content of a part."""
 
     folder: str
@@ -53,7 +53,7 @@ class Made(NamedTuple):
 class IndexParts(Protocol):
     """Makes the index part of a segment."""
 
-    async def of_segment(self, base: int, span: SegmentSpan) -> Made:
+    async def of_segment(self, base: int, span: SegmentSpan) -> PartContent:
         """Returns the index part. Raises RaftLogError if it cannot be made now."""
 
 
@@ -87,13 +87,16 @@ class Uploader:
         state = TierState.UPLOADING if known is None else known.state
         parts = () if known is None else known.parts
         if known is None:
+            # The row before the first object: whoever leads next knows what may lie in the store without a state.
             await self._record(base, TierState.UPLOADING, term, span)
         if state is TierState.UPLOADING:
             parts = await self._write(base, span, set())
             await self._record(base, TierState.UPLOADED, term, parts=parts)
+        # VERIFIED is what lets the nodes remove their copy, so nothing is trusted before it was read back.
         avoid: set[str] = set()
         for _ in range(COPIES_MAX):
             bad = await self._bad_parts(parts)
+            # Every byte was read back as it was written: only now may the row say so.
             if not bad:
                 await self._record(base, TierState.VERIFIED, term)
                 return
@@ -101,6 +104,7 @@ class Uploader:
                 logger.warning("tier: %s is written again: %s", name, why)
             self._metrics.rewritten.inc(len(bad))
             avoid |= bad.keys()
+            # Under other names: a bad object is never overwritten, because a reader may hold its name.
             parts = await self._write(base, span, avoid)
             await self._record(base, TierState.UPLOADED, term, parts=parts)
         raise BadPartError(f"the segment at {base} read back wrong {COPIES_MAX} times: {', '.join(sorted(avoid))}")
@@ -126,14 +130,14 @@ class Uploader:
         at = base
         while at < span.end:
             piece = await self._reads.piece(at, span.end)
-            parts.append(await self._put(Made(LOG, *piece), avoid))
+            parts.append(await self._put(PartContent(LOG, *piece), avoid))
             at = piece.end
             del piece  # frees 64 MiB while the next piece is read
         if self._index is not None:
             parts.append(await self._put(await self._index.of_segment(base, span), avoid))
         return tuple(parts)
 
-    async def _put(self, made: Made, avoid: set[str]) -> TierPart:
+    async def _put(self, made: PartContent, avoid: set[str]) -> TierPart:
         name = PartName(made.folder, made.base, made.end, made.digest.hex()[:16])
         while str(name) in avoid:
             name = name._replace(copy=name.copy + 1)
@@ -141,6 +145,7 @@ class Uploader:
         await self._point("tier.put")
         try:
             await self._store.create(f"{self._folder}/{name}", made.data)
+        # The name has the content's digest, so the object is the same or damaged; reading it back tells which.
         except AlreadyExists:
             logger.info("tier: %s exists: an earlier attempt wrote it, and it is read back like any other", name)
         else:
@@ -230,6 +235,7 @@ class AgeSeals:
     def is_due(self, now_ms: int, after_ms: int, tail: LogTail) -> bool:
         """Returns True if the segment of `tail`, the leader's last entry, written or not, holds a message that has
         waited for longer than `after_ms` (0: never)."""
+        # What was found lies in an older segment, which is closed already: closing this one would not help.
         if not after_ms or self._looked.position < tail.segment_base:
             return False
         return self.window_ms(now_ms) >= after_ms

@@ -44,7 +44,7 @@ def truth_of(
         submit, deadline_ms = proposals.submit_commands, config.send.deadline_ms
         source = TruthSource(state, services, submit, context.environment.sweep_rows, deadline_ms)
         links.takes(Kind.TRUTH, source.on_question)
-        proposals.tell_through(source.when_copied)
+        proposals.commands.tell_through(source.when_copied)
         links.takes(Kind.ACT, ActsTaken(state, services, submit).on_act)
         told = PlacesTold(state, services.writes_open, lambda: links.to(REGISTRY_GROUP))
         return TruthEnd((source.part(), told.part()), lambda: "")
@@ -70,7 +70,7 @@ def truth_of(
         monotonic_ms=services.monotonic_ms,
         deadline_ms=config.send.deadline_ms,
     )
-    proposals.decide_elsewhere(acts.ask)
+    proposals.commands.decide_elsewhere(acts.ask)
     links.takes(Kind.TRUTH_REPLY, copies.on_answer)
     links.takes(Kind.ACT_REPLY, acts.on_reply)
     submit, group, alarms = proposals.submit_commands, config.cluster.group, context.alarms

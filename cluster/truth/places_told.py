@@ -15,7 +15,7 @@ import msgspec
 
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_source import Link
+from cluster.truth.truth_source import TruthLink
 from raftlog.work import METER, charge
 from statemachine.cluster_wide.truth_journal import TruthKind
 
@@ -38,10 +38,10 @@ _encoder = msgspec.msgpack.Encoder()
 class PlacesTold:
     """Tells the places of topics, from the journal of the truth. Event loop only."""
 
-    def __init__(self, state: BrokerState, leads: Callable[[], bool], links: Callable[[], Iterable[Link]]) -> None:
+    def __init__(self, state: BrokerState, leads: Callable[[], bool], links: Callable[[], Iterable[TruthLink]]) -> None:
         """`leads` returns True if this node leads the first group. `links` returns the connections to the registry."""
         self._state, self._leads, self._links = state, leads, links
-        self._told: dict[Link, int] = {}
+        self._told: dict[TruthLink, int] = {}
         """The version up to which each connection was told."""
         self._due_ms = 0
         self._turn = 0
@@ -66,7 +66,7 @@ class PlacesTold:
             link = links[(at + self._turn) % len(links)]
             self._told[link] = self._tell(link, self._told[link], before + UNITS_PER_TURN)
 
-    def _tell(self, link: Link, after: int, units: int) -> int:
+    def _tell(self, link: TruthLink, after: int, units: int) -> int:
         """Sends what changed after that version, until the meter has reached so many units; returns the version that
         was told."""
         while METER.units < units and after < self._state.truth_journal.version:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cluster.replication.outcome import Done
     from cluster.runtime.alarms import Alarms
-    from cluster.truth.truth_source import Reads, Submit
+    from cluster.truth.truth_source import Submit, TruthReads
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
 
@@ -39,7 +39,7 @@ class RevocationOffers:
     """Offers the revocations of this group, while this node leads it. Event loop only."""
 
     def __init__(
-        self, state: BrokerState, reads: Reads, offer: Offer, submit: Submit, group: int, alarms: Alarms
+        self, state: BrokerState, reads: TruthReads, offer: Offer, submit: Submit, group: int, alarms: Alarms
     ) -> None:
         """`submit` proposes commands to this group, whose number is `group`."""
         self._state, self._reads, self._offer, self._submit = state, reads, offer, submit

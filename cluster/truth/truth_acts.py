@@ -33,7 +33,7 @@ from statemachine.topics.topics import CreateTopic, placed_in
 from statemachine.truth import JournalNames
 
 if TYPE_CHECKING:
-    from cluster.truth.truth_source import Link, Reads, Submit
+    from cluster.truth.truth_source import Submit, TruthLink, TruthReads
     from statemachine.broker_state import BrokerState
 
 ACTS_MAX: Final = 1_000
@@ -65,7 +65,7 @@ class ActsAsked:
         group: int,
         *,
         submit: Submit,
-        source: Callable[[], Link | None],
+        source: Callable[[], TruthLink | None],
         hurry: Callable[[], None],
         monotonic_ms: Callable[[], int],
         deadline_ms: int,
@@ -75,7 +75,7 @@ class ActsAsked:
         self._state, self._group, self._submit = state, group, submit
         self._source, self._hurry, self._monotonic_ms, self._deadline_ms = source, hurry, monotonic_ms, deadline_ms
         self._number = 0
-        self._asked: dict[int, tuple[Link, _Waiting]] = {}
+        self._asked: dict[int, tuple[TruthLink, _Waiting]] = {}
         self._copying: list[_Copying] = []
 
     def part(self) -> Part:
@@ -136,7 +136,7 @@ class ActsAsked:
         known = self._state.topics.get(str(command.config.get("name")))
         return CreateTopic(placed_in(self._group, command.config, known), command.if_absent)
 
-    def on_reply(self, link: Link, header: list[Any], payload: bytes) -> None:
+    def on_reply(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
         """Takes the answer to an act. Raises WireError."""
         match header:
             case [int(number), int(outcome), int(version), str(remark)] if (
@@ -197,10 +197,10 @@ class ActsAsked:
 class ActsTaken:
     """The end of the first group, on its leader. Event loop only."""
 
-    def __init__(self, state: BrokerState, reads: Reads, submit: Submit) -> None:
+    def __init__(self, state: BrokerState, reads: TruthReads, submit: Submit) -> None:
         self._state, self._reads, self._submit = state, reads, submit
 
-    def on_act(self, link: Link, header: list[Any], payload: bytes) -> None:
+    def on_act(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
         """Carries out commands that another group was asked for. Raises WireError."""
         match header:
             case [int(number), str(author)] if 0 <= number < NUMBER_MAX and len(author) <= REMARK_MAX:
@@ -221,7 +221,7 @@ class ActsTaken:
         else:
             self._submit(commands, decided, None, author)
 
-    def _reply(self, link: Link, number: int, result: ProposeResult) -> None:
+    def _reply(self, link: TruthLink, number: int, result: ProposeResult) -> None:
         rows = [
             [each.ok, each.code, each.value if type(each.value) in (str, int, bool) else None]
             for each in result.results

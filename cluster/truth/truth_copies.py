@@ -13,14 +13,14 @@ from cluster.runtime.findings import Code
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import NEWS, Question, question_header, read_answer, too_low
+from cluster.truth.truth_frames import NEWS, TruthQuestion, question_header, read_answer, too_low
 from raftlog.types import FIRST_GROUP
 from statemachine.levels import GROUPS_LEVEL
 from statemachine.truth import CopyTruth
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
-    from cluster.truth.truth_source import Link, Submit
+    from cluster.truth.truth_source import Submit, TruthLink
     from statemachine.broker_state import BrokerState
     from statemachine.truth import TruthPage
 
@@ -54,7 +54,7 @@ class _Copied(NamedTuple):
 
 class _Asked(NamedTuple):
     number: int
-    link: Link
+    link: TruthLink
     version: int
     at_ms: int
 
@@ -69,7 +69,7 @@ class TruthCopies:
         submit: Submit,
         *,
         leads: Callable[[], bool],
-        source: Callable[[], Link | None],
+        source: Callable[[], TruthLink | None],
         monotonic_ms: Callable[[], int],
         alarms: Alarms,
         copy_ms_max: int,
@@ -171,10 +171,10 @@ class TruthCopies:
             return
         self._number += 1
         asked = _Asked(self._number, link, self._state.truth.copied, now_ms)
-        if link.send(Kind.TRUTH, question_header(Question(asked.number, asked.version, self._state.level))):
+        if link.send(Kind.TRUTH, question_header(TruthQuestion(asked.number, asked.version, self._state.level))):
             self._asked = asked
 
-    def on_answer(self, link: Link, header: list[Any], payload: bytes) -> None:
+    def on_answer(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
         """Copies the rows of an answer; one to a question that was given up is ignored. Raises WireError."""
         answer = read_answer(header, payload)
         if answer.number == NEWS:

@@ -32,7 +32,7 @@ it is one row."""
 ROWS_MAX: Final = PAGE_BYTES // 4
 
 
-class Question(NamedTuple):
+class TruthQuestion(NamedTuple):
     """A question for what changed in the truth."""
 
     number: int
@@ -42,7 +42,7 @@ class Question(NamedTuple):
     """The level of the asking group (statemachine/levels.py)."""
 
 
-class Answer(NamedTuple):
+class TruthAnswer(NamedTuple):
     """An answer to a Question."""
 
     number: int
@@ -55,37 +55,37 @@ def too_low(level: int) -> str:
     return f"this group has level {level}, and several groups need {GROUPS_LEVEL}: raftmq upgrade finalize"
 
 
-def question_header(question: Question) -> list[Any]:
+def question_header(question: TruthQuestion) -> list[Any]:
     """Returns the header of the frame."""
     return list(question)
 
 
-def read_question(header: list[Any]) -> Question:
+def read_question(header: list[Any]) -> TruthQuestion:
     """Reads the header. Raises WireError."""
     match header:
         case [int(number), int(version), int(level)] if (
             0 <= number < NUMBER_MAX and 0 <= version <= INDEX_MAX and 0 <= level <= LEVEL_MAX
         ):
-            return Question(number, version, level)
+            return TruthQuestion(number, version, level)
     raise WireError(f"malformed question for the truth: {header!r:.200}")
 
 
-def answer_frame(answer: Answer) -> tuple[list[Any], bytes]:
+def answer_frame(answer: TruthAnswer) -> tuple[list[Any], bytes]:
     """Returns header and payload of the frame."""
     if answer.page is None:
         return [answer.number, NOT_LEADING, False], b""
     return [answer.number, answer.page.version, answer.page.more], msgpack.packb(answer.page.rows)
 
 
-def read_answer(header: list[Any], payload: bytes) -> Answer:
+def read_answer(header: list[Any], payload: bytes) -> TruthAnswer:
     """Reads header and payload. Raises WireError."""
     match header:
         case [int(number), int(version), bool(more)] if (
             0 <= number < NUMBER_MAX and NOT_LEADING <= version <= INDEX_MAX and len(payload) <= PAYLOAD_MAX
         ):
             if version == NOT_LEADING:
-                return Answer(number, None)
-            return Answer(number, TruthPage(_rows(payload), version, more))
+                return TruthAnswer(number, None)
+            return TruthAnswer(number, TruthPage(_rows(payload), version, more))
     raise WireError(f"malformed answer about the truth, {len(payload)} bytes: {header!r:.200}")
 
 

@@ -16,7 +16,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_frames import NEWS, Answer, Question, answer_frame, read_question
+from cluster.truth.truth_frames import NEWS, TruthAnswer, TruthQuestion, answer_frame, read_question
 from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 from statemachine.cluster_wide.truth_journal import ForgetEnds
@@ -41,7 +41,7 @@ _BYTES_PER_UNIT: Final = 16
 """Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
 
 
-class Link(Protocol):
+class TruthLink(Protocol):
     """A connection to a node of another group (`cluster.peer.group_links.GroupLink`)."""
 
     @property
@@ -52,7 +52,7 @@ class Link(Protocol):
         """Sends a frame. Returns False if it is lost."""
 
 
-class Reads(Protocol):
+class TruthReads(Protocol):
     """The part of the node's services that is used here."""
 
     def writes_open(self) -> bool:
@@ -87,18 +87,18 @@ class TruthSource:
     """Gives the truth, on the leader of the first group. Event loop only."""
 
     def __init__(
-        self, state: BrokerState, reads: Reads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS
+        self, state: BrokerState, reads: TruthReads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS
     ) -> None:
         """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`). `slice_names`: the
         names that one entry gives a row in the journal (`Environment.sweep_rows`). `deadline_ms`: for how long whoever
         asks for a change waits."""
         self._state, self._reads, self._submit, self._slice_names = state, reads, submit, slice_names
         self._wait_ms = min(COPIED_MS, deadline_ms // 2)
-        self._asking: dict[Link, Question] = {}
+        self._asking: dict[TruthLink, TruthQuestion] = {}
         """The question of each connection that waits for the confirmation of this leader. A connection has one."""
         self._copied: dict[int, int] = {}
         """Group -> the version that it has at least, as a leader of it told this node; it only rises."""
-        self._heard: dict[Link, int] = {}
+        self._heard: dict[TruthLink, int] = {}
         """Connection of another group -> when it asked last, monotonic milliseconds."""
         self._uncopied: list[_Uncopied] = []
         self._slow: set[int] = set()
@@ -111,7 +111,7 @@ class TruthSource:
         """Returns the hooks through which the node calls this service."""
         return Part(name="truth source", tick=self.tick, role=lambda raw: self._lose_leadership())
 
-    def on_question(self, link: Link, header: list[Any], payload: bytes) -> None:
+    def on_question(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
         """Answers a question for the truth, once this node is sure to lead. Raises WireError."""
         question = read_question(header)
         waits = link in self._asking
@@ -121,7 +121,7 @@ class TruthSource:
         elif not waits:
             self._reads.read_index(lambda ok: self._answer(link, ok=ok))
 
-    def _answer(self, link: Link, *, ok: bool) -> None:
+    def _answer(self, link: TruthLink, *, ok: bool) -> None:
         question = self._asking.pop(link, None)
         if question is None:
             return
@@ -129,11 +129,11 @@ class TruthSource:
         if ok and self._reads.writes_open() and self._can_follow(link.group, question):
             self._note_copied(link, question.version)
             page = self._state.truth.after(question.version)
-        header, rows = answer_frame(Answer(question.number, page))
+        header, rows = answer_frame(TruthAnswer(question.number, page))
         charge(1 + len(rows) // _BYTES_PER_UNIT)
         link.send(Kind.TRUTH_REPLY, header, rows)
 
-    def _can_follow(self, group: int, question: Question) -> bool:
+    def _can_follow(self, group: int, question: TruthQuestion) -> bool:
         """Returns False if no page can follow the version that a group has: ends that it has not copied are forgotten,
         as after a restore of that group, or it has more than there is, as after one of the first group. Nor does one
         if one of both groups has a level at which there is no truth to copy, or not all of its rows."""
@@ -156,7 +156,7 @@ class TruthSource:
         self._told.warn(f"group {group} cannot copy the truth", why, self._reads.monotonic_ms() / 1000)
         return False
 
-    def _note_copied(self, link: Link, version: int) -> None:
+    def _note_copied(self, link: TruthLink, version: int) -> None:
         group = link.group
         if link not in self._heard:
             self._forget_silent()
@@ -176,7 +176,7 @@ class TruthSource:
                 done(result)
                 return
             self._uncopied.append(_Uncopied(version, done, result, self._reads.monotonic_ms() + self._wait_ms))
-            news = answer_frame(Answer(NEWS, TruthPage((), version, more=True)))
+            news = answer_frame(TruthAnswer(NEWS, TruthPage((), version, more=True)))
             for link in self._heard:
                 link.send(Kind.TRUTH_REPLY, *news)
 

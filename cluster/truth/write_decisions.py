@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
-from cluster.truth.truth_source import Reads
+from cluster.truth.truth_source import TruthReads
 from raftlog.work import ITEM_UNITS, charge
 from statemachine.delivery.prepared_writes import (
     ABORTED,
@@ -44,7 +44,7 @@ WRITE_UNDECIDED = Code("write_undecided", "warning", "raftmq writes list")
 """Key of the alarm about prepared writes that wait for a decision for UNDECIDED_MS."""
 
 
-class LeaderReads(Reads, Protocol):
+class LeaderReads(TruthReads, Protocol):
     """The part of the node's services that is used here."""
 
     def log_time_ms(self) -> int:

@@ -9,7 +9,8 @@ Effects of a power cut (`crash`), drawn from a seed:
 
 Effects of a failing call (`fail_call`): the OSError, after half of a write has happened. After a failed fdatasync the
 bytes are readable but will never become durable by a later fdatasync, as on Linux. `cut_power_at` raises PowerCut in
-the given call and in every later one until `crash`. Directories are durable at once. Not thread-safe except for reads.
+the given call and in every later one until `crash`. Directories are durable at once, and with it what took away one
+of the same name. Not thread-safe except for reads.
 
 Rot, during a run or between runs: `rot` silently flips bits of bytes that were durable; `spoil` makes sectors
 unreadable, so that a read of any of their bytes is EIO, until they are overwritten as a whole.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -351,6 +352,7 @@ class MemoryFileSystem:
     def mkdir(self, path: Path) -> None:
         if path not in self._names.directories:
             self._fallible("mkdir", path)
+            self._sync_names(lambda change: _takes_away(change, path))
             for names in (self._names, self._durable_names):
                 names.directories.update((path, *path.parents))
 
@@ -387,7 +389,10 @@ class MemoryFileSystem:
 
     def fsync_dir(self, path: Path) -> None:
         self._fallible("fsync_dir", path)
-        last = max((n for n, change in enumerate(self._pending_names, 1) if path in _parents(change)), default=0)
+        self._sync_names(lambda change: path in _parents(change))
+
+    def _sync_names(self, is_meant: Callable[[_NameChange], bool]) -> None:
+        last = max((n for n, change in enumerate(self._pending_names, 1) if is_meant(change)), default=0)
         for change in self._pending_names[:last]:  # one journal: what came before goes with it
             self._durable_names.change(change)
         del self._pending_names[:last]
@@ -438,6 +443,12 @@ def _sectors(change: _Write | _Truncate) -> Iterator[_Write | _Truncate]:
         stop = min(end, (at // SECTOR + 1) * SECTOR)
         yield _Write(at, change.data[at - change.offset : stop - change.offset])
         at = stop
+
+
+def _takes_away(change: _NameChange, directory: Path) -> bool:
+    return (isinstance(change, _RemoveDirectory) and change.path == directory) or (
+        isinstance(change, _RenameTree) and change.source == directory
+    )
 
 
 def _parents(change: _NameChange) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from jepsen_like.client_kit.frames import Answer
+from jepsen_like.client_kit.frames import ANSWER_S, Answer
 from jepsen_like.client_kit.wire import Target
 
 TOPIC, BULK_TOPIC = "hostile", "hostile-bulk"
@@ -26,14 +26,27 @@ HOLD_S = 3.5
 class Arena:
     """The cluster under attack, and the state that the rounds share."""
 
-    def __init__(self, targets: list[Target], leader: int, cluster: str, seed: int, size: float) -> None:
-        """`size`: 1 is the attack as it was observed; less is a rehearsal."""
+    def __init__(
+        self,
+        targets: list[Target],
+        leader: int,
+        cluster: str,
+        seed: int,
+        size: float,
+        *,
+        hold_s: float = HOLD_S,
+        silence_s: float = ANSWER_S,
+    ) -> None:
+        """`size`: 1 is the attack as it was observed; less is a rehearsal. `hold_s`: seconds for which attacks that
+        occupy something hold it; `silence_s`: those after which a request counts as unanswered."""
         self.targets = {target.id: target for target in targets}
         self.leader = self.targets[leader]
         self.cluster = cluster
         """The cluster's uuid, which every node tells."""
         self.rng = random.Random(seed)
         self.size = size
+        self.hold_s = hold_s
+        self.silence_s = silence_s
         self.serial = itertools.count(1)
         self.beside: frozenset[str] = frozenset()
         """Names of the attacks that are played at present."""

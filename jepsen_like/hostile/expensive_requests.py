@@ -13,7 +13,7 @@ from typing import Any
 from jepsen_like.client_kit.fields import beat_body, pull_fields, send_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer, request
 from jepsen_like.client_kit.wire import Target, Wire, ask_http
-from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.attack import GROUP, TOPIC, Arena, Attack, Report
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _PROPERTY_LETTERS = 29_900
@@ -116,7 +116,7 @@ async def new_filters(arena: Arena, node: Target, report: Report) -> None:
     """Sends new filters of 510 terms all the time, 10 at once on each of 4 connections."""
 
     async def some(wire: Wire) -> None:
-        until = asyncio.get_running_loop().time() + HOLD_S * arena.size
+        until = asyncio.get_running_loop().time() + arena.hold_s * arena.size
         while True:
             asked = []
             for _ in range(_NEW_FILTERS):

@@ -110,7 +110,7 @@ async def twins(arena: Arena, node: Target, report: Report) -> None:
     """Sends two messages with one identity on one connection; checks that both are answered and stored as one
     message."""
     producer = f"{arena.rng.getrandbits(128):032x}"
-    async with await Wire.dial(node.client_port) as wire:
+    async with await Wire.dial(node.client_port, arena.silence_s) as wire:
         ext = send_fields(TOPIC) | {"raftmqPid": producer}
         for sequence in range(1, 9):
             identity = ext | {"raftmqSeq": str(sequence), "raftmqLow": str(sequence)}

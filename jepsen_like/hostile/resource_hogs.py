@@ -11,7 +11,7 @@ import struct
 from jepsen_like.client_kit.fields import pull_fields
 from jepsen_like.client_kit.frames import HOST, request
 from jepsen_like.client_kit.wire import Target, Wire
-from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, TOPIC, Arena, Attack, Report
 from raftmq_wire.codes import RequestCode
 
 _MIB = 1 << 20
@@ -34,10 +34,10 @@ async def unread(arena: Arena, node: Target, report: Report) -> None:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(sock, (HOST, node.client_port))
         with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(HOLD_S):
+            async with asyncio.timeout(arena.hold_s):
                 await loop.sock_sendall(sock, frames)
         report.sent += arena.sized(400)
-        await asyncio.sleep(HOLD_S)
+        await asyncio.sleep(arena.hold_s)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -54,7 +54,7 @@ async def halves(arena: Arena, node: Target, report: Report) -> None:
             await asyncio.gather(*(wire.send(half[:size], _SENT_S / 5) for wire in more))
         report.sent += len(wires)
         await _in_two_pieces(node, report)
-        await asyncio.sleep(HOLD_S)
+        await asyncio.sleep(arena.hold_s)
         await _in_two_pieces(node, report)
     finally:
         for wire in wires:
@@ -91,7 +91,7 @@ async def too_large(arena: Arena, node: Target, report: Report) -> None:
             # is refused at once.
             await wire.send(frame[200_000:] + struct.pack(">iI", length, 0xFFFFFF))
             report.sent += 1
-            await asyncio.wait((wire.ended,), timeout=HOLD_S)
+            await asyncio.wait((wire.ended,), timeout=arena.hold_s)
             report.closed += wire.closed
             if not wire.closed:
                 report.demand(not has_room, f"node {node.id}: a frame of {length} bytes did not end its connection")
@@ -107,7 +107,7 @@ async def idle(arena: Arena, node: Target, report: Report) -> None:
             with contextlib.suppress(OSError):
                 wires.append(await Wire.dial(node.client_port))
         report.sent += len(wires)
-        await asyncio.sleep(HOLD_S)
+        await asyncio.sleep(arena.hold_s)
         report.closed += sum(wire.closed for wire in wires)
     finally:
         for wire in wires:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.world import SimResult
+    from jepsen_like.sim.result import SimResult
 
 
 class Fired(NamedTuple):

@@ -12,7 +12,8 @@ from zlib import crc32
 from jepsen_like.sim.checks.monitor import SOMETIMES
 from jepsen_like.sim.faults.fault_plan import Fault, plan
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, SimResult, run_seed
+from jepsen_like.sim.result import ACKED_MIN, KINDS_MIN, SimResult
+from jepsen_like.sim.world import run_seed
 
 CHUNK = 5
 LEADER_CHANGE_SHARE_MIN = 0.6

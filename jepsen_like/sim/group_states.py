@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.node.node import Node
-from jepsen_like.sim.machines.machine import Machine
+from cluster.peer.transport import BULK, CONTROL
+from cluster.replication.message_batch import Send
+from jepsen_like.sim.machines.machine import PEER_PORT, Machine
+from jepsen_like.sim.machines.network import Network
 from raftlog.types import NodeId
 
 
@@ -48,3 +51,93 @@ class GroupStates:
                 for n in nodes
             )
         )
+
+    def open_transactions(self) -> int:
+        """Returns the number of transactions that nobody has ended, at most on any node; 1 if none runs."""
+        return max([node.state.halves.pending.count for node in self.running()], default=1)
+
+    def timers(self) -> int:
+        """Returns the number of delayed messages that wait, at most on any node; 1 if none runs."""
+        return max([node.state.timers.counts.pending for node in self.running()], default=1)
+
+    def draining(self) -> int:
+        """Returns the number of staged writes that are being delivered, at most on any node; 1 if none runs."""
+        return max([len(node.state.writes.draining) for node in self.running()], default=1)
+
+    def resets_of(self, group: str) -> int:
+        """Returns the number of resets of a group that are open, at most on any node; 1 if none runs."""
+        return max([len(node.state.resets_of_group(group)) for node in self.running()], default=1)
+
+    def end_of(self, topic: str, queue: int) -> int:
+        """Returns the offset after the queue's last message that any node has applied."""
+        states = [node.state for node in self.running() if topic in node.state.topics]
+        return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
+
+    def first_of(self, topic: str, queue: int) -> int:
+        """Returns the highest first offset that the queue has on any node."""
+        states = [node.state for node in self.running() if topic in node.state.topics]
+        return max([state.min_offset(state.topics[topic].id, queue) for state in states], default=0)
+
+    def reign_of(self, host: str) -> object:
+        """Returns the term of the node at this address if it leads and takes writes, else None."""
+        for machine in self._machines.values():
+            node = machine.node
+            if machine.host == host and node is not None and hasattr(node, "serving") and node.serving.proposals.open:
+                return node.raw.term
+        return None
+
+    def reign(self) -> tuple[int, int] | None:
+        """Returns (term, node) of the leader that takes writes; None if there is none."""
+        open_at = [node for node in self.running() if node.serving.proposals.open]
+        return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
+
+    def crowded(self) -> bool:
+        """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
+        leaders = [node.serving.proposals for node in self.running() if node.serving.proposals.open]
+        return any(
+            each.flow.limit.overloaded or each.gate.sends.bytes > each.flow.limit.house_bytes for each in leaders
+        )
+
+    def waiting_sends(self) -> list[Send]:
+        """Returns the sends in the queue of a node that takes writes."""
+        return [
+            send for node in self.running() if node.serving.proposals.open for send in node.serving.proposals._sends
+        ]
+
+
+class GroupReach:
+    """Says if the nodes of a group reach each other, by what the network knows and they do not."""
+
+    def __init__(self, network: Network, states: GroupStates) -> None:
+        self._network, self._states = network, states
+
+    def is_linked(self) -> bool:
+        """Returns True if every node reaches all others, none stands still (seed 810000024), and no connection that one
+        has made to another leads nowhere. After the heal, nodes find those out in time, and connect again (seed
+        41650136). Where it was accepted, one that leads nowhere may stay: nothing is sent there."""
+        hosts = {machine.host for machine in self._states.members()}
+        nodes = self._states.running()
+        processes = [machine.process for machine in self._states.members()]
+        return (
+            len(nodes) == len(hosts)
+            and not any(each is None or each.paused or each.stalls for each in processes)
+            and all(node.peers.transport.reaches_all() for node in nodes)
+            and not any(end.other[1] == PEER_PORT for end in self._network.dead_ends(hosts))
+        )
+
+    def is_calm(self) -> bool:
+        """Returns True if nodes reach each other, and no link loses or delays what is sent."""
+        links = self._network.links
+        return not (links.cuts or links.slow or links.down) and self.is_linked()
+
+    def is_deaf(self) -> bool:
+        """Returns True if a member sends on a connection to another that leads nowhere, or has none yet: to a machine
+        that had no power, it asks again after 1 s, and after 2 s more (seed 953500102)."""
+        ids = {machine.node_id for machine in self._states.members()}
+        linked = all(
+            (other, channel) in node.peers.transport.links
+            for node in self._states.running()
+            for other in ids - {node.node_id}
+            for channel in (CONTROL, BULK)
+        )
+        return not linked or self._network.forgets({machine.host for machine in self._states.members()})

@@ -7,18 +7,15 @@ import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 from zlib import crc32
 
 from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
-from cluster.peer.transport import BULK, CONTROL
 from cluster.remoting.connection import reply_path
-from cluster.replication.message_batch import Send
 from jepsen_like.sim.attack_phase import ANSWERS_S, Calm, Prober
 from jepsen_like.sim.broker_groups import BrokerGroupsOperator
-from jepsen_like.sim.checks.monitor import Monitor, Violation
+from jepsen_like.sim.checks.monitor import Monitor
 from jepsen_like.sim.checks.quota_check import QuotaCheck
 from jepsen_like.sim.checks.refused_sends import Refusals
 from jepsen_like.sim.checks.tier_check import TierCheck
@@ -55,21 +52,23 @@ from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
 from jepsen_like.sim.faults.link_faults import LINK_FAULTS
 from jepsen_like.sim.faults.nemesis import Nemesis
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS, Stalls
-from jepsen_like.sim.group_states import GroupStates
+from jepsen_like.sim.group_states import GroupReach, GroupStates
 from jepsen_like.sim.groups.group_faults import group_faults
 from jepsen_like.sim.groups.second_group import SecondGroup
 from jepsen_like.sim.hostile.garbage_client import GarbageClient
 from jepsen_like.sim.hostile.hostile_clients import Hostile
 from jepsen_like.sim.judge import Judge, levels
 from jepsen_like.sim.locks.ordered_consumers import Ordered
-from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
-from jepsen_like.sim.machines.machine import LISTENERS, PEER_PORT, Machine
+from jepsen_like.sim.machines.end_of_run import end_run
+from jepsen_like.sim.machines.loop import EventBudgetError, SimLoop, StuckError
+from jepsen_like.sim.machines.machine import LISTENERS, Machine
 from jepsen_like.sim.machines.network import Address, EdgeConditions, Network
 from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.quotas import QuotaOperator
+from jepsen_like.sim.result import SimResult
 from jepsen_like.sim.upgrades import Upgrades
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.attackers import OWN, Attackers
@@ -118,33 +117,8 @@ then."""
 EXTRA_PHASES = 3
 """Number of further fault phases, without new faults, for which the load may go on until enough is acknowledged and the
 crash between an append and its acknowledgement has found its moment."""
-ACKED_MIN, KINDS_MIN = 200, 3
 STALLS = 8
 """Number of stalls after the heal, in seeds that have stalls."""
-
-
-class SimResult(NamedTuple):
-    """The result of one seed: its violations, and counts of operations, faults and rare states."""
-
-    seed: int
-    violations: tuple[Violation, ...]
-    acked: int
-    unknown: int
-    faults: dict[str, int]
-    between_append_and_ack: int
-    leader_changes: int
-    events: int
-    virtual_s: float
-    cpu_s: float
-    hash: str
-    """Hash of all events in order; equal for runs of the same seed."""
-    sometimes: dict[str, int]
-
-    @property
-    def counts(self) -> bool:
-        """True if the run was hard enough to prove something: enough acknowledged operations and kinds of faults, and
-        one crash between an append and its acknowledgement."""
-        return self.acked >= ACKED_MIN and len(self.faults) >= KINDS_MIN and self.between_append_and_ack > 0
 
 
 class World:
@@ -184,6 +158,7 @@ class World:
             )
         self.machines: dict[NodeId, Machine] = {}
         self.states = GroupStates(self.machines)
+        self.reach = GroupReach(self.network, self.states)
         for node_id in ids:
             self._add_machine(node_id)
         self.recorder = Recorder(self.loop)
@@ -229,7 +204,7 @@ class World:
         self.hostile: Hostile | None = Hostile(host(), report) if options.hostile else None
         self.prober: Prober | None = Prober(host(), recorder, report) if options.hostile else None
         self.tides = [
-            OffsetCommits(f"tide-{n}", host(), recorder, report, self._reign_of) for n in range(options.tides)
+            OffsetCommits(f"tide-{n}", host(), recorder, report, self.states.reign_of) for n in range(options.tides)
         ]
         self.remakes = RecreatedTopics(host(), recorder, report) if options.remakes else None
         self.waits = Waits(host(), report) if options.waits else None
@@ -237,13 +212,13 @@ class World:
         self.repeater = Repeater(host(), recorder, report) if options.repeats else None
         ordered = Ordered(host(), report, self._floor, self.clocks_are_close, self._ends) if options.ordered else None
         self.ordered: Ordered | None = ordered
-        self.transactors = Transactors(host(), report, self._open_transactions) if options.transactions else None
+        self.transactors = Transactors(host(), report, self.states.open_transactions) if options.transactions else None
         self.delayed = Delayed(host(), report) if options.delayed else None
-        self.failures = Failures(host(), report, self._end_of, self._timers) if options.failures else None
-        self.resets = Resets(host(), report, self._end_of, self._resets_of) if options.resets else None
-        self.legacies = DeletedTopics(host(), report, self._open_transactions) if options.legacies else None
-        self.writers = Writers(host(), report, self._draining) if options.writes else None
-        self.resized = ResizedTopics(host(), report, self._end_of, self._floor_of) if options.resized else None
+        self.failures = Failures(host(), report, self.states.end_of, self.states.timers) if options.failures else None
+        self.resets = Resets(host(), report, self.states.end_of, self.states.resets_of) if options.resets else None
+        self.legacies = DeletedTopics(host(), report, self.states.open_transactions) if options.legacies else None
+        self.writers = Writers(host(), report, self.states.draining) if options.writes else None
+        self.resized = ResizedTopics(host(), report, self.states.end_of, self._floor_of) if options.resized else None
         self.users: UserStories | None = None
         self.requesters: Requesters | None = None
         self.attackers: Attackers | None = None
@@ -265,14 +240,14 @@ class World:
             self._watch_marks(check)
             self.users = UserStories(host(), report, check)
             self.revocation = Revocation(host(), report, check, lambda: [machine.host for machine in self.members()])
-            self.requesters = requesters = Requesters(host(), report, self._linked, self._is_shared)
+            self.requesters = requesters = Requesters(host(), report, self.reach.is_linked, self._is_shared)
             leaks = Leaks(self.members, self._brought, OWN)
             self.attackers = Attackers(host(), report, leaks, requesters.client_ids, self._has_owners)
             self.registrations = Registrations(host(), report, self.users.users.signer)
-            self.guessers = Guessers(host(), report, self._is_calm)
+            self.guessers = Guessers(host(), report, self.reach.is_calm)
             self.token_owners = TokenOwners(host(), self.nemesis_leader, self.users.users.new_secret)
             self._watch_shared(check)
-        self.apart = MembersApart(host(), report, self._first_of) if options.apart else None
+        self.apart = MembersApart(host(), report, self.states.first_of) if options.apart else None
         self.broker_groups: BrokerGroupsOperator | None = None
         if options.groups:
             later = self.loop.call_outside
@@ -285,7 +260,7 @@ class World:
         self.surges: Surges | None = None
         if options.surges:
             self.surges = Surges(
-                host(), host(), report, self.members, self._reign, self._queued, self._crowded, self._others
+                host(), host(), report, self.members, self.states.reign, self._queued, self.states.crowded, self._others
             )
 
         self.second: SecondGroup | None = None
@@ -302,7 +277,7 @@ class World:
             return {end.other for end in self.network.endpoints if end.own[1] in ports}
 
         shared = self.shared = SharedCheck(
-            self.monitor.report, lambda: self.loop.now, self.members, check.model, clients, self._is_calm
+            self.monitor.report, lambda: self.loop.now, self.members, check.model, clients, self.reach.is_calm
         )
 
         def look() -> None:
@@ -314,30 +289,11 @@ class World:
 
         self.loop.call_outside(LOOK_S, look)
 
-    def _linked(self) -> bool:
-        """Returns True if every node reaches all others, none stands still (seed 810000024), and no connection that one
-        has made to another leads nowhere. After the heal, nodes find those out in time, and connect again (seed
-        41650136). Where it was accepted, one that leads nowhere may stay: nothing is sent there."""
-        hosts = {machine.host for machine in self.members()}
-        nodes = self.states.running()
-        processes = [machine.process for machine in self.members()]
-        return (
-            len(nodes) == len(hosts)
-            and not any(each is None or each.paused or each.stalls for each in processes)
-            and all(node.peers.transport.reaches_all() for node in nodes)
-            and not any(end.other[1] == PEER_PORT for end in self.network.dead_ends(hosts))
-        )
-
     def _is_shared(self, client_id: str) -> bool:
         """Returns True if clients of several users have the client id, and a node was lost or restarted: then they may
         get no reply within its TTL, which is longer than a run (seed 780000116)."""
         found = [node.serving.broker.members.producer_users(client_id).keys() for node in self.states.running()]
         return len(set().union(*found)) > 1 and any(len(each.nodes) != 1 for each in self.machines.values())
-
-    def _is_calm(self) -> bool:
-        """Returns True if nodes reach each other, and no link loses or delays what is sent."""
-        links = self.network.links
-        return not (links.cuts or links.slow or links.down) and self._linked()
 
     def _has_owners(self) -> bool:
         """Returns True if every node has applied the level from which on what is stored has owners."""
@@ -351,34 +307,12 @@ class World:
 
     def _watch_marks(self, check: AccessCheck) -> None:
         """Reads every byte that goes to a client."""
-        self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check, self._linked)
+        self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check, self.reach.is_linked)
         clients = set(LISTENERS.values())
         self.network.watch = lambda client, node: marks.watch(client, node) if node[1] in clients else None
 
     def nemesis_leader(self) -> Machine | None:
         return self.nemesis.leader()
-
-    def _open_transactions(self) -> int:
-        return max([node.state.halves.pending.count for node in self.states.running()], default=1)
-
-    def _timers(self) -> int:
-        return max([node.state.timers.counts.pending for node in self.states.running()], default=1)
-
-    def _draining(self) -> int:
-        return max([len(node.state.writes.draining) for node in self.states.running()], default=1)
-
-    def _resets_of(self, group: str) -> int:
-        return max([len(node.state.resets_of_group(group)) for node in self.states.running()], default=1)
-
-    def _end_of(self, topic: str, queue: int) -> int:
-        """Returns the offset after the queue's last message that any node has applied."""
-        states = [node.state for node in self.states.running() if topic in node.state.topics]
-        return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
-
-    def _first_of(self, topic: str, queue: int) -> int:
-        """Returns the highest first offset that the queue has on any node."""
-        states = [node.state for node in self.states.running() if topic in node.state.topics]
-        return max([state.min_offset(state.topics[topic].id, queue) for state in states], default=0)
 
     def clocks_are_close(self) -> bool:
         """Returns True if log time was about right whenever a leader's term began."""
@@ -386,7 +320,7 @@ class World:
 
     def _ends(self) -> dict[int, int]:
         """Returns queue -> offset after its last message that any node has applied, for the main topic."""
-        return {queue: self._end_of(TOPIC, queue) for queue in range(self.options.queues)}
+        return {queue: self.states.end_of(TOPIC, queue) for queue in range(self.options.queues)}
 
     def _floor(self, queue: int) -> int:
         return self._floor_of(TOPIC, queue)
@@ -663,44 +597,16 @@ class World:
         """Returns the machines whose nodes are members of the Raft group, or will be once all changes are done."""
         return self.states.members()
 
-    def _reign_of(self, host: str) -> object:
-        """Returns the term of the node at this address if it leads and takes writes, else None."""
-        for machine in self.machines.values():
-            node = machine.node
-            if machine.host == host and node is not None and hasattr(node, "serving") and node.serving.proposals.open:
-                return node.raw.term
-        return None
-
-    def _reign(self) -> tuple[int, int] | None:
-        """Returns (term, node) of the leader that takes writes; None if there is none."""
-        open_at = [node for node in self.states.running() if node.serving.proposals.open]
-        return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
-
     def _queued(self) -> set[str]:
         """Returns the ids of the surges' messages that wait in the leader's queue. What others send may have no id."""
-        return {id_of(send.body) for send in self._waiting_sends() if send.slot.name in SURGE_TOPICS}
-
-    def _crowded(self) -> bool:
-        """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
-        leaders = [node.serving.proposals for node in self.states.running() if node.serving.proposals.open]
-        return any(
-            each.flow.limit.overloaded or each.gate.sends.bytes > each.flow.limit.house_bytes for each in leaders
-        )
+        return {id_of(send.body) for send in self.states.waiting_sends() if send.slot.name in SURGE_TOPICS}
 
     def _others(self) -> int:
         """Returns the number of sends in the leader's queue that are not of surges."""
-        return sum(send.slot.name not in SURGE_TOPICS for send in self._waiting_sends())
-
-    def _waiting_sends(self) -> list[Send]:
-        return [
-            send
-            for node in self.states.running()
-            if node.serving.proposals.open
-            for send in node.serving.proposals._sends
-        ]
+        return sum(send.slot.name not in SURGE_TOPICS for send in self.states.waiting_sends())
 
     def _nothing_waits(self) -> bool:
-        return not self._timers()
+        return not self.states.timers()
 
     def _nothing_goes(self) -> bool:
         return not any(node.state.removing for node in self.states.running())
@@ -711,19 +617,7 @@ class World:
     def _heard(self) -> bool:
         """Returns True if all nodes are healthy and hear each other. A follower whose answers lead nowhere gets no
         entries until it finds that out (ha.housekeeping_interval_ms), so it learns of no change (seed 850000063)."""
-        return self.states.healthy() and not self.deaf()
-
-    def deaf(self) -> bool:
-        """Returns True if a member sends on a connection to another that leads nowhere, or has none yet: to a machine
-        that had no power, it asks again after 1 s, and after 2 s more (seed 953500102)."""
-        ids = {machine.node_id for machine in self.members()}
-        linked = all(
-            (other, channel) in node.peers.transport.links
-            for node in self.states.running()
-            for other in ids - {node.node_id}
-            for channel in (CONTROL, BULK)
-        )
-        return not linked or self.network.forgets({machine.host for machine in self.members()})
+        return self.states.healthy() and not self.reach.is_deaf()
 
     def _hash(self) -> str:
         parts = (self.network.hash, self.monitor.hash, self.recorder.hash, self.loop.events, f"{self.loop.now:.9f}")
@@ -746,25 +640,6 @@ class World:
             hash=digest,
             sometimes=dict(monitor.sometimes),
         )
-
-
-def end_run(loop: SimLoop, network: Network, machines: Collection[Machine], clients: Sequence[Process] = ()) -> None:
-    """Ends everything that still runs, and clears the attributes of nodes and processes: a request in flight is
-    invisible to the garbage collector and would keep its node alive."""
-    processes = [process for machine in machines for process in machine.processes] + list(clients)
-    for machine in machines:
-        machine.abandon()
-    loop.bury(processes)
-    for machine in machines:
-        for node in machine.nodes:
-            for part in (*vars(node).values(), node):
-                if type(part).__module__.startswith("cluster.") and hasattr(part, "__dict__"):
-                    vars(part).clear()
-    for process in processes:
-        process.tasks.clear()
-    loop.loose.clear()
-    loop.network = None
-    vars(network).clear()
 
 
 def run_seed(

@@ -22,8 +22,11 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.tables.day_files import DayFile, write_day_files
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.keepers import check_store
 from raftmq.tables.missing import Kept, Queue, check_continues, first_of, kept_of, missing, moved, reached_by
-from raftmq.tables.parquet_folder import HIDDEN, ParquetTarget
+from raftmq.tables.parquet_folder import HIDDEN, ParquetTarget, folder_of
+from raftmq.tables.store_folder import StoreFolder
+from raftmq.tables.table_folder import Where, delta_table
 from raftmq.tables.table_rows import DAY
 from raftmq_wire.local_path import check_local
 
@@ -31,10 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA, PARQUET = "delta", "parquet"
-TARGETS: dict[str, type[DeltaTarget | ParquetTarget]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
+Target = DeltaTarget | ParquetTarget
+TARGETS: dict[str, type[Target]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
 ROUND_MESSAGES = 4_000_000
 TASK_MESSAGES = 500_000
-_RACES_MAX = 20
+RACES_MAX = 20
 
 OnCommit = Callable[[int, int], None]
 """A function that is called after each commit with the number of messages exported so far, and of all messages."""
@@ -53,15 +57,14 @@ class ExportReport(NamedTuple):
     version: int | None
 
 
-def columns_there(folder: Path, form: str) -> tuple[str, ...] | None:
+def columns_there(folder: Where, form: str) -> tuple[str, ...] | None:
     """Returns the columns of messages that the target has; None if it has none yet, or is not made by an export."""
     there: list[str] = []
     if form == DELTA:
-        from deltalake import DeltaTable
-
-        if DeltaTable.is_deltatable(str(folder)):
-            there = [field.name for field in DeltaTable(str(folder)).schema().fields if field.name != DAY]
-    else:
+        table = delta_table(folder)
+        if table is not None:
+            there = [field.name for field in table.schema().fields if field.name != DAY]
+    elif isinstance(folder, Path):
         import pyarrow.parquet as pq
 
         first = next(folder.glob(f"{DAY}=*/[!{HIDDEN}]*.parquet"), None)
@@ -72,24 +75,25 @@ def columns_there(folder: Path, form: str) -> tuple[str, ...] | None:
 def export(
     spark: SparkSession,
     options: ReadOptions,
-    folder: Path,
+    folder: Where,
     *,
-    form: str = DELTA,
+    kind: type[Target] = DeltaTarget,
     round_messages: int = ROUND_MESSAGES,
+    races_max: int = RACES_MAX,
     on_commit: OnCommit = lambda done, total: None,
 ) -> ExportReport:
     """Exports all messages up to the topics' ends at its beginning. `options.starting` applies to queues that the table
-    lacks.
+    lacks. `races_max`: how many commits may lose to another export.
 
-    The driver and all executors must see `folder`. Raises PlanError, TableError, LocalError for a URL, and Spark's
-    error of a task.
+    The driver and all executors must see `folder`; an object store is a StoreFolder. Raises PlanError, TableError,
+    StoreFailed, LocalError for a URL, and Spark's error of a task.
     """
-    check_local(folder, "the folder of an export")
+    check_place(folder, kind)
     ends = _ends(options)
     report = ExportReport(0, 0, 0, 0, 0, 0, None)
     total: int | None = None
     while True:
-        target = TARGETS[form](folder, options.columns)
+        target = kind(folder, options.columns)
         accept_loss = not options.fail_on_data_loss
         ranges = missing(target, ends, accept_loss=accept_loss)
         left = sum(each.end - each.start for each in ranges)
@@ -105,7 +109,7 @@ def export(
         except LostRace as error:
             target.discard([file for file in files if file not in error.kept])
             report = _with(report._replace(races=report.races + 1), error.kept)
-            if report.races > _RACES_MAX:
+            if report.races > races_max:
                 why = f"{report.races} commits were refused; the last one: {error}"
                 raise TableError(f"another export writes to {folder}", why, "Let one of them end first") from error
             continue
@@ -115,6 +119,16 @@ def export(
             queues=max(report.queues, len(chosen)), commits=report.commits + 1, version=version
         )
         on_commit(report.messages, total)
+
+
+def check_place(where: Where, kind: type[Target]) -> None:
+    """Raises LocalError for a place where there can be no such export, and StoreFailed."""
+    if not isinstance(where, StoreFolder):
+        check_local(where, "the folder of an export")
+    elif issubclass(kind, ParquetTarget):
+        folder_of(where)
+    else:
+        check_store(where)
 
 
 def _with(report: ExportReport, files: Sequence[DayFile]) -> ExportReport:
@@ -138,7 +152,7 @@ def _ends(options: ReadOptions) -> dict[Queue, Kept]:
 
 
 def _write(
-    spark: SparkSession, options: ReadOptions, folder: Path, ranges: list[QueueRange], prefix: str
+    spark: SparkSession, options: ReadOptions, folder: Where, ranges: list[QueueRange], prefix: str
 ) -> list[DayFile]:
     """Has tasks write the files and returns them; if a task ran twice, only the files of the attempt that Spark
     accepted. Messages that retention removes meanwhile are an error here, and the next run plans again from the
@@ -146,16 +160,16 @@ def _write(
     options = options._replace(fail_on_data_loss=True)
     parts = split(ranges, spark.sparkContext.defaultParallelism, TASK_MESSAGES)
     tasks = spark.sparkContext.parallelize([tuple(part) for part in parts], len(parts))
-    found = tasks.mapPartitions(partial(_write_parts, options, str(folder), prefix)).collect()
+    found = tasks.mapPartitions(partial(_write_parts, options, folder, prefix)).collect()
     return [DayFile(*each) for each in found]
 
 
 def _write_parts(
-    options: ReadOptions, folder: str, prefix: str, parts: Iterator[tuple[Any, ...]]
+    options: ReadOptions, folder: Where, prefix: str, parts: Iterator[tuple[Any, ...]]
 ) -> Iterator[tuple[object, ...]]:
     """Writes the files of these parts and yields them. Runs in a Spark task. Raises ReadError and OSError."""
     for part in parts:
         planned = QueueRange(*part)
         batches = read_range(options, options.columns, planned)
-        for file in write_day_files(Path(folder), planned.topic, planned.queue_id, batches, prefix):
+        for file in write_day_files(folder, planned.topic, planned.queue_id, batches, prefix):
             yield tuple(file)

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -31,8 +32,9 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace
 from raftmq.tables.json_fields import merge
-from raftmq.tables.kept_table import HIDDEN, KeptTable, Round, ends_of
+from raftmq.tables.kept_table import KeptTable, Round, ends_of
 from raftmq.tables.missing import Kept, Queue, missing, moved
+from raftmq.tables.table_folder import Where
 from raftmq.tables.table_rows import TableRows, Written
 from raftmq_wire.errors import LocalError
 from raftmq_wire.topic_identity import Position
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 
 _AGAIN = "the same command: it goes on where the table ends"
 _CHECKPOINT = "_raftmq.checkpoint"
-"""The folder, in that of the table, with the checkpoint of the query that runs."""
+"""The folder, in that of the table, with the checkpoint of the query that runs. Of a table on an object store it is a
+temporary one of the driver, which alone writes it."""
 _TOLD = "told string"
 """Names what a task returns: its files, and the fields of bodies that it met, as JSON."""
 
@@ -73,6 +76,7 @@ class TableQuery:
         self._kept = kept
         self._on_round = on_round
         self._query: StreamingQuery | None = None
+        self._temporary: TemporaryDirectory[str] | None = None
         self._adding = threading.Lock()
         self._stopped = False
         self._error: BaseException | None = None
@@ -87,8 +91,7 @@ class TableQuery:
         `KeptTable.add`."""
         _check_there(self._spark)
         starting = self._begin()
-        checkpoint = self._kept.folder / _CHECKPOINT
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        checkpoint = self._checkpoint()
         reader = self._spark.readStream.format("raftmq").options(**self._source)
         frame = reader.option("startingOffsets", starting).option("maxOffsetsPerTrigger", self._most()).load()
         writer = frame.writeStream.foreachBatch(self._batch)
@@ -108,6 +111,8 @@ class TableQuery:
                 self._stopped = True
             with contextlib.suppress(Py4JError, OSError):  # Spark is gone, and the query with it
                 self._query.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     @property
     def ended(self) -> bool:
@@ -129,6 +134,15 @@ class TableQuery:
         if told is not None and f"{UndecodedRead.__qualname__}: " in str(error):
             raise LocalError(told[0], told[1], "the same command with --on-undecodable raw") from None
         raise QueryFailed(*(told or ("the streaming query has failed", _first_line(error), _AGAIN))) from None
+
+    def _checkpoint(self) -> Path:
+        """Returns the empty folder of the checkpoint. Raises OSError."""
+        folder = self._kept.folder
+        if isinstance(folder, Path):
+            shutil.rmtree(folder / _CHECKPOINT, ignore_errors=True)
+            return folder / _CHECKPOINT
+        self._temporary = TemporaryDirectory(prefix="raftmq-checkpoint-", ignore_cleanup_errors=True)
+        return Path(self._temporary.name, _CHECKPOINT)
 
     def _most(self) -> str:
         return str(self._kept.options.round_messages)
@@ -166,7 +180,7 @@ class TableQuery:
         ends = ends_of(self._mq.admin, self._topics)
         target = self._kept.open()
         with self._kept.attempt():
-            files = self._kept.written(target, lambda rows: _written(frame, self._kept.folder, rows)).files
+            files = self._kept.written(target, lambda rows: _written(frame, self._kept, rows)).files
             ranges = [self._range(queue, files, ends) for queue in sorted({file[2:4] for file in files})]
             for planned in ranges:
                 queue = planned.topic, planned.queue_id
@@ -198,13 +212,14 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _written(frame: DataFrame, folder: Path, rows: TableRows) -> Written:
+def _written(frame: DataFrame, kept: KeptTable, rows: TableRows) -> Written:
     """Has tasks write the files of a batch; if a task ran twice, only those of the attempt that Spark accepted."""
-    told = [json.loads(row.told) for row in frame.mapInArrow(partial(_write, folder, rows), _TOLD).collect()]
+    write = partial(_write, kept.folder, kept.hidden, rows)
+    told = [json.loads(row.told) for row in frame.mapInArrow(write, _TOLD).collect()]
     return Written([DayFile(*file) for files, _ in told for file in files], merge([met for _, met in told]))
 
 
-def _write(folder: Path, rows: TableRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(folder: Where, prefix: str, rows: TableRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Writes the files of a task, whose rows continue each other in one queue; yields what it wrote and met."""
     import pyarrow as pa
 
@@ -214,5 +229,5 @@ def _write(folder: Path, rows: TableRows, batches: Iterator[pa.RecordBatch]) -> 
     first = next(cast, None)
     if first is not None:
         topic, queue_id = (first.column(name)[0].as_py() for name in ("topic", "queue_id"))
-        told = json.dumps(rows.write(folder, topic, queue_id, itertools.chain((first,), cast), HIDDEN))
+        told = json.dumps(rows.write(folder, topic, queue_id, itertools.chain((first,), cast), prefix))
         yield pa.RecordBatch.from_pydict({"told": [told]})

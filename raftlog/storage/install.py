@@ -27,7 +27,7 @@ from raftlog.storage.files.install_file import Install
 from raftlog.storage.files.trash import TrashReport, set_aside
 from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.log.segmented_log import SegmentedLog
-from raftlog.storage.log_build import discard
+from raftlog.storage.log_build import abandon, discard
 from raftlog.types import NOBODY, HardState
 
 
@@ -129,9 +129,7 @@ def holds(log: SegmentedLog, install: Install) -> str:
 
 
 def _give_up(fs: FileSystem, directory: Path, why: str) -> Installed:
-    fs.unlink(directory / layout.INSTALL)
-    fs.fsync_dir(directory)
-    discard(fs, directory)
+    abandon(fs, directory)
     return Installed(False, why)
 
 

@@ -81,7 +81,8 @@ class LogBuild:
 
     @classmethod
     def begin(cls, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail) -> LogBuild:
-        """Starts a new build, with the segment file whose first frame follows `previous`; removes an earlier build.
+        """Starts a new build, with the segment file whose first frame follows `previous`; removes an earlier build, and
+        a decision to install it.
 
         Raises StorageError, and FrameError if GENESIS cannot be read.
         """
@@ -91,6 +92,7 @@ class LogBuild:
             if fs.exists(first):
                 keep_copy(fs, first, group_id)
             genesis = read_copy(fs, data_dir, group_id)
+            _take_back(fs, data_dir)
             if fs.exists(directory):
                 fs.remove_tree(directory)
                 fs.fsync_dir(data_dir)
@@ -203,10 +205,28 @@ class LogBuild:
             self._log.close(clean=True)
 
     def discard(self) -> None:
-        """Removes the whole build. Raises StorageError."""
+        """Removes the whole build, and a decision to install it. Raises StorageError."""
         if self._log is not None:
             self._log.close(clean=False)
-        discard(self._fs, self._data_dir)
+        abandon(self._fs, self._data_dir)
+
+
+def abandon(fs: FileSystem, data_dir: Path) -> None:
+    """Removes DATA/install, and before it a decision to install what is there. Raises StorageError."""
+    try:
+        _take_back(fs, data_dir)
+    except OSError as error:
+        raise storage_error(fs, "removing", data_dir / layout.INSTALL, error) from error
+    discard(fs, data_dir)
+
+
+def _take_back(fs: FileSystem, data_dir: Path) -> None:
+    """Removes INSTALL, durably. One whose writing failed may be there all the same, and would count for the next build,
+    however little there is of it. Raises OSError."""
+    path = data_dir / layout.INSTALL
+    if fs.exists(path):
+        fs.unlink(path)
+        fs.fsync_dir(data_dir)
 
 
 def discard(fs: FileSystem, data_dir: Path) -> None:

@@ -53,14 +53,10 @@ AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
 ROUTE_LIFE_S = 30.0
 _ASK_TIMEOUT_S = 0.5
-_SILENT_S = 2.0
 _BACKOFF_START_S = 0.02
 _BACKOFF_MAX_S = 0.25
 _BACKOFF_GROWTH = 1.3
-_ACCEPT_ANY_AFTER_S = 2.0
 _REFRESH_TIMEOUT_S = 3.0
-_SAY_WHY_AFTER_S = 1.0
-"""Seconds after which a search for the leader logs what it met; its callers may wait for much longer."""
 _SAY_AGAIN_AFTER_S = 30.0
 _HEARD_MAX = 32
 _OTHERS_FIRST_S = 0.2
@@ -170,6 +166,7 @@ class ClusterView:
         """`group`: the group of brokers that this view is about. `first`: the client's view of the first group, with
         which this one shares its connections; None for that one itself."""
         self.environment = environment
+        self._patience = environment.patience
         self.group = group
         self.groups: GroupViews[ClusterView] = GroupViews(self) if first is None else first.groups
         self.retries: Retries = Retries(on_retry) if first is None else first.retries
@@ -279,7 +276,9 @@ class ClusterView:
         self._kinds.clear()
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers + self._heard)]
         try:
-            done, _ = await asyncio.wait(probes, timeout=_SAY_WHY_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                probes, timeout=self._patience.say_why_after_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if not done:
                 self._say_why()
                 done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
@@ -336,7 +335,7 @@ class ClusterView:
         """Asks `server` until it gives an answer; returns (address, True if that node leads)."""
         backoff = Backoff(self.jitter)
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + _ACCEPT_ANY_AFTER_S
+        give_up_at = loop.time() + self._patience.accept_any_after_s
         while True:
             found = await self._ask_who_leads(server)
             if found is not None:
@@ -380,11 +379,11 @@ class ClusterView:
             return None
 
     def _has_been_silent(self, server: str) -> None:
-        """Gives up the connection to a server that has answered nothing for `_SILENT_S`. Until then it is asked again
+        """Gives up the connection to a server that has answered nothing for `silent_s`. Until then it is asked again
         on the same one: a new connection, with TLS a handshake, is the dearest question that an overloaded server can
         get."""
         now = asyncio.get_running_loop().time()
-        if now - self._silent_since.setdefault(server, now) >= _SILENT_S:
+        if now - self._silent_since.setdefault(server, now) >= self._patience.silent_s:
             del self._silent_since[server]
             self.links.drop(server)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftmq.client.discovery import LOCAL_USER, local_file
+from raftmq.client.patience import Patience
 from raftmq.client.port_probe import Probe, probe_port
 from raftmq.client.tls import Tls, TlsDialler, find_tls
 from raftmq_wire.signature import Credentials
@@ -35,6 +36,8 @@ class Environment(NamedTuple):
     """Waits until closed connections are gone; None if nobody need wait."""
     probe: Probe | None = None
     """Finds out what a server speaks that hung up; None: nobody asks."""
+    patience: Patience = Patience()
+    """The times for which the client waits, and the intervals at which it asks."""
 
 
 def _wall_clock_ms() -> int:

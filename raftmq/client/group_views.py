@@ -19,14 +19,16 @@ from raftmq_wire.queue_numbers import FIRST_GROUP, GROUPS_MAX, group_of, queue_t
 _ROW = re.compile(r"([1-9]\d?)/(\S+)", re.ASCII)
 _ALIAS = re.compile(r"-\d+\Z", re.ASCII)
 _LOOK_S = 0.25
-_HEARD_S = 10.0
-_GRACE_S = 1.0
+HEARD_S = 10.0
+GRACE_S = 1.0
 _T = TypeVar("_T")
 
 
-async def of_each(works: Mapping[int, Coroutine[Any, Any, _T]]) -> dict[int, _T | Exception]:
+async def of_each(
+    works: Mapping[int, Coroutine[Any, Any, _T]], *, grace_s: float = GRACE_S
+) -> dict[int, _T | Exception]:
     """Runs the work of each group of brokers at the same time; returns group -> its result, or the error in which it
-    ended. Once one has a result the others get a second more: a group without a leader keeps nobody waiting, and what
+    ended. Once one has a result the others get `grace_s` more: a group without a leader keeps nobody waiting, and what
     it was asked must be asked again."""
     tasks = {asyncio.create_task(work): group for group, work in works.items()}
     try:
@@ -34,7 +36,7 @@ async def of_each(works: Mapping[int, Coroutine[Any, Any, _T]]) -> dict[int, _T 
         while waiting and not any(task.done() and task.exception() is None for task in tasks):
             _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if waiting:
-            await asyncio.wait(waiting, timeout=_GRACE_S)
+            await asyncio.wait(waiting, timeout=grace_s)
     finally:
         late = [task for task in tasks if not task.done()]
         for task in late:
@@ -79,8 +81,10 @@ _V = TypeVar("_V", bound=View)
 class GroupViews(Generic[_V]):
     """The groups of brokers that a client has heard of, and its views of them. Event loop only."""
 
-    def __init__(self, first: _V) -> None:
-        """`first`: the view of the first group."""
+    def __init__(self, first: _V, *, heard_s: float = HEARD_S) -> None:
+        """`first`: the view of the first group. `heard_s`: time in seconds for which a server may take to tell of the
+        groups."""
+        self._heard_s = heard_s
         self.first = first
         self.names: dict[str, int] = {}
         """Name of a group -> its number; empty while only one is known."""
@@ -154,7 +158,7 @@ class GroupViews(Generic[_V]):
         if group != FIRST_GROUP and not self.heard:
             finding = asyncio.create_task(self.first.find_leader())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_HEARD_S):
+                async with asyncio.timeout(self._heard_s):
                     await self._told.wait()
             finding.cancel()
             if not self.heard:

@@ -27,31 +27,32 @@ class UnreadableError(Exception):
     """A body cannot be decompressed. Its text gives the reason, worded to follow the message's name in a sentence."""
 
 
-def decompress(body: bytes, kind: int) -> bytes:
-    """Returns the decompressed body; `kind` is the compression type in a message's flags. Raises UnreadableError."""
+def decompress(body: bytes, kind: int, most: int = MAX_INFLATED_BYTES) -> bytes:
+    """Returns the decompressed body, of `most` bytes at most; `kind` is the compression type in a message's flags.
+    Raises UnreadableError."""
     if kind in _ZLIB:
-        plain = _inflate(body)
+        plain = _inflate(body, most)
     elif kind in _BY_ARROW:
-        plain = _read_by_arrow(body, _BY_ARROW[kind])
+        plain = _read_by_arrow(body, _BY_ARROW[kind], most)
     else:
         raise UnreadableError(f"is compressed in a way (type {kind}) that this client does not read")
-    if len(plain) > MAX_INFLATED_BYTES:
-        raise UnreadableError(f"inflates to more than {MAX_INFLATED_BYTES} bytes")
+    if len(plain) > most:
+        raise UnreadableError(f"inflates to more than {most} bytes")
     return plain
 
 
-def _inflate(body: bytes) -> bytes:
+def _inflate(body: bytes, most: int) -> bytes:
     try:
         stream = zlib.decompressobj()
-        plain = stream.decompress(body, MAX_INFLATED_BYTES + 1)
+        plain = stream.decompress(body, most + 1)
     except zlib.error as error:
         raise UnreadableError(f"does not inflate: {error}") from error
-    if not stream.eof and len(plain) <= MAX_INFLATED_BYTES:
+    if not stream.eof and len(plain) <= most:
         raise UnreadableError("is cut short inside its compressed body")
     return plain
 
 
-def _read_by_arrow(body: bytes, codec: str) -> bytes:
+def _read_by_arrow(body: bytes, codec: str, most: int) -> bytes:
     try:
         import pyarrow
     except ImportError:
@@ -59,7 +60,7 @@ def _read_by_arrow(body: bytes, codec: str) -> bytes:
         raise UnreadableError(f"{why} (pip install 'raftmq[arrow]')") from None
     try:
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(body), codec) as stream:
-            plain = bytes(stream.read(MAX_INFLATED_BYTES + 1))
+            plain = bytes(stream.read(most + 1))
     except (OSError, ValueError) as error:  # Arrow's errors are one of them
         raise UnreadableError(f"does not inflate: {error}") from error
     if not body:  # Arrow takes no bytes at all for a frame of no bytes

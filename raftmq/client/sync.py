@@ -13,11 +13,11 @@ from raftmq.client.cluster_view import Contact
 from raftmq.client.consuming.consumer import AsyncConsumer
 from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
-from raftmq.client.consuming.run_loop import COMMIT_EVERY_S
 from raftmq.client.discovery import find_servers, found_folder
 from raftmq.client.environment import REAL, Environment, with_credentials, with_tls
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
+from raftmq.client.patience import COMMIT_EVERY_S
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq.client.producing.pipeline import FlushResult
 from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer

@@ -178,11 +178,20 @@ def _load(target: Target, shape: Shape, places: int, seconds: float, arrivals: A
     return Load(target.topic, shape.size_bytes, 1, places, seconds, "", target.queues, credentials, arrivals)
 
 
-def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenRun:
-    """Plays one run. Raises LocalError."""
+def play(
+    target: Target,
+    shape: Shape,
+    rate: float,
+    share: float = 0.0,
+    *,
+    places_max: int = PLACES,
+    patience_s: float = PATIENCE_S,
+) -> OpenRun:
+    """Plays one run. `places_max`: the most requests without an answer; `patience_s`: seconds to wait for answers at
+    the end. Raises LocalError."""
     since_last_busy()
     with _told(target), asyncio.Runner(loop_factory=precise_loop) as runner:
-        runs = runner.run(arrive(target, shape, rate))
+        runs = runner.run(arrive(target, shape, rate, places_max=places_max, patience_s=patience_s))
     busy = since_last_busy()
     took = sorted(latency for each in runs for _, latency in each.stored)
     codes = sum((each.codes for each in runs), Counter[int]())
@@ -207,10 +216,13 @@ def play(target: Target, shape: Shape, rate: float, share: float = 0.0) -> OpenR
     )
 
 
-async def arrive(target: Target, shape: Shape, rate: float) -> list[Arrivals]:
-    """Plays one run in a `precise_loop`; returns what became of the requests of each connection. Raises OSError."""
+async def arrive(
+    target: Target, shape: Shape, rate: float, *, places_max: int = PLACES, patience_s: float = PATIENCE_S
+) -> list[Arrivals]:
+    """Plays one run in a `precise_loop`; returns what became of the requests of each connection. Arguments
+    as for `play`. Raises OSError."""
     frame_bytes = shape.size_bytes + 512
-    places = max(1, min(PLACES, PLACES_BYTES // frame_bytes) // shape.connections)
+    places = max(1, min(places_max, PLACES_BYTES // frame_bytes) // shape.connections)
     loads = []
     for number in range(shape.connections):
         seed = shape.seed * SEEDS_APART + number
@@ -218,7 +230,7 @@ async def arrive(target: Target, shape: Shape, rate: float) -> list[Arrivals]:
         loads.append(_load(target, shape, places, shape.seconds, arrivals))
     keepers = [asyncio.ensure_future(_keep(load, target)) for load in loads]
     try:
-        await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), shape.seconds + PATIENCE_S)
+        await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), shape.seconds + patience_s)
     except TimeoutError:
         pass  # what was not answered is unknown
     finally:

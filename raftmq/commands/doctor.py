@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -19,6 +19,9 @@ from raftmq.commands.shared_options import data_dir, json_option, show
 from raftmq.local_path import LocalPath
 from raftmq.server_home import is_installed
 from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from cluster.runtime.host.cgroup import Bounds
 
 
 class Check(NamedTuple):
@@ -131,9 +134,16 @@ def _kernel() -> Check:
 
 
 def _control_group() -> Check:
-    from cluster.runtime.host.cgroup import MEMORY_MIN, bounds
+    from cluster.runtime.host.cgroup import bounds
 
-    found, wrong = bounds(), []
+    return control_group(bounds())
+
+
+def control_group(found: Bounds) -> Check:
+    """Judges what the control group allows a node."""
+    from cluster.runtime.host.cgroup import MEMORY_MIN
+
+    wrong = []
     if found.memory_bytes is not None and found.memory_bytes < MEMORY_MIN:
         wrong.append(f"give a node at least {MEMORY_MIN >> 20} MiB of memory, or the kernel ends it under load")
     if found.processors is not None and found.processors < 1:
@@ -144,7 +154,11 @@ def _control_group() -> Check:
 def _checksums() -> Check:
     from cluster.runtime.host.versions import versions
 
-    version = versions()["zlib-ng"]
-    get = f"{sys.executable} -m pip install zlib-ng" if is_installed() else "make setup"
+    return checksums(versions()["zlib-ng"], by_pip=is_installed())
+
+
+def checksums(version: str, *, by_pip: bool) -> Check:
+    """Judges the library of checksums. `by_pip`: the installation is pip's, and not a working copy."""
+    get = f"{sys.executable} -m pip install zlib-ng" if by_pip else "make setup"
     missing = f"{get} installs it; without it a body is checksummed by the slower zlib"
     return Check("checksums", f"zlib-ng {version}", missing if version == "not installed" else "")

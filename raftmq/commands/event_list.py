@@ -11,7 +11,7 @@ import click
 from cluster.config.local_layout import NodeName, key_of, name_of
 from cluster.runtime.events import KINDS, rfc3339
 from raftmq.commands.point_in_time import PointInTime, told_time
-from raftmq.commands.shared_options import cluster_options, print_json, show, show_problems
+from raftmq.commands.shared_options import cluster_options, plain, print_json, show, show_problems
 from raftmq.local.http.all_groups import Asked, Groups, all_groups, ask_all_of, named
 from raftmq.local.http.asked_nodes import ask_each
 from raftmq_wire.errors import ExitCode, LocalError
@@ -101,4 +101,4 @@ def _print(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:
         if as_json:
             print_json(event)
         else:
-            click.echo(line)
+            click.echo(plain(line))

@@ -223,7 +223,7 @@ def print_json(value: object) -> None:
     if yaml_wanted():
         click.echo(yaml_document(value), nl=False)
     else:
-        click.echo(json.dumps(value, ensure_ascii=False))
+        click.echo(json_line(value))
 
 
 def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool = False) -> None:
@@ -249,6 +249,11 @@ def plain(text: str) -> str:
     return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
+def json_line(value: object) -> str:
+    """Returns JSON in one line, as it may be sent to a terminal: what `plain` escapes is escaped as JSON has it."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
+
+
 def told_in_lines(what: str, why: str, fix: str) -> LocalError:
     """Returns an error for a command of a package above this one; it is printed like all others, with exit code 1."""
     return LocalError(what, why, fix)
@@ -257,7 +262,7 @@ def told_in_lines(what: str, why: str, fix: str) -> LocalError:
 def show_problems(problems: Iterable[str]) -> None:
     """Prints problems on stderr, separate from the result."""
     for problem in problems:
-        click.secho(problem, fg="red", err=True)
+        click.secho(plain(problem), fg="red", err=True)
 
 
 def tell_group(group: int, shown: Sized) -> None:
@@ -323,7 +328,7 @@ def print_pages(
     widths = [0] * len(titles)
     whole: Iterable[Sequence[Sequence[object]]] = itertools.chain([[titles], rows, second], following)
     for page in whole:
-        cells = [["-" if each is None else str(each) for each in row] for row in page]
+        cells = [["-" if each is None else plain(str(each)) for each in row] for row in page]
         for at in range(len(titles)):
             widths[at] = max([widths[at], *(len(row[at]) for row in cells)])
         for row in cells:

@@ -82,19 +82,23 @@ def part_batches(
     pace: Pace | None = None,
     undecodable: Undecodable | None = None,
     rows: RowFilter | None = None,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+    gap_bytes: int = GAP_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields batches of at most `batch_rows` messages, together exactly those of the part without those that
-    `rows` and `undecodable` leave out. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
+    """Yields batches of at most `batch_rows` messages and about `batch_bytes`, together exactly those of the part
+    without those that `rows` and `undecodable` leave out. Messages with more than `gap_bytes` between them are read one
+    by one. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
     wanted, pace = _Wanted(copy, part), pace or Pace(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
     entries = None if ENTRY_COLUMNS.isdisjoint(columns) else EntryFinder(copy, part.segment)
-    for low, high, place in _reads(wanted, part.segment.places, copy.read_bytes):
+    for low, high, place in _reads(wanted, part.segment.places, copy.read_bytes, gap_bytes):
         start = int(wanted.starts[low])
         data = copy.read(place, start, int(wanted.ends[high - 1]))
         read = _Read(copy.found(place), start, data)
         pace.took(len(read.data))
-        for begin, end in _runs(wanted, low, high, batch_rows):
+        for begin, end in _runs(wanted, low, high, batch_rows, batch_bytes):
             row_topics = topic_of[wanted.spans[begin:end]]
             for number in np.unique(row_topics).tolist():
                 chosen = begin + np.flatnonzero(row_topics == number)
@@ -105,7 +109,7 @@ def part_batches(
                 yield from to_batches(frames, topics[number], columns, undecodable, rows)
 
 
-def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tuple[int, int, Place]]:
+def _reads(wanted: _Wanted, places: Sequence[Place], size: int, gap_bytes: int) -> Iterator[tuple[int, int, Place]]:
     """Yields the reads of about `size` bytes each: (first message, the one after the last, the place where they
     lie)."""
     starts, ends = wanted.starts, wanted.ends
@@ -114,17 +118,17 @@ def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tupl
         place = place_of(places, int(starts[low]))
         limit = min(int(starts[low]) + size, place.end)
         high = max(low + 1, int(np.searchsorted(ends, limit, side="right")))
-        gaps = np.flatnonzero(starts[low + 1 : high] - ends[low : high - 1] > GAP_BYTES)
+        gaps = np.flatnonzero(starts[low + 1 : high] - ends[low : high - 1] > gap_bytes)
         if len(gaps):
             high = low + 1 + int(gaps[0])
         yield low, high, place
         low = high
 
 
-def _runs(wanted: _Wanted, low: int, high: int, batch_rows: int) -> Iterator[tuple[int, int]]:
+def _runs(wanted: _Wanted, low: int, high: int, batch_rows: int, batch_bytes: int) -> Iterator[tuple[int, int]]:
     """Yields the batches of a read as (first message, the one after the last)."""
     while low < high:
-        limit = int(wanted.starts[low]) + BATCH_BYTES
+        limit = int(wanted.starts[low]) + batch_bytes
         end = max(low + 1, int(np.searchsorted(wanted.ends, limit, side="right")))
         end = min(end, low + batch_rows, high)
         yield low, end

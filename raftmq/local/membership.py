@@ -69,8 +69,16 @@ class LocalMembers:
     """Changes the members of one group of a running local cluster; ids are those of the group. Methods raise
     LocalError."""
 
-    def __init__(self, cluster: LocalCluster, tell: Tell = lambda stage: None, group: int = FIRST_GROUP) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        tell: Tell = lambda stage: None,
+        group: int = FIRST_GROUP,
+        unheard_s: float = UNHEARD_S,
+    ) -> None:
+        """`unheard_s`: how long a new node is waited for of which the leader hears nothing, in seconds."""
         self._cluster = cluster
+        self._unheard_s = unheard_s
         self._group = group
         self._tell = tell
         self._asked = False
@@ -138,7 +146,7 @@ class LocalMembers:
                 if refused or not self._asked:
                     self._undo(before)
                 raise
-        return self._wait_promoted(record, "learner" if learner else "voter")
+        return self.wait_promoted(record, "learner" if learner else "voter")
 
     def replace(self, node_id: int) -> tuple[Joined, Path | None]:
         """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed, stopped
@@ -178,7 +186,7 @@ class LocalMembers:
         if there was one."""
         data, nodes = self._cluster.data, self._nodes
         join = self._patiently(lambda: self._api.get("/v1/members/join"))
-        record = _unfinished(nodes, node_id, replaces, join)
+        record = unfinished(nodes, node_id, replaces, join)
         if record is None:
             self._tell("creating the data directory")
             number = node_id or max(join["next_id"], 1 + max(node.id for node in nodes))
@@ -225,9 +233,9 @@ class LocalMembers:
                 shutil.rmtree(node.home, ignore_errors=True)
                 write_cluster(self._cluster.data, cluster.without(node.name))
 
-    def _wait_promoted(self, record: NodeRecord, role: str) -> Joined:
+    def wait_promoted(self, record: NodeRecord, role: str) -> Joined:
         """Waits until the node is a voter, or a learner that has caught up, as `role` asks. Raises LocalError if it
-        ended, was removed, or the leader hears nothing of it for UNHEARD_S."""
+        ended, was removed, or the leader hears nothing of it for `unheard_s`."""
         heard = time.monotonic()
         while True:
             view = self._look()
@@ -251,7 +259,7 @@ class LocalMembers:
                 )
             if member is not None and member["live"]:
                 heard = time.monotonic()
-            if time.monotonic() - heard >= UNHEARD_S:
+            if time.monotonic() - heard >= self._unheard_s:
                 raise unheard(record.name, fetch_status(address_of(record)), led=view is not None)
             self._tell(_progress(record.name, member))
             time.sleep(POLL_S)
@@ -302,7 +310,7 @@ def _locked_in_turn(data: Path) -> Iterator[None]:
         yield
 
 
-def _unfinished(
+def unfinished(
     nodes: list[NodeRecord], node_id: int | None, replaces: int | None, join: dict[str, Any]
 ) -> NodeRecord | None:
     """Returns the node that an interrupted command began, if any: one that is to replace the same node, or that is no

@@ -25,10 +25,10 @@ POLL_S = 1.0
 
 
 def replace_elsewhere(
-    node: int, config: Path, via: str, secret: Path | None, tell: Callable[[str], object]
+    node: int, config: Path, via: str, secret: Path | None, tell: Callable[[str], object], poll_s: float = POLL_S
 ) -> list[int]:
     """Replaces `node`; returns the voters once the new node votes and `node` is removed. `tell` gets each stage, also
-    again while it lasts. Raises ConfigError, LocalError."""
+    again while it lasts; `poll_s`: time between two looks at it. Raises ConfigError, LocalError."""
     own = load(config, os.environ).node.id
     if own == node:
         raise LocalError(
@@ -58,7 +58,7 @@ def replace_elsewhere(
     certify = steps_before_start(load(config, os.environ), config, over_tls=chosen_tls() is not None)
     for step in (*certify, f"raftmq serve --config {config}"):
         tell(f"    {step}")
-    members = _until_it_votes(api, own, node, tell)
+    members = _until_it_votes(api, own, node, tell, poll_s)
     if node in members:
         tell(f"node {own} votes; removing node {node}")
         remove = f"/v1/members/{node}?below_three=true"  # as many as there were
@@ -67,7 +67,9 @@ def replace_elsewhere(
     return sorted(each for each, member in members.items() if member["role"] == "voter")
 
 
-def _until_it_votes(api: AdminApi, own: int, node: int, tell: Callable[[str], object]) -> dict[int, dict[str, Any]]:
+def _until_it_votes(
+    api: AdminApi, own: int, node: int, tell: Callable[[str], object], poll_s: float
+) -> dict[int, dict[str, Any]]:
     """Waits until `own` is a voter and, while `node` is still a member, up to SETTLED_S for the commit of that: the
     removal comes after it. Returns the members."""
     voted_at = None
@@ -81,7 +83,7 @@ def _until_it_votes(api: AdminApi, own: int, node: int, tell: Callable[[str], ob
                 return members
         if own in members:
             tell(_progress(own, members[own]))
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def _progress(own: int, member: dict[str, Any]) -> str:

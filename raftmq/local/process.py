@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,12 +138,16 @@ def _wait_gone(nodes: list[Started], timeout_s: float) -> list[Started]:
     return [node for node in nodes if is_running(node)]
 
 
-def check_ports(nodes: Iterable[Started]) -> None:
-    """Raises LocalError for the first port that another process holds; the error names the process if the system
-    tells."""
+def check_ports(
+    nodes: Iterable[Started],
+    owner: Callable[[int], str | None] = port_owner,
+    nameless_s: float = NAMELESS_PORT_S,
+) -> None:
+    """Raises LocalError for the first port that another process holds; the error names the process if `owner` tells. A
+    port that nobody owns is waited for, `nameless_s` at most."""
     for node in nodes:
         for purpose, port in node.ports.items():
-            if taken := _taken(port):
+            if taken := _taken(port, owner, nameless_s):
                 error, who = taken
                 raise LocalError(
                     f"port {port} ({purpose} of {node_object(*node.key)}) is in use",
@@ -153,15 +157,15 @@ def check_ports(nodes: Iterable[Started]) -> None:
                 )
 
 
-def _taken(port: int) -> tuple[int, str | None] | None:
+def _taken(port: int, owner: Callable[[int], str | None], nameless_s: float) -> tuple[int, str | None] | None:
     """Returns errno and owner of a port that cannot be bound, else None.
 
     It waits for a port without a known owner: a process that is killed in the middle of an fdatasync keeps its sockets
     until the disk answers, but has no name any more.
     """
-    deadline = time.monotonic() + NAMELESS_PORT_S
+    deadline = time.monotonic() + nameless_s
     while error := _bind_error(port):
-        who = port_owner(port)
+        who = owner(port)
         if who or time.monotonic() >= deadline:
             return error, who
         time.sleep(0.05)

@@ -25,7 +25,7 @@ from uuid import UUID
 import tomlkit
 from msgspec.structs import replace
 
-from cluster.config.config import split_address
+from cluster.config.address import split_address
 from cluster.config.loading import load
 from cluster.config.local_layout import REGISTRY, NodeRecord, RegistryRecord, node_object, replace_file
 from cluster.config.node_files import GROUPS_SECRET, HOST, set_registry

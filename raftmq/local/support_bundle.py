@@ -89,12 +89,12 @@ def files_of_node(address: str) -> Iterator[tuple[str, str]]:
             yield f"{name}.status.txt", f"{status}\n"
 
 
-def text_of_file(path: Path) -> str:
-    """Returns the end of a log, or a whole configuration file, without secrets."""
+def text_of_file(path: Path, most: int = LOG_BYTES_MAX) -> str:
+    """Returns the end of a log, `most` bytes, or a whole configuration file, without secrets."""
     with path.open("rb") as file:
         file.seek(0, io.SEEK_END)
         size = file.tell()
-        file.seek(max(0, size - LOG_BYTES_MAX))
+        file.seek(max(0, size - most))
         return without_secrets(file.read().decode(errors="replace"))
 
 

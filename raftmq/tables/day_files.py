@@ -2,19 +2,18 @@
 an export, or of a round of `raftmq table run`.
 
 A file contains consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the
-first offset and the one after the last, and a unique part, so that two attempts never write the same file.
+first offset, on disk also the one after the last, and a unique part, so that two attempts never write the same file.
 """
 
 from __future__ import annotations
 
 import datetime
 import itertools
-import os
-import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+from raftmq.tables.table_folder import TableFolder, Where, folder_at
 
 DAY_MS = 86_400_000
 ERROR = "_error"
@@ -37,14 +36,15 @@ class DayFile(NamedTuple):
 
 
 def write_day_files(
-    folder: Path, topic: str, queue_id: int, batches: Iterable[Any], prefix: str = ""
+    where: Where, topic: str, queue_id: int, batches: Iterable[Any], prefix: str = ""
 ) -> Iterator[DayFile]:
     """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other. Names of files
     begin with `prefix`.
 
-    Each file is synced before it is yielded. Raises OSError; files that are complete by then stay, without being
-    yielded.
+    Each file is durable before it is yielded. Raises OSError and StoreFailed; files that are complete by then stay,
+    without being yielded.
     """
+    folder = folder_at(where)
     open_file: _OpenFile | None = None
     try:
         for day, part in _by_day(batches):
@@ -75,22 +75,17 @@ def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _OpenFile:
-    """A file that is being written, under a name that readers of the folder ignore."""
+    """A file that is being written."""
 
-    def __init__(self, folder: Path, topic: str, queue_id: int, day: str, first: Any, prefix: str) -> None:
+    def __init__(self, folder: TableFolder, topic: str, queue_id: int, day: str, first: Any, prefix: str) -> None:
         import pyarrow.parquet as pq
 
         self.day = day
-        self._folder = folder
         self._topic = topic
         self._queue_id = queue_id
-        self._prefix = prefix
         self._start = self._end = int(first.column("queue_offset")[0].as_py())
-        self._within = folder / f"day={day}"
-        self._within.mkdir(parents=True, exist_ok=True)
-        self._unique = uuid.uuid4().hex[:12]
-        self._fresh = self._within / f"_{prefix.removeprefix('_')}{self._unique}.tmp"
-        self._writer = pq.ParquetWriter(self._fresh, first.schema, compression="zstd")
+        self._file = folder.new_file(f"day={day}", prefix, f"{quote(topic, safe='')}-{queue_id}-{self._start}")
+        self._writer = pq.ParquetWriter(self._file.sink, first.schema, compression="zstd")
         self._group: list[Any] = []
         self._errors: int | None = None
 
@@ -113,25 +108,10 @@ class _OpenFile:
         if self._group:
             self._flush()
         self._writer.close()
-        what = f"{quote(self._topic, safe='')}-{self._queue_id}-{self._start}-{self._end}"
-        named = f"{self._prefix}{what}-{self._unique}.parquet"
-        with self._fresh.open("rb") as written:
-            os.fsync(written.fileno())
-        self._fresh.rename(self._within / named)
-        sync_folder(self._within)
-        size = (self._within / named).stat().st_size
-        path = f"day={self.day}/{named}"
+        name, size = self._file.finish(self._end)
+        path = f"day={self.day}/{name}"
         return DayFile(path, self.day, self._topic, self._queue_id, self._start, self._end, size, self._errors)
 
     def give_up(self) -> None:
         self._writer.close()
-        self._fresh.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in the folder durable. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        self._file.give_up()

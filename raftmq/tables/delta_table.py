@@ -14,22 +14,22 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from raftmq.tables.day_files import ERROR, DayFile
+from raftmq.tables.delta_log import DeltaLog, topics_told
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.json_fields import JsonField, new_fields
+from raftmq.tables.store_folder import StoreFailed
+from raftmq.tables.table_folder import Where, delta_table, delta_told, folder_at
 from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, table_schema
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
 _FIELD = "raftmq.field"
 """The key, in the metadata of a column, of the name of the field of JSON bodies that it shows."""
-_TOPICS = "raftmqTopics"
-"""The key in `commitInfo` of the topics that the table has."""
-_COMMITS_READ = 50
-"""Commits among which the newest of ours is looked for: other programs may have made some."""
+_KEEPER = "raftmq/keeper"
+"""The application of the transaction that says which run has made the last commit of a run on an object store."""
 _IDENTITY = ("topic-id", "group", "cluster-high", "cluster-low")
 """The last parts of the applications that together say in which topic a queue's offset counts."""
 
@@ -41,17 +41,19 @@ class DeltaTarget:
     """The prefix of the names of files that tasks write. It is empty, because readers of a Delta table read its log,
     not its folder."""
 
-    def __init__(self, folder: Path, columns: Sequence[str], more: MoreColumns = NO_MORE) -> None:
-        """Opens the table, or creates it with these columns and `day`. Raises TableError if it has other columns."""
-        from deltalake import DeltaTable
-
+    def __init__(
+        self, folder: Where, columns: Sequence[str], more: MoreColumns = NO_MORE, log: DeltaLog | None = None
+    ) -> None:
+        """Opens the table, or creates it with these columns and `day`. `log`: used to read it, and by nobody else until
+        the commit. Raises TableError if it has other columns, deltalake's errors, OSError and StoreFailed."""
         self._folder = folder
         self._more = more
+        self._log = log or DeltaLog(folder)
         fixed = table_schema(columns, more)
-        if not DeltaTable.is_deltatable(str(folder)):
-            _check_no_files(folder)
+        if self._log.read() is None:
             _create(folder, fixed)
-        self._table = DeltaTable(str(folder))
+        self._table: Any = self._log.opened()
+        self._snapshot: int = self._table.version()
         there = [field.name for field in self._table.schema().fields]
         grown = there[len(fixed.names) :] if more.json else []
         if there != [*fixed.names, *grown]:
@@ -87,8 +89,10 @@ class DeltaTarget:
         from deltalake import CommitProperties, Field
 
         new = [Field(each.column, each.kind, nullable=True, metadata={_FIELD: each.name}) for each in fields]
-        properties = CommitProperties(topics_told(topics_in(self._table)))
-        self._table.alter.add_columns(new, commit_properties=properties)
+        properties = CommitProperties(topics_told(self._log.topics()))
+        with delta_told(self._folder):
+            self._table.alter.add_columns(new, commit_properties=properties)
+        self._snapshot = self.version
 
     def _given(self) -> None:
         """Makes sure that the fields that were given have columns. Raises TableError if one has another kind."""
@@ -106,21 +110,51 @@ class DeltaTarget:
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
         """Returns the position to read next; None if the table has no rows of this queue. `met`, the topic that is
         there now, makes no difference: a table goes on in one topic."""
-        return _reached(self._table, topic, queue_id)
+        return _reached(self._log.transaction, topic, queue_id)
 
-    def commit(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:
-        """Adds the files and records the positions `reached`; returns the table's version. Raises LostRace."""
+    @property
+    def keeper(self) -> int | None:
+        """The number of the run that made the last commit of a run; None if no run on an object store made one."""
+        return self._log.transaction(_KEEPER)
+
+    def commit(
+        self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position], keeper: int | None = None
+    ) -> int:
+        """Adds the files and records the positions `reached`; returns the table's version. `keeper`: the number of a
+        run; then all commits fail that carry one, too, and are made on a snapshot from before this one. Raises
+        LostRace.
+
+        A store may carry a commit out and its answer be lost. deltalake then sends it again, finds the version taken,
+        and reports a conflict, or it reports the error. So after an error the table is read again and says what
+        happened, if it can be read.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        if self.version != self._snapshot:
+            raise LostRace("the table was read again since the plan was made")
+        try:
+            with delta_told(self._folder):
+                self._write(files, reached, keeper)
+                self._table.update_incremental()
+        except CommitFailedError as error:
+            if not self._names(files):
+                raise LostRace(str(error)) from error
+        except (DeltaError, OSError, StoreFailed):
+            if not self._names(files):
+                raise
+        return self.version
+
+    def _write(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position], keeper: int | None) -> None:
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
 
-        topics = {*topics_in(self._table), *(topic for topic, _ in reached)}
+        topics = {*self._log.topics(), *(topic for topic, _ in reached)}
         now_ms = int(time.time() * 1000)
         adds = [
             AddAction(file.path, file.bytes, {DAY: file.day}, now_ms, data_change=True, stats=_stats(file))
             for file in files
         ]
-        transactions = []
+        transactions = [] if keeper is None else [Transaction(_KEEPER, keeper)]
         for (topic, queue_id), position in reached.items():
             application, before = _application(topic, queue_id), self.reached(topic, queue_id)
             transactions.append(Transaction(application, position.offset))
@@ -128,77 +162,76 @@ class DeltaTarget:
             if now is not None and (before is None or before.counted_in != now):
                 parts = zip(_IDENTITY, _parts(now), strict=True)
                 transactions += [Transaction(f"{application}/{name}", version) for name, version in parts]
-        try:
-            self._table.create_write_transaction(
-                adds,
-                mode="append",
-                schema=self._table.schema(),
-                partition_by=[DAY],
-                commit_properties=CommitProperties(topics_told(topics), app_transactions=transactions),
-            )
-        except CommitFailedError as error:
-            raise LostRace(str(error)) from error
-        self._table.update_incremental()
-        return self.version
+        self._table.create_write_transaction(
+            adds,
+            mode="append",
+            schema=self._table.schema(),
+            partition_by=[DAY],
+            commit_properties=CommitProperties(topics_told(topics), app_transactions=transactions),
+        )
+
+    def _names(self, files: Sequence[DayFile]) -> bool:
+        """Reads the table again; returns True if it names the files, which are those of one commit. Raises deltalake's
+        errors, OSError and StoreFailed."""
+        with delta_told(self._folder):
+            self._table.update_incremental()
+        return bool(files) and files[0].path.rpartition("/")[2] in self.file_names()
+
+    def file_names(self) -> set[str]:
+        """Returns the names of the files of the table as it was last read."""
+        return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
+
+    def known_names(self) -> set[str]:
+        """Returns the names of the files of the table, and of those that were merged away: older versions name them,
+        and their readers need them until they are vacuumed."""
+        merged = self._table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
+        return self.file_names() | {path.rpartition("/")[2] for path in merged}
 
     def discard(self, files: Sequence[DayFile]) -> None:
-        """Removes the files of a failed commit, unless the table names them after all."""
-        from deltalake import DeltaTable
-
-        named = DeltaTable(str(self._folder)).file_uris()
-        for file in files:
-            if not any(uri.endswith(file.path.rpartition("/")[2]) for uri in named):
-                (self._folder / file.path).unlink(missing_ok=True)
-
-
-def topics_in(table: Any) -> list[str]:
-    """Returns the topics of which the table has rows, in the order of their names: each commit of ours says it."""
-    for count in (1, _COMMITS_READ):  # each is a file
-        for commit in table.history(count):
-            if told := commit.get(_TOPICS):
-                return sorted(json.loads(told))
-    return []
-
-
-def topics_told(topics: Iterable[str]) -> dict[str, str]:
-    """Returns what a commit says of the topics of the table."""
-    return {_TOPICS: json.dumps(sorted(topics), ensure_ascii=False)}
+        """Removes the files of a failed commit, unless the table names them after all. The commit cannot happen any
+        more: its version is taken."""
+        with delta_told(self._folder):
+            self._table.update_incremental()
+        named = self.known_names()
+        folder_at(self._folder).remove([each.path for each in files if each.path.rpartition("/")[2] not in named])
 
 
 def positions_in(table: Any, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Position]:
     """Returns the position to read next of those of the queues that the Delta table has."""
-    found = {queue: _reached(table, *queue) for queue in queues}
+    found = {queue: _reached(table.transaction_version, *queue) for queue in queues}
     return {queue: position for queue, position in found.items() if position is not None}
 
 
-def _reached(table: Any, topic: str, queue_id: int) -> Position | None:
+def _reached(transaction: Callable[[str], int | None], topic: str, queue_id: int) -> Position | None:
     application = _application(topic, queue_id)
-    offset: int | None = table.transaction_version(application)
+    offset = transaction(application)
     if offset is None:
         return None
-    parts = [table.transaction_version(f"{application}/{name}") for name in _IDENTITY]
-    return Position(offset, None if None in parts else _identity(parts))
+    parts = [part for name in _IDENTITY if (part := transaction(f"{application}/{name}")) is not None]
+    return Position(offset, _identity(parts) if len(parts) == len(_IDENTITY) else None)
 
 
-def _check_no_files(folder: Path) -> None:
-    """Raises TableError if the folder has Parquet files, since a Delta export creates its table before any file."""
-    if any(folder.glob(f"{DAY}=*/*.parquet")):
+def _create(where: Where, schema: Any) -> None:
+    """Creates the table. Raises TableError if the folder has Parquet files, since a Delta export creates
+    its table before any file."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    folder = folder_at(where)
+    if folder.has_files(f"{DAY}="):
         raise TableError(
             f"{folder} has Parquet files and no Delta table",
             "a table made among them would not hold what they hold",
             "Take another folder, or --format parquet",
         )
-
-
-def _create(folder: Path, schema: Any) -> None:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    folder.mkdir(parents=True, exist_ok=True)
+    uri, options = folder.delta
     try:
-        DeltaTable.create(str(folder), schema, mode="ignore", partition_by=[DAY])
-    except DeltaError:
-        if not DeltaTable.is_deltatable(str(folder)):  # else another export was faster
+        with delta_told(where):
+            DeltaTable.create(
+                uri, schema, mode="ignore", partition_by=[DAY], configuration=folder.settings, storage_options=options
+            )
+    except (DeltaError, StoreFailed):
+        if delta_table(where) is None:  # else another export was faster, or the answer was lost
             raise
 
 

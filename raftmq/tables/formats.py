@@ -3,14 +3,21 @@ pyiceberg is imported."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from raftmq.client.sync import Client
-from raftmq.tables.iceberg_place import IcebergPlace
+from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.iceberg_place import IcebergPlace, iceberg_folder
+from raftmq.tables.keepers import Keeper
 from raftmq.tables.kept_table import KeptTable, TableOptions
+from raftmq.tables.table_folder import Where
 from raftmq.tables.table_status import TableStatus, table_status
 from raftmq.tables.upkeep import Upkeep, Upkept, compact, vacuum
+
+if TYPE_CHECKING:
+    from raftmq.tables.iceberg_table import IcebergTarget
+
+    Kind = type[DeltaTarget] | type[IcebergTarget]
 
 
 class Tending(Protocol):
@@ -24,40 +31,44 @@ class Tending(Protocol):
         """Does a step, or begins it and returns what the last one did."""
 
 
-def kept(folder: Path, options: TableOptions) -> KeptTable:
-    """Returns the table in the folder."""
+def kept(where: Where, options: TableOptions, kind: Kind | None = None, *, keeper: Keeper | None = None) -> KeptTable:
+    """Returns the table there. `kind` and `keeper`: used instead of the usual ones of the format and the place. Raises
+    LocalError for an Iceberg table on an object store."""
     if options.iceberg is None:
-        return KeptTable(folder, options)
+        assert kind is None or issubclass(kind, DeltaTarget)
+        return KeptTable(where, options, kind or DeltaTarget, keeper=keeper)
+    from raftmq.tables.iceberg_table import IcebergTarget
     from raftmq.tables.kept_iceberg import KeptIceberg
 
-    return KeptIceberg(folder, options, options.iceberg)
+    assert kind is None or issubclass(kind, IcebergTarget)
+    return KeptIceberg(iceberg_folder(where), options, options.iceberg, kind or IcebergTarget, keeper=keeper)
 
 
-def upkeep(folder: Path, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
+def upkeep(where: Where, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
     """Returns what merges and deletes files while a run goes on. `every`: the small files of a day at which they are
     merged."""
     if place is None:
-        return Upkeep(folder, every, keep_hours)
+        return Upkeep(where, every, keep_hours)
     from raftmq.tables.iceberg_upkeep import IcebergUpkeep
 
-    return IcebergUpkeep(folder, place, every, keep_hours)
+    return IcebergUpkeep(iceberg_folder(where), place, every, keep_hours)
 
 
-def compacted(folder: Path, place: IcebergPlace | None, keep_hours: int) -> Upkept:
+def compacted(where: Where, place: IcebergPlace | None, keep_hours: int) -> Upkept:
     """Merges the small files of each day, and deletes files that are not needed any more. Raises the errors of the
     libraries, LocalError and LostRace."""
     if place is None:
-        return compact(folder)._replace(deleted=vacuum(folder, keep_hours).deleted)
+        return compact(where)._replace(deleted=vacuum(where, keep_hours).deleted)
     from raftmq.tables.iceberg_upkeep import compact_iceberg
 
-    return compact_iceberg(folder, place, keep_hours)
+    return compact_iceberg(iceberg_folder(where), place, keep_hours)
 
 
-def status_of(mq: Client, folder: Path, place: IcebergPlace | None) -> TableStatus:
+def status_of(mq: Client, where: Where, place: IcebergPlace | None) -> TableStatus:
     """Compares the table with its topics. Raises TableError if there is no table that a run or an export made, and
     RaftMQErrors."""
     if place is None:
-        return table_status(mq, folder)
+        return table_status(mq, where)
     from raftmq.tables.iceberg_status import iceberg_facts
 
-    return table_status(mq, folder, lambda where: iceberg_facts(where, place))
+    return table_status(mq, where, iceberg_facts(iceberg_folder(where), place))

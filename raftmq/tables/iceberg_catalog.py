@@ -19,9 +19,9 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy import URL
 
-from raftmq.tables.day_files import sync_folder
 from raftmq.tables.errors import CatalogError, LostRace, TableError
 from raftmq.tables.iceberg_place import CATALOG_FILE, IcebergPlace
+from raftmq.tables.local_folder import sync_folder
 from raftmq_wire.errors import ExitCode, LocalError
 
 TIMEOUT = "raftmq.timeout-s"

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from raftmq.tables.store_folder import StoreFolder
+from raftmq.tables.table_folder import Where
 from raftmq_wire.errors import ExitCode, LocalError
 
 CATALOG_FILE = "_catalog.db"
@@ -33,6 +35,18 @@ class IcebergPlace(NamedTuple):
     def identifier(self, folder: Path) -> str:
         """Returns the name of the table: by default that of its folder, in a namespace of ours."""
         return self.table or f"{NAMESPACE}.{_UNFIT.sub('_', folder.name) or 'table'}"
+
+
+def iceberg_folder(where: Where) -> Path:
+    """Returns the folder. Raises LocalError for a place on an object store."""
+    if isinstance(where, StoreFolder):
+        raise LocalError(
+            f"there can be no Iceberg table at {where}",
+            "an Iceberg table is in a folder; on an object store only a Delta table can be",
+            "the same command with a folder, or without --format iceberg, --catalog, --catalog-property and --table",
+            ExitCode.USAGE,
+        )
+    return where
 
 
 def place_of(catalog: str | None, properties: tuple[str, ...], table: str | None) -> IcebergPlace:

@@ -44,12 +44,13 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from raftmq.tables.day_files import DayFile, sync_folder
+from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import CatalogError, LostRace, TableError
 from raftmq.tables.iceberg_catalog import asking, said
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.iceberg_types import KINDS, day_spec, iceberg_schema, is_by_day, same_type
 from raftmq.tables.json_fields import JsonField, new_fields
+from raftmq.tables.local_folder import sync_folder
 from raftmq.tables.missing import Queue
 from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, table_schema
 from raftmq_wire.errors import ExitCode
@@ -88,6 +89,10 @@ class Record(NamedTuple):
         for (topic, queue_id), (offset, identity) in sorted(self.queues.items()):
             topics.setdefault(topic, {})[str(queue_id)] = [offset, None if identity is None else str(identity)]
         return json.dumps({"snapshot": self.snapshot, "sequence": self.sequence, "queues": topics})
+
+
+_NO_COMMIT = Record(0, 0, {})
+"""The record of a table to which no run has committed."""
 
 
 def parse_record(text: str) -> Record:
@@ -325,18 +330,8 @@ def checked(table: Table, folder: Path) -> Record:
             f"the catalog has it in {table.location()}",
             "Take that folder, or another name with --table",
         )
-    text = table.properties.get(POSITIONS)
-    if text == _NONE_YET:
-        return Record(0, 0, {})
-    try:
-        record = parse_record(text or "")
-    except ValueError as error:
-        raise TableError(
-            f"the table {name} does not say which messages it has",
-            f"its property {POSITIONS} is {'missing' if not text else f'damaged: {error}'}",
-            "Was it made by another program? Take another folder and table",
-        ) from None
-    if not _descends(table, record):
+    record = recorded(table)
+    if record is not _NO_COMMIT and not _descends(table, record):
         raise TableError(
             f"the table {name} was set back, or replaced: rows are gone that it had",
             f"its newest snapshot {newest and newest.snapshot_id} was not made on {record.snapshot}, our last one",
@@ -345,9 +340,19 @@ def checked(table: Table, folder: Path) -> Record:
     return record
 
 
-def position_snapshot(table: Table) -> int:
-    """Returns the snapshot that was committed with the positions."""
-    return parse_record(table.properties[POSITIONS]).snapshot
+def recorded(table: Table) -> Record:
+    """Returns the positions that the table names, without a look at its history. Raises TableError if it has none."""
+    text = table.properties.get(POSITIONS)
+    if text == _NONE_YET:
+        return _NO_COMMIT
+    try:
+        return parse_record(text or "")
+    except ValueError as error:
+        raise TableError(
+            f"the table {'.'.join(table.name())} does not say which messages it has",
+            f"its property {POSITIONS} is {'missing' if not text else f'damaged: {error}'}",
+            "Was it made by another program? Take another folder and table",
+        ) from None
 
 
 def _descends(table: Table, record: Record) -> bool:

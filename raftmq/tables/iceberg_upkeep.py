@@ -24,11 +24,12 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from raftmq.tables.day_files import ROW_GROUP_ROWS, sync_folder
+from raftmq.tables.day_files import ROW_GROUP_ROWS
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.iceberg_catalog import asking, existing, load
 from raftmq.tables.iceberg_place import IcebergPlace
-from raftmq.tables.iceberg_table import OURS, OneCommit, at_name, checked, data_file, position_snapshot, strays
+from raftmq.tables.iceberg_table import OURS, OneCommit, at_name, checked, data_file, recorded, strays
+from raftmq.tables.local_folder import sync_folder
 from raftmq.tables.table_rows import DAY
 from raftmq.tables.upkeep import SMALL_BYTES, TARGET_BYTES, Upkept
 
@@ -180,9 +181,10 @@ class _Replace(_OverwriteFiles):  # type: ignore[misc]
 
 def expire(table: Table, keep_hours: int, at_least: int) -> int:
     """Expires snapshots of ours, if there are so many: those older than `keep_hours`, and, after an hour, those whose
-    files are all in the next one, too. The last one of ours stays: positions count on it. Returns how many."""
+    files are all in the next one, too. The last one of ours stays: positions count on it. Returns how many. Raises
+    TableError if the table has no positions, LostRace and CatalogError."""
     now_ms = int(time.time() * 1000)
-    kept = {ref.snapshot_id for ref in table.refs().values()} | {position_snapshot(table)}
+    kept = {ref.snapshot_id for ref in table.refs().values()} | {recorded(table).snapshot}
     loses = {each.parent_snapshot_id for each in table.snapshots() if _operation(each) is not Operation.APPEND}
     ids = []
     for each in table.snapshots():

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog
 
+from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import CatalogError
 from raftmq.tables.iceberg_catalog import asking, existing, load
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.iceberg_table import IcebergTarget, strays
-from raftmq.tables.kept_table import HIDDEN, SHOWN, KeptTable, TableOptions
+from raftmq.tables.keepers import Keeper
+from raftmq.tables.kept_table import KeptTable, KeptTarget, TableOptions
+from raftmq.tables.local_keeper import HIDDEN, SHOWN
+from raftmq.tables.missing import Queue
 from raftmq.tables.table_rows import DAY
+from raftmq_wire.topic_identity import Position
 
 logger = logging.getLogger(__name__)
 
 
 class KeptIceberg(KeptTable):
-    """The same as KeptTable for an Iceberg table, with its folder as the location of the table."""
+    """The same as KeptTable for an Iceberg table, with its folder as the location of the table. The keeper of the
+    folder makes the run the only one, and shows its files; which of them the table names, the catalog says."""
 
-    def __init__(self, folder: Path, options: TableOptions, place: IcebergPlace) -> None:
-        super().__init__(folder, options)
+    folder: Path
+
+    def __init__(
+        self,
+        folder: Path,
+        options: TableOptions,
+        place: IcebergPlace,
+        kind: type[IcebergTarget] = IcebergTarget,
+        *,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """`keeper`: used instead of the usual one of the folder."""
+        super().__init__(folder, options, keeper=keeper)
         self._place = place
+        self._target = kind
 
     def __exit__(self, *given: object) -> None:
         super().__exit__(*given)
@@ -36,7 +55,12 @@ class KeptIceberg(KeptTable):
 
     def open(self) -> IcebergTarget:
         """Returns the table as it is now. Raises TableError if it has other columns, and CatalogError."""
-        return IcebergTarget(self._catalog, self._place, self.folder, self.options.columns, self.options.more)
+        return self._target(self._catalog, self._place, self.folder, self.options.columns, self.options.more)
+
+    def commit(self, target: KeptTarget, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> int:
+        """Commits to what `open` has returned; returns the table's version. Raises LostRace, TableError, CatalogError
+        and OSError."""
+        return target.commit(files, reached)
 
     def remove_strays(self) -> None:
         """Removes files of runs that the table does not name and never will. While the catalog does not say what the

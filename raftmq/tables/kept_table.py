@@ -1,17 +1,14 @@
-"""A table that one process keeps up to date: it is the only one that adds to it, and it removes what a killed one
-has left.
+"""A table that one process keeps up to date: it is the only one that does.
 
-Files have hidden names until the moment before their commit. What a killed process leaves under visible names is
-removed when the next one begins: a lock in the folder, which ends with its process, makes it the only one.
-`raftmq table run` and `raftmq spark table` keep tables in the same way, so each goes on where the other ended.
+One run keeps a table at a time, by a lock in its folder or a lease on its store, and removes what a killed one has left
+(`keepers.py`). `raftmq table run` and `raftmq spark table` keep tables in the same way, so each goes on where the other
+ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -19,23 +16,20 @@ from typing import NamedTuple, Protocol
 from raftmq.arrow.ranges import QueueRange
 from raftmq.arrow.undecodable import RAW
 from raftmq.client.sync_admin import Admin
-from raftmq.tables.day_files import DayFile, sync_folder
+from raftmq.tables.day_files import DayFile
+from raftmq.tables.delta_log import DeltaLog
 from raftmq.tables.delta_table import DeltaTarget
-from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.errors import LostRace
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.json_fields import JsonField, new_fields
+from raftmq.tables.keepers import Keeper, keeper_of
 from raftmq.tables.missing import Kept, Queue, Target, check_continues, kept_of, reached_by
-from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, Written
-from raftmq_wire.errors import ExitCode
+from raftmq.tables.table_folder import Where
+from raftmq.tables.table_rows import NO_MORE, RESERVED, MoreColumns, TableRows, Written
 from raftmq_wire.topic_identity import Position
 
 logger = logging.getLogger(__name__)
 
-SHOWN = "run-"
-"""The prefix of the names of files that a run has shown."""
-HIDDEN = f"_{SHOWN}"
-"""The prefix until then. Files of exports have neither."""
-LOCK = "_raftmq.lock"
 ROUND_MESSAGES = 200_000
 
 
@@ -88,35 +82,55 @@ class KeptTarget(Target, Protocol):
 class KeptTable:
     """A table, for `with`. Its rounds are made in one thread at a time."""
 
-    def __init__(self, folder: Path, options: TableOptions) -> None:
+    def __init__(
+        self,
+        folder: Where,
+        options: TableOptions,
+        kind: type[DeltaTarget] = DeltaTarget,
+        *,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """`keeper`: used instead of the usual one of the place."""
         self.folder = folder
         self.options = options
-        self._lock = -1
+        self._kind = kind
+        self._keeper = keeper or keeper_of(folder)
+        self._log = DeltaLog(folder)
 
     def __enter__(self) -> KeptTable:
-        """Takes the table, makes it if it is not there, and removes what a killed process has left. Raises TableError
-        and OSError."""
-        self.open()
-        self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        """Takes the table, makes it if it is not there, and has removed what a killed process has left. Raises
+        TableError, OSError and StoreFailed."""
+        if isinstance(self.folder, Path):
+            self.open()  # makes the folder, in which the lock is
+        self._keeper.take()
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise TableError(
-                f"another run keeps the table {self.folder}",
-                "a table has one run at a time: two would write each message's file twice, and one of them in vain",
-                f"fuser {self.folder / LOCK}",
-                ExitCode.REFUSED,
-            ) from None
-        self.remove_strays()
+            self.open()
+            self.remove_strays()
+        except BaseException:
+            self._keeper.give_back()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+        self._keeper.give_back()
+
+    @property
+    def hidden(self) -> str:
+        """The prefix of the names under which files of a round are written."""
+        return self._keeper.hidden
 
     def open(self) -> KeptTarget:
-        """Returns the table as it is now. Raises TableError if it has other columns."""
-        return DeltaTarget(self.folder, self.options.columns, self.options.more)
+        """Returns the table as it is now. Raises TableError if it has other columns, or another run has taken it
+        over."""
+        target = self._kind(self.folder, self.options.columns, self.options.more, self._log)
+        self._keeper.check(target)
+        return target
+
+    def commit(self, target: KeptTarget, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> int:
+        """Commits to what `open` has returned; returns the table's version. Raises LostRace, deltalake's errors and
+        OSError."""
+        assert isinstance(target, DeltaTarget)
+        return self._keeper.commit(target, files, reached)
 
     @property
     def rows(self) -> TableRows:
@@ -158,52 +172,17 @@ class KeptTable:
     ) -> Round:
         """Commits the files, which have hidden names and hold the ranges, and the positions `changed`. Raises LostRace
         if another writer was faster, TableError if the files do not hold the ranges, deltalake's errors and OSError."""
-        files = self._shown(written)
+        files = self._keeper.shown(written)
         check_continues(files, ranges)
         reached = {**changed, **reached_by(ranges)}
-        version = target.commit(files, reached)
+        version = self.commit(target, files, reached)
         messages = sum(file.end - file.start for file in files)
         return Round(messages, len(files), sum(file.bytes for file in files), version, reached=reached)
 
-    def _shown(self, files: Sequence[DayFile]) -> list[DayFile]:
-        """Gives the files the names under which the table has them."""
-        found = []
-        for file in files:
-            within, name = file.path.split("/")
-            shown = file._replace(path=f"{within}/{name.removeprefix('_')}")
-            (self.folder / file.path).rename(self.folder / shown.path)
-            found.append(shown)
-        for within in {file.path.split("/")[0] for file in found}:
-            sync_folder(self.folder / within)
-        return found
-
     def remove_strays(self) -> None:
-        """Removes files of runs that no version of the table names. Those that were merged away are named by older
-        versions, whose readers need them until they are vacuumed. Raises OSError and deltalake's errors."""
-        from deltalake import DeltaTable
-
-        table = DeltaTable(str(self.folder))
-        merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
-        named = {path.rpartition("/")[2] for path in (*table.file_uris(), *merged)}
-        for pattern in (f"{SHOWN}*.parquet", f"{HIDDEN}*"):
-            for path in self.folder.glob(f"{DAY}=*/{pattern}"):
-                if path.name not in named:
-                    path.unlink(missing_ok=True)
-
-
-def is_kept(folder: Path) -> bool:
-    """Returns True if a run keeps the table in this folder now. Raises OSError."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+        """Has files of runs removed that no version of the table names (`keepers.py`). Raises OSError and deltalake's
+        errors."""
+        self._keeper.remove_strays()
 
 
 def ends_of(admin: Admin, topics: Sequence[str]) -> dict[Queue, Kept]:

@@ -18,8 +18,11 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from raftmq.arrow.columns import arrow_schema
-from raftmq.tables.day_files import DayFile, sync_folder
+from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace, TableError
+from raftmq.tables.local_folder import sync_folder
+from raftmq.tables.table_folder import Where
+from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 HIDDEN = "_"
@@ -38,14 +41,27 @@ def _name(queue: Queue, start: int, identity: TopicIdentity | None) -> str:
     return f"{_VISIBLE}{quote(queue[0], safe='')}-{queue[1]}-{start}{counted_in}.parquet"
 
 
+def folder_of(where: Where) -> Path:
+    """Returns the folder. Raises TableError for an object store."""
+    if isinstance(where, Path):
+        return where
+    raise TableError(
+        f"{where} cannot have files of --format parquet",
+        "an export makes such files visible one by one, with hard links, which no object store has",
+        f"raftmq spark export TOPIC --to {where} --format delta",
+        ExitCode.USAGE,
+    )
+
+
 class ParquetTarget:
     """A snapshot of the folder, which is read once and committed to once. It has the interface of `DeltaTarget`."""
 
     hidden = HIDDEN
 
-    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
-        """Reads the folder. Raises TableError for a Delta table, and for files with other columns."""
-        self._folder = folder
+    def __init__(self, where: Where, columns: Sequence[str]) -> None:
+        """Reads the folder. Raises TableError for a Delta table, for files with other columns, and for an object
+        store."""
+        self._folder = folder = folder_of(where)
         if (folder / "_delta_log").exists():
             raise TableError(
                 f"{folder} is a Delta table",

@@ -4,12 +4,12 @@ bodies with what did not fit."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raftmq.arrow.columns import COLUMNS, arrow_schema
 from raftmq.tables.day_files import DAY_MS, ERROR, DayFile, write_day_files
 from raftmq.tables.json_fields import BOOLEAN, DOUBLE, LONG, STRING, Fields, JsonField, Met
+from raftmq.tables.table_folder import Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,15 +70,15 @@ class TableRows(NamedTuple):
         return tuple(dict.fromkeys(needed))
 
     def write(
-        self, folder: Path, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
+        self, where: Where, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
     ) -> tuple[list[DayFile], Met]:
         """Writes files by day of batches with the columns `read`; returns them with the fields that have no column.
-        Raises OSError."""
+        Raises OSError and StoreFailed."""
         fields = Fields(self.fields, grows=self.more.grows)
         made = self._made(batches, fields) if self.more.json or self.more.kafka else batches
         if self.schema is not None:
             made = (_shaped(batch, self.schema) for batch in made)
-        return [*write_day_files(folder, topic, queue_id, made, prefix)], fields.met
+        return [*write_day_files(where, topic, queue_id, made, prefix)], fields.met
 
     def _made(self, batches: Iterable[pa.RecordBatch], fields: Fields) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raftmq.arrow.ranges import QueueRange
 from raftmq.arrow.tables import BATCH_ROWS, READERS, QueueReads
@@ -20,9 +20,14 @@ from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace
 from raftmq.tables.formats import kept
 from raftmq.tables.json_fields import Met, merge
-from raftmq.tables.kept_table import HIDDEN, Round, TableOptions, ends_of
+from raftmq.tables.keepers import Keeper
+from raftmq.tables.kept_table import Round, TableOptions, ends_of
 from raftmq.tables.missing import first_of, missing, moved
+from raftmq.tables.table_folder import Where
 from raftmq.tables.table_rows import TableRows, Written
+
+if TYPE_CHECKING:
+    from raftmq.tables.formats import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +35,20 @@ logger = logging.getLogger(__name__)
 class TableRun:
     """The rounds of one run, for `with`. Blocking; one thread."""
 
-    def __init__(self, mq: Client, topics: Sequence[str], folder: Path, options: TableOptions) -> None:
+    def __init__(
+        self,
+        mq: Client,
+        topics: Sequence[str],
+        folder: Where,
+        options: TableOptions,
+        kind: Kind | None = None,
+        *,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """`kind` and `keeper`: used instead of the usual ones of the format and the place."""
         self._mq = mq
         self._topics = topics
-        self._kept = kept(folder, options)
+        self._kept = kept(folder, options, kind, keeper=keeper)
         self._options = options
 
     def __enter__(self) -> TableRun:
@@ -68,11 +83,11 @@ class TableRun:
 
     def _written(self, rows: TableRows, chosen: Sequence[QueueRange]) -> Written:
         reads, undecodable = QueueReads(self._mq), Undecodable(self._options.on_undecodable)
-        folder = self._kept.folder
+        folder, prefix = self._kept.folder, self._kept.hidden
 
         def write(planned: QueueRange) -> tuple[list[DayFile], Met]:
             batches = reads.batches(planned, rows.read, BATCH_ROWS, undecodable)
-            return rows.write(folder, planned.topic, planned.queue_id, batches, HIDDEN)
+            return rows.write(folder, planned.topic, planned.queue_id, batches, prefix)
 
         with ThreadPoolExecutor(READERS) as pool:
             found = [*pool.map(write, chosen)]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.errors import NotFound
 from raftmq.client.sync import Client
 from raftmq.tables.day_files import ERROR
-from raftmq.tables.delta_table import positions_in, topics_in
+from raftmq.tables.delta_log import opened, topics_in
+from raftmq.tables.delta_table import positions_in
 from raftmq.tables.errors import TableError
-from raftmq.tables.kept_table import is_kept
+from raftmq.tables.keepers import is_kept
 from raftmq.tables.missing import Kept, Queue, kept_of
+from raftmq.tables.table_folder import Where
 from raftmq.tables.upkeep import SMALL_BYTES
 from raftmq_wire.topic_identity import Position
 
@@ -64,10 +65,10 @@ class TableFacts(NamedTuple):
     positions: Callable[[Iterable[Queue]], dict[Queue, Position]]
 
 
-def table_status(mq: Client, folder: Path, facts_of: Callable[[Path], TableFacts] | None = None) -> TableStatus:
-    """Compares the table with its topics. `facts_of` reads a table that is no Delta table. Raises TableError if there
-    is no table that a run or an export made, and RaftMQErrors."""
-    facts = (facts_of or delta_facts)(folder)
+def table_status(mq: Client, folder: Where, facts: TableFacts | None = None) -> TableStatus:
+    """Compares the table with its topics. `facts` are those of a table that is no Delta table. Raises TableError if
+    there is no table that a run or an export made, and RaftMQErrors."""
+    facts = delta_facts(folder) if facts is None else facts
     kept: dict[Queue, Kept] = {}
     gone: list[str] = []
     for topic in facts.topics:
@@ -94,13 +95,9 @@ def table_status(mq: Client, folder: Path, facts_of: Callable[[Path], TableFacts
     )
 
 
-def delta_facts(folder: Path) -> TableFacts:
+def delta_facts(folder: Where) -> TableFacts:
     """Reads a Delta table. Raises TableError if there is none, or none of ours."""
-    from deltalake import DeltaTable
-
-    if not folder.exists() or not DeltaTable.is_deltatable(str(folder)):
-        raise TableError(f"{folder} is no Delta table", "it has no _delta_log", "raftmq table run TOPIC --to DIR")
-    table = DeltaTable(str(folder))
+    table = opened(folder)
     adds = table.get_add_actions(flatten=True)
     topics = topics_in(table)
     if not topics:

@@ -6,17 +6,21 @@ Both are commits or deletions of their own. Neither touches an offset, so a roun
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
-from raftmq.tables.delta_table import topics_in, topics_told
+from raftmq.tables.delta_log import opened, topics_in, topics_told
+from raftmq.tables.store_folder import StoreFolder
+from raftmq.tables.table_folder import Where, delta_told
 from raftmq.tables.table_rows import DAY
 
 SMALL_BYTES = 16 << 20
 """Bytes below which a file is small."""
 TARGET_BYTES = 64 << 20
 """Bytes of a file that is made of small ones."""
+STORE_PAUSE_S = 60.0
+"""Seconds between two steps on an object store: each reads the table anew, in requests that cost time and money."""
 KEEP_HOURS = 7 * 24
 """Hours for which files stay that the newest version does not name: readers of older versions need them."""
 
@@ -29,11 +33,9 @@ class Upkept(NamedTuple):
     deleted: int = 0
 
 
-def small_files(folder: Path) -> dict[str, int]:
+def small_files(folder: Where) -> dict[str, int]:
     """Returns day -> the number of its small files in the newest version, without days that have none."""
-    from deltalake import DeltaTable
-
-    adds = DeltaTable(str(folder)).get_add_actions(flatten=True)
+    adds = opened(folder).get_add_actions(flatten=True)
     found: dict[str, int] = {}
     for size, day in zip(adds.column("size_bytes"), adds.column(f"partition.{DAY}"), strict=True):
         if size.as_py() < SMALL_BYTES:
@@ -42,43 +44,45 @@ def small_files(folder: Path) -> dict[str, int]:
     return found
 
 
-def compact(folder: Path, at_least: int = 2) -> Upkept:
+def compact(folder: Where, at_least: int = 2) -> Upkept:
     """Merges the small files of each day that has `at_least` of them, one day at a time: a day is one commit. Raises
     deltalake's errors and OSError."""
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties
 
     done = Upkept()
     for day, count in sorted(small_files(folder).items()):
         if count >= max(2, at_least):
-            table = DeltaTable(str(folder))
-            told = table.optimize.compact(
-                partition_filters=[(DAY, "=", day)],
-                target_size=TARGET_BYTES,
-                max_concurrent_tasks=1,
-                commit_properties=CommitProperties(topics_told(topics_in(table))),
-            )
+            table = opened(folder)
+            with delta_told(folder):
+                told = table.optimize.compact(
+                    partition_filters=[(DAY, "=", day)],
+                    target_size=TARGET_BYTES,
+                    max_concurrent_tasks=1,
+                    commit_properties=CommitProperties(topics_told(topics_in(table))),
+                )
             done = Upkept(done.merged + told["numFilesRemoved"], done.made + told["numFilesAdded"])
     return done
 
 
-def vacuum(folder: Path, keep_hours: int = KEEP_HOURS) -> Upkept:
+def vacuum(folder: Where, keep_hours: int = KEEP_HOURS) -> Upkept:
     """Deletes files that the table has not named for `keep_hours`. Raises deltalake's errors and OSError."""
-    from deltalake import DeltaTable
-
-    table = DeltaTable(str(folder))
-    return Upkept(deleted=len(table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)))
+    table = opened(folder)
+    with delta_told(folder):
+        return Upkept(deleted=len(table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)))
 
 
 class Upkeep:
     """Upkeep in a thread of its own, one step at a time, for `with`. The rounds go on meanwhile."""
 
-    def __init__(self, folder: Path, every: int, keep_hours: int) -> None:
+    def __init__(self, folder: Where, every: int, keep_hours: int) -> None:
         """`every`: the small files of a day at which they are merged."""
         self._folder = folder
         self._every = every
         self._keep_hours = keep_hours
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
         self._running: Future[Upkept] | None = None
+        self._pause_s = STORE_PAUSE_S if isinstance(folder, StoreFolder) else 0.0
+        self._next_s = 0.0
 
     def __enter__(self) -> Upkeep:
         return self
@@ -87,11 +91,14 @@ class Upkeep:
         self._pool.shutdown(wait=True)
 
     def tend(self) -> Upkept:
-        """Begins a step unless one is under way; returns what the last one did. Raises its error, once: the next call
-        begins anew."""
+        """Begins a step unless one is under way, on an object store also unless one began lately; returns what the last
+        one did. Raises its error, once: the next call begins anew."""
         if self._running is not None and not self._running.done():
             return Upkept()
-        ended, self._running = self._running, self._pool.submit(self._step)
+        ended, self._running = self._running, None
+        if (now_s := time.monotonic()) >= self._next_s:
+            self._next_s = now_s + self._pause_s
+            self._running = self._pool.submit(self._step)
         return Upkept() if ended is None else ended.result()
 
     def _step(self) -> Upkept:

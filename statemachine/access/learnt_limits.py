@@ -22,7 +22,7 @@ from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U63, U64, Command, CommandResult, InvalidCommandError, Text, converted, done
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import QUOTAS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import check_topic_name
@@ -132,15 +132,15 @@ HEAD: Final[Name] = (0, b"")
 class Learnt(Family):
     """The learnt limits. `in_force` and `has_rows` are replaced and never changed, so any thread may read them."""
 
-    ROWS = ((META, keys.LEARNT_PREFIX),)
-    LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, keys.LEARNT_PREFIX),)
+    ROWS = ((META, meta_keys.LEARNT_PREFIX),)
+    LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, meta_keys.LEARNT_PREFIX),)
 
     def __init__(self, kv: KV, journal: TruthJournal) -> None:
         self._kv, self._journal = kv, journal
         self._rows: dict[Name, bytes] = {}
         self._head: LearntHead | None = None
-        for key, row in kv.scan(META, *keys.LEARNT):
-            name = keys.learnt_name(key)
+        for key, row in kv.scan(META, *meta_keys.LEARNT):
+            name = meta_keys.learnt_name(key)
             if name == HEAD:
                 self._head = _head(msgpack.unpackb(row))
             else:
@@ -171,8 +171,8 @@ class Learnt(Family):
     def rows_of(self, digest: str) -> list[tuple[str, bytes]]:
         """Returns (topic, row) of the topics of an import, ascending, as they are there (any thread)."""
         number = import_of(digest)
-        found = self._kv.scan(META, keys.learnt_key(number, b""), keys.learnt_key(number + 1, b""))
-        return [(keys.learnt_name(key)[1].decode(), row) for key, row in found]
+        found = self._kv.scan(META, meta_keys.learnt_key(number, b""), meta_keys.learnt_key(number + 1, b""))
+        return [(meta_keys.learnt_name(key)[1].decode(), row) for key, row in found]
 
     @applies(PutLearnt)
     def put(self, stage: Stage, command: PutLearnt) -> CommandResult:
@@ -232,7 +232,7 @@ class Learnt(Family):
     def _put(self, stage: Stage, name: Name, row: bytes) -> None:
         self._rows[name] = row
         self.changed = True
-        stage.put(META, keys.learnt_key(*name), row)
+        stage.put(META, meta_keys.learnt_key(*name), row)
         self._journal.note(stage, TruthKind.LEARNT, name)
 
     def copy(self, stage: Stage, name: Name, row: LearntHead | bytes | None) -> None:
@@ -246,10 +246,10 @@ class Learnt(Family):
         else:
             known = self._rows.pop(name, None) is not None
         if row is not None:
-            stage.put(META, keys.learnt_key(*name), msgpack.packb(row.row()))
+            stage.put(META, meta_keys.learnt_key(*name), msgpack.packb(row.row()))
             self._journal.note(stage, TruthKind.LEARNT, name)
         elif known:
-            stage.delete(META, keys.learnt_key(*name))
+            stage.delete(META, meta_keys.learnt_key(*name))
             self._journal.end(stage, TruthKind.LEARNT, name)
         self.changed = True
 

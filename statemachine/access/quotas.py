@@ -29,7 +29,7 @@ from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, converted, done
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import QUOTAS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -150,8 +150,8 @@ class SetQuotas(Command, tag="set_quotas", frozen=True):
 class Quotas(Family):
     """The quotas. `by_subject` is replaced and never changed, so any thread may read it."""
 
-    ROWS = ((META, keys.QUOTA_PREFIX),)
-    LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, keys.QUOTA_PREFIX),)
+    ROWS = ((META, meta_keys.QUOTA_PREFIX),)
+    LATER_ROWS = (LaterRows(QUOTAS_LEVEL, META, meta_keys.QUOTA_PREFIX),)
 
     def __init__(self, kv: KV, journal: TruthJournal) -> None:
         self._journal = journal
@@ -209,13 +209,13 @@ class Quotas(Family):
         self._rows[subject] = quota
         self._named.update(quota.limits.keys())
         self.changed = True
-        stage.put(META, keys.quota_key(subject), msgpack.packb(quota.row()))
+        stage.put(META, meta_keys.quota_key(subject), msgpack.packb(quota.row()))
         self._journal.note(stage, TruthKind.QUOTA, subject)
 
     def _end(self, stage: Stage, subject: str) -> None:
         self._forget(subject)
         self.changed = True
-        stage.delete(META, keys.quota_key(subject))
+        stage.delete(META, meta_keys.quota_key(subject))
         self._journal.end(stage, TruthKind.QUOTA, subject)
 
     def _forget(self, subject: str) -> None:
@@ -232,9 +232,9 @@ class Quotas(Family):
 
 
 def _read(kv: KV) -> Iterator[tuple[str, Quota]]:
-    for key, row in kv.scan(META, *keys.QUOTAS):
+    for key, row in kv.scan(META, *meta_keys.QUOTAS):
         limits, changed_ms, changed_by = msgpack.unpackb(row)
-        yield keys.quota_subject(key), Quota(limits, changed_ms, changed_by)
+        yield meta_keys.quota_subject(key), Quota(limits, changed_ms, changed_by)
 
 
 class QuotaReads(Reads):

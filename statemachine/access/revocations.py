@@ -32,7 +32,7 @@ from statemachine.commands import (
 )
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import GROUPS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -73,16 +73,16 @@ def revocation_of(command: Command) -> Act | None:
 class Revocations(Family):
     """The revocations of a group. `waiting` is replaced and never changed, so any thread may read it."""
 
-    ROWS = ((META, keys.REVOCATION_PREFIX), (META, keys.NEXT_REVOCATION_KEY))
+    ROWS = ((META, meta_keys.REVOCATION_PREFIX), (META, meta_keys.NEXT_REVOCATION_KEY))
     LATER_ROWS = (
-        LaterRows(GROUPS_LEVEL, META, keys.REVOCATION_PREFIX),
-        LaterRows(GROUPS_LEVEL, META, keys.NEXT_REVOCATION_KEY),
+        LaterRows(GROUPS_LEVEL, META, meta_keys.REVOCATION_PREFIX),
+        LaterRows(GROUPS_LEVEL, META, meta_keys.NEXT_REVOCATION_KEY),
     )
 
     def __init__(self, kv: KV, access: Access, group: int) -> None:
         self._access, self._own = access, group
-        self._acts = {keys.revocation_number(key): _act(row) for key, row in kv.scan(META, *keys.REVOCATIONS)}
-        row = kv.get(META, keys.NEXT_REVOCATION_KEY)
+        self._acts = {meta_keys.revocation_number(key): _act(row) for key, row in kv.scan(META, *meta_keys.REVOCATIONS)}
+        row = kv.get(META, meta_keys.NEXT_REVOCATION_KEY)
         self._next: int = 1 if row is None else keys.U64.unpack(row)[0]
         self._of_user: dict[int, list[Act]] = {}
         self._tokens: set[bytes] = set()
@@ -115,8 +115,8 @@ class Revocations(Family):
             raise InvalidCommandError(f"{WAITING_MAX} revocations wait for group {FIRST_GROUP} already")
         number, self._next = self._next, self._next + 1
         self._acts[number] = act
-        stage.put(META, keys.revocation_key(number), command.act)
-        stage.put(META, keys.NEXT_REVOCATION_KEY, keys.U64.pack(self._next))
+        stage.put(META, meta_keys.revocation_key(number), command.act)
+        stage.put(META, meta_keys.NEXT_REVOCATION_KEY, keys.U64.pack(self._next))
         self._look_again(stage, [act])
         return done(number)
 
@@ -133,7 +133,7 @@ class Revocations(Family):
         self.waiting, self.changed = dict(self._acts), False
 
     def _drop(self, stage: Stage, number: int) -> Act:
-        stage.delete(META, keys.revocation_key(number))
+        stage.delete(META, meta_keys.revocation_key(number))
         return self._acts.pop(number)
 
     def _look_again(self, stage: Stage, acts: Sequence[Act]) -> None:

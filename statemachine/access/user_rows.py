@@ -12,7 +12,7 @@ import msgpack
 
 from statemachine.access.rules import Rule, RuleIndex, parse_rule
 from statemachine.commands import CommandResult, InvalidCommandError, not_found
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import KV, META
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -159,7 +159,7 @@ def rule_name(user_id: int, rule: Rule) -> tuple[int, int, str]:
 
 def rule_key(user_id: int, rule: Rule) -> bytes:
     """Returns the key of the rule's row."""
-    return keys.rule_key(user_id, rule.policy, str(rule.resource))
+    return meta_keys.rule_key(user_id, rule.policy, str(rule.resource))
 
 
 def user_row(user: User) -> list[Any]:
@@ -176,13 +176,13 @@ def pack_user(user: User) -> bytes:
 def load_users(kv: KV, waiting: dict[int, CopiedUser]) -> Iterator[User]:
     """Yields the users. Adds rules and tokens that have no user yet to `waiting`."""
     rules: dict[int, list[Rule]] = {}
-    for key, row in kv.scan(META, *keys.RULES):
-        rules.setdefault(keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))
+    for key, row in kv.scan(META, *meta_keys.RULES):
+        rules.setdefault(meta_keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))
     tokens: dict[int, dict[bytes, Token | None]] = {}
     for digest, token in load_tokens(kv):
         tokens.setdefault(token.user_id, {})[digest] = token
-    for key, row in kv.scan(META, *keys.USERS):
-        user_id = keys.user_id(key)
+    for key, row in kv.scan(META, *meta_keys.USERS):
+        user_id = meta_keys.user_id(key)
         of_user = in_order(rules.pop(user_id, []))
         user = User(user_id, *msgpack.unpackb(row))
         yield replace(user, rules=of_user, tokens=tuple(tokens.pop(user_id, ())))
@@ -193,5 +193,5 @@ def load_users(kv: KV, waiting: dict[int, CopiedUser]) -> Iterator[User]:
 
 def load_tokens(kv: KV) -> Iterator[tuple[bytes, Token]]:
     """Yields (SHA-256, token) of every token."""
-    for key, row in kv.scan(META, *keys.TOKENS):
-        yield keys.token_digest(key), Token(*msgpack.unpackb(row))
+    for key, row in kv.scan(META, *meta_keys.TOKENS):
+        yield meta_keys.token_digest(key), Token(*msgpack.unpackb(row))

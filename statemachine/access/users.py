@@ -81,7 +81,7 @@ from statemachine.commands import (
 )
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
@@ -100,23 +100,23 @@ class Access(Family):
     the other public attributes."""
 
     ROWS = (
-        (META, keys.ACCESS_KEY),
-        (META, keys.USER_PREFIX),
-        (META, keys.RULE_PREFIX),
-        (META, keys.TOKEN_PREFIX),
-        (META, keys.AUDIT_PREFIX),
-        (META, keys.AUDIT_COUNT_PREFIX),
-        (META, keys.AUDIT_KEPT_PREFIX),
+        (META, meta_keys.ACCESS_KEY),
+        (META, meta_keys.USER_PREFIX),
+        (META, meta_keys.RULE_PREFIX),
+        (META, meta_keys.TOKEN_PREFIX),
+        (META, meta_keys.AUDIT_PREFIX),
+        (META, meta_keys.AUDIT_COUNT_PREFIX),
+        (META, meta_keys.AUDIT_KEPT_PREFIX),
     )
     LATER_ROWS = (
-        LaterRows(ACCESS_LEVEL, META, keys.ACCESS_KEY),
-        LaterRows(ACCESS_LEVEL, META, keys.USER_PREFIX),
-        LaterRows(ACCESS_LEVEL, META, keys.RULE_PREFIX),
-        LaterRows(ACCESS_LEVEL, META, keys.TOKEN_PREFIX),
-        LaterRows(ACCESS_LEVEL, META, keys.AUDIT_PREFIX),
-        LaterRows(OWNERS_LEVEL, META, keys.AUDIT_PREFIX, lambda row: len(msgpack.unpackb(row)) > AUDIT_FIELDS),
-        LaterRows(OWNERS_LEVEL, META, keys.AUDIT_COUNT_PREFIX),
-        LaterRows(OWNERS_LEVEL, META, keys.AUDIT_KEPT_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, meta_keys.ACCESS_KEY),
+        LaterRows(ACCESS_LEVEL, META, meta_keys.USER_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, meta_keys.RULE_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, meta_keys.TOKEN_PREFIX),
+        LaterRows(ACCESS_LEVEL, META, meta_keys.AUDIT_PREFIX),
+        LaterRows(OWNERS_LEVEL, META, meta_keys.AUDIT_PREFIX, lambda row: len(msgpack.unpackb(row)) > AUDIT_FIELDS),
+        LaterRows(OWNERS_LEVEL, META, meta_keys.AUDIT_COUNT_PREFIX),
+        LaterRows(OWNERS_LEVEL, META, meta_keys.AUDIT_KEPT_PREFIX),
     )
 
     def __init__(
@@ -127,7 +127,7 @@ class Access(Family):
         self._kv = kv
         self._journal = journal or TruthJournal(kv)
         self._level = level
-        row = kv.get(META, keys.ACCESS_KEY)
+        row = kv.get(META, meta_keys.ACCESS_KEY)
         common = AccessRow() if row is None else AccessRow(*msgpack.unpackb(row))
         self._mode, self._key, self._next_id = Mode(common.mode), common.key, common.next_id
         self._version, self._next_audit = common.version, common.next_audit
@@ -173,9 +173,9 @@ class Access(Family):
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
         """Yields up to `limit` changes from the audit whose numbers are below `before`, newest first."""
-        start, end = keys.AUDIT[0], keys.audit_key(before)
+        start, end = meta_keys.AUDIT[0], meta_keys.audit_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
-            yield AuditRow(keys.audit_number(row[0]), *msgpack.unpackb(row[1])[:AUDIT_FIELDS])
+            yield AuditRow(meta_keys.audit_number(row[0]), *msgpack.unpackb(row[1])[:AUDIT_FIELDS])
             end, limit = row[0], limit - 1
 
     # -- commands, the lane of apply alone
@@ -203,7 +203,7 @@ class Access(Family):
 
     def show_token(self, stage: Stage, digest: bytes) -> None:
         """Has readers see a token anew."""
-        row = stage.get(META, keys.token_key(digest))
+        row = stage.get(META, meta_keys.token_key(digest))
         token = self._tokens[digest] = None if row is None else Token(*msgpack.unpackb(row))
         if token is not None:
             self.show(stage, token.user_id)
@@ -291,7 +291,7 @@ class Access(Family):
             self._journal.drop(stage, TruthKind.RULE, rule_name(user.id, rule))
         for digest in user.tokens:
             self._tokens[digest] = None
-            stage.delete(META, keys.token_key(digest))
+            stage.delete(META, meta_keys.token_key(digest))
             self._journal.drop(stage, TruthKind.TOKEN, (user.id, digest))
         self._note(stage, asked, f"User:{user.name}", "removed")
         return done()
@@ -352,7 +352,7 @@ class Access(Family):
         if len(user.tokens) >= TOKENS_OF_USER_MAX:
             raise InvalidCommandError(f"a user has at most {TOKENS_OF_USER_MAX} tokens: remove some")
         self._tokens[digest] = token
-        stage.put(META, keys.token_key(digest), msgpack.packb(list(token)))
+        stage.put(META, meta_keys.token_key(digest), msgpack.packb(list(token)))
         self._journal.note(stage, TruthKind.TOKEN, (user.id, digest))
         self._put(
             stage, asked, replace(user, tokens=tuple(sorted((*user.tokens, digest)))), f"token {token.label!r} given"
@@ -460,16 +460,16 @@ class Access(Family):
         else:
             gone_rules, gone_tokens = {*copied.rules} - {*rules}, {*copied.tokens} - {*tokens}
         for policy, resource in gone_rules:
-            stage.delete(META, keys.rule_key(user_id, policy, resource))
+            stage.delete(META, meta_keys.rule_key(user_id, policy, resource))
         for digest in gone_tokens:
-            row = stage.get(META, keys.token_key(digest))
+            row = stage.get(META, meta_keys.token_key(digest))
             if row is not None and msgpack.unpackb(row)[0] == user_id:  # else it is another user's by now
-                stage.delete(META, keys.token_key(digest))
+                stage.delete(META, meta_keys.token_key(digest))
                 self._tokens[digest] = None
         for place in sorted(copied.rules.keys() & rules.keys()):
-            stage.put(META, keys.rule_key(user_id, *place), msgpack.packb(rule_row(rules[place])))
+            stage.put(META, meta_keys.rule_key(user_id, *place), msgpack.packb(rule_row(rules[place])))
         for digest in sorted(copied.tokens.keys() & tokens.keys()):
-            stage.put(META, keys.token_key(digest), msgpack.packb(list(copied.tokens[digest] or ())))
+            stage.put(META, meta_keys.token_key(digest), msgpack.packb(list(copied.tokens[digest] or ())))
         if copied.user is not None:
             user = self._renamed(stage, user_id, copied.user)
         elif copied.ended:
@@ -543,7 +543,7 @@ class Access(Family):
 
     def _forget_token(self, stage: Stage, user_id: int, digest: bytes) -> None:
         self._tokens[digest] = None
-        stage.delete(META, keys.token_key(digest))
+        stage.delete(META, meta_keys.token_key(digest))
         self._journal.end(stage, TruthKind.TOKEN, (user_id, digest))
 
     def _is_last_super(self, user: User) -> bool:
@@ -567,7 +567,7 @@ class Access(Family):
         self._under[user.key_id] += 1
         self._ids[user.id] = user = replace(user, version=self._version)
         self._touched[user.id] = user
-        stage.put(META, keys.user_key(user.id), pack_user(user))
+        stage.put(META, meta_keys.user_key(user.id), pack_user(user))
 
     def _remove(self, stage: Stage, user: User) -> None:
         """Removes the row of a user."""
@@ -575,7 +575,7 @@ class Access(Family):
         self._under[user.key_id] -= 1
         self._supers -= user.is_super and user.enabled
         self._touched[user.id] = None
-        stage.delete(META, keys.user_key(user.id))
+        stage.delete(META, meta_keys.user_key(user.id))
 
     def _note(self, stage: Stage, asked: Origin, about: str, says: str) -> None:
         """Writes a change into the audit, and the new version into the row "access"."""
@@ -583,9 +583,9 @@ class Access(Family):
         row: list[Any] = [asked.now_ms, asked.user, asked.address, says[:TEXT_LENGTH_MAX], about]
         if of_each:
             row.append(self._counted(stage, asked.user))
-        stage.put(META, keys.audit_key(number), msgpack.packb(row))
+        stage.put(META, meta_keys.audit_key(number), msgpack.packb(row))
         if number > AUDIT_KEPT and not (of_each and self._stays(stage, number - AUDIT_KEPT)):
-            stage.delete(META, keys.audit_key(number - AUDIT_KEPT))
+            stage.delete(META, meta_keys.audit_key(number - AUDIT_KEPT))
         self._next_audit = number + 1
         self._begin_version(stage)
 
@@ -593,30 +593,30 @@ class Access(Family):
         """Begins the next version, and writes it into the row "access"."""
         self._version, self.changed = self._version + 1, True
         common = AccessRow(self._mode.value, self._key, self._next_id, self._version, self._next_audit)
-        stage.put(META, keys.ACCESS_KEY, msgpack.packb(list(common)))
+        stage.put(META, meta_keys.ACCESS_KEY, msgpack.packb(list(common)))
 
     def _counted(self, stage: Stage, user: str) -> int:
         """Returns the number of a new audit row among those of the user, and removes the one that is too many."""
         count = _audit_count(stage, user) + 1
-        stage.put(META, keys.audit_count_key(user), keys.U64.pack(count))
+        stage.put(META, meta_keys.audit_count_key(user), keys.U64.pack(count))
         if count > AUDIT_OF_USER_KEPT:
-            late = keys.audit_kept_key(user, count - AUDIT_OF_USER_KEPT)
+            late = meta_keys.audit_kept_key(user, count - AUDIT_OF_USER_KEPT)
             row = stage.get(META, late)
             if row is not None:
                 stage.delete(META, late)
-                stage.delete(META, keys.audit_key(keys.U64.unpack(row)[0]))
+                stage.delete(META, meta_keys.audit_key(keys.U64.unpack(row)[0]))
         return count
 
     def _stays(self, stage: Stage, number: int) -> bool:
         """Returns True if an audit row that is none of the newest of all is one of the newest of its user."""
-        row = stage.get(META, keys.audit_key(number))
+        row = stage.get(META, meta_keys.audit_key(number))
         fields = [] if row is None else msgpack.unpackb(row)
         if len(fields) <= AUDIT_FIELDS:
             return False  # written below the level
         user, of_user = fields[1], fields[AUDIT_FIELDS]
         if _audit_count(stage, user) - of_user >= AUDIT_OF_USER_KEPT:
             return False
-        stage.put(META, keys.audit_kept_key(user, of_user), keys.U64.pack(number))
+        stage.put(META, meta_keys.audit_kept_key(user, of_user), keys.U64.pack(number))
         return True
 
     def _checked_key(self, key: str) -> str:
@@ -634,6 +634,6 @@ class AccessReads(Reads):
 
 
 def _audit_count(stage: Stage, user: str) -> int:
-    row = stage.get(META, keys.audit_count_key(user))
+    row = stage.get(META, meta_keys.audit_count_key(user))
     count: int = 0 if row is None else keys.U64.unpack(row)[0]
     return count

@@ -19,7 +19,7 @@ from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, converted, done, not_found
 from statemachine.family import Families, Family, LaterRows, applies
 from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -88,7 +88,9 @@ class Scans(Protocol):
 
 def read_groups(rows: Scans) -> dict[int, BrokerGroup]:
     """Returns the groups that a state has rows of, by number; none as long as the cluster has one."""
-    return {keys.broker_group_number(key): _unpack_row(row) for key, row in rows.scan(META, *keys.BROKER_GROUPS)}
+    return {
+        meta_keys.broker_group_number(key): _unpack_row(row) for key, row in rows.scan(META, *meta_keys.BROKER_GROUPS)
+    }
 
 
 class AddBrokerGroup(Command, tag="add_broker_group", frozen=True):
@@ -123,10 +125,10 @@ class RetireBrokerGroup(Command, tag="retire_broker_group", frozen=True):
 class BrokerGroups(Family):
     """The groups of brokers. `by_number` is replaced and never changed, so any thread may read it."""
 
-    ROWS = ((META, keys.BROKER_GROUP_PREFIX),)
+    ROWS = ((META, meta_keys.BROKER_GROUP_PREFIX),)
     LATER_ROWS = (
-        LaterRows(GROUPS_LEVEL, META, keys.BROKER_GROUP_PREFIX),
-        LaterRows(DRAINS_LEVEL, META, keys.BROKER_GROUP_PREFIX, lambda row: not _unpack_row(row).is_active),
+        LaterRows(GROUPS_LEVEL, META, meta_keys.BROKER_GROUP_PREFIX),
+        LaterRows(DRAINS_LEVEL, META, meta_keys.BROKER_GROUP_PREFIX, lambda row: not _unpack_row(row).is_active),
     )
 
     def __init__(self, kv: KV, journal: TruthJournal, group: int = FIRST_GROUP) -> None:
@@ -218,7 +220,7 @@ class BrokerGroups(Family):
         self._groups[number] = group
         self.own_is_inactive = is_inactive(self._groups, self._own)
         self.changed = True
-        stage.put(META, keys.broker_group_key(number), msgpack.packb(group.row()))
+        stage.put(META, meta_keys.broker_group_key(number), msgpack.packb(group.row()))
         self._journal.note(stage, TruthKind.BROKER_GROUP, number)
 
     def publish(self) -> None:

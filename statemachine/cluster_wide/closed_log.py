@@ -16,7 +16,7 @@ from statemachine.cluster_wide.broker_groups import BrokerGroups, GroupState
 from statemachine.commands import U64, Command, CommandResult, done
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import DRAINS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -47,13 +47,13 @@ class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
 class ClosedLog(Family):
     """The end of the log. `end` is replaced and never changed, so any thread may read it."""
 
-    ROWS = ((META, keys.CLOSED_KEY),)
-    LATER_ROWS = (LaterRows(DRAINS_LEVEL, META, keys.CLOSED_KEY),)
+    ROWS = ((META, meta_keys.CLOSED_KEY),)
+    LATER_ROWS = (LaterRows(DRAINS_LEVEL, META, meta_keys.CLOSED_KEY),)
 
     def __init__(self, kv: KV, groups: BrokerGroups) -> None:
         """`groups`: the groups of brokers of the same state."""
         self._groups = groups
-        row = kv.get(META, keys.CLOSED_KEY)
+        row = kv.get(META, meta_keys.CLOSED_KEY)
         self._end: LogEnd | None = None if row is None else LogEnd(*msgpack.unpackb(row))
         self.end: LogEnd | None = None
         """The end of the log as it knows it; None if its group never drained, or got no message since."""
@@ -108,7 +108,7 @@ class ClosedLog(Family):
         self._end, self.changed = end, True
         self.is_shut = end.force is not None
         fields = end if end.force is not None else end[:2]
-        stage.put(META, keys.CLOSED_KEY, msgpack.packb(fields))
+        stage.put(META, meta_keys.CLOSED_KEY, msgpack.packb(fields))
 
 
 class ClosedLogReads(Reads):

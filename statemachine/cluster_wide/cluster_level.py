@@ -10,7 +10,7 @@ from raftlog.errors import InvariantViolationError
 from raftlog.format_versions import BASELINE, why_above
 from statemachine.commands import Command, CommandResult, done
 from statemachine.family import Families, Family, Reads, applies, family_of
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.row_format import check_level
 from statemachine.rows.write_batch import Stage
@@ -25,7 +25,7 @@ class Finalize(Command, tag="finalize", frozen=True):
 class ClusterLevel(Family):
     """The level of the cluster, a row of `meta`. Any thread may read `level`."""
 
-    ROWS = ((META, keys.LEVEL_KEY),)
+    ROWS = ((META, meta_keys.LEVEL_KEY),)
 
     def __init__(self, kv: KV, known: int) -> None:
         """`known`: the highest level that this version knows. Raises KVError if the stored level is above it."""
@@ -50,7 +50,7 @@ class ClusterLevel(Family):
             raise InvariantViolationError("\n".join(why_above("the log", level, self._known)))
         if level > self._staged:
             self._staged, self.changed = level, True
-            stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
+            stage.put(META, meta_keys.LEVEL_KEY, keys.U32.pack(level))
         return done(self._staged)
 
     def publish(self) -> None:

@@ -7,7 +7,7 @@ from raftlog.membership import Membership
 from raftlog.types import Entry, EntryType
 from statemachine.commands import Command, CommandResult, NumberFrom1, done, not_found
 from statemachine.family import Family, Reads, applies, family_of, takes
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -21,12 +21,12 @@ class Acknowledge(Command, tag="acknowledge", frozen=True):
 class Members(Family):
     """The newest MEMBERSHIP entry that was applied. Readers see an immutable value that is replaced as a whole."""
 
-    ROWS = ((META, keys.MEMBERSHIP_KEY), (META, keys.ACKNOWLEDGED_KEY))
+    ROWS = ((META, meta_keys.MEMBERSHIP_KEY), (META, meta_keys.ACKNOWLEDGED_KEY))
 
     def __init__(self, kv: KV) -> None:
-        row = kv.get(META, keys.MEMBERSHIP_KEY)
+        row = kv.get(META, meta_keys.MEMBERSHIP_KEY)
         self._membership = None if row is None else unpack_row(row)
-        row = kv.get(META, keys.ACKNOWLEDGED_KEY)
+        row = kv.get(META, meta_keys.ACKNOWLEDGED_KEY)
         self._acknowledged: int = 0 if row is None else keys.U64.unpack(row)[0]
         self.publish()
 
@@ -34,7 +34,7 @@ class Members(Family):
     def set(self, stage: Stage, entry: Entry) -> None:
         """Takes over the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
         self._membership = memberships.decode(entry)
-        stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
+        stage.put(META, meta_keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 
     @applies(Acknowledge)
     def acknowledge(self, stage: Stage, command: Acknowledge) -> CommandResult:
@@ -44,7 +44,7 @@ class Members(Family):
         if self._membership is None or self._membership.index != index:
             return not_found(f"no event at index {index}")
         self._acknowledged = index
-        stage.put(META, keys.ACKNOWLEDGED_KEY, keys.U64.pack(index))
+        stage.put(META, meta_keys.ACKNOWLEDGED_KEY, keys.U64.pack(index))
         return done(index)
 
     def publish(self) -> None:

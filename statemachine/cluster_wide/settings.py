@@ -20,7 +20,7 @@ from msgspec import Meta
 from statemachine.cluster_wide.truth_journal import TruthJournal, TruthKind
 from statemachine.commands import U64, Command, CommandResult, InvalidCommandError, Text, done
 from statemachine.family import Families, Family, Reads, applies, family_of
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -90,9 +90,9 @@ class Settings(Family):
     and never changed, so any thread may read them."""
 
     ROWS = (
-        (META, keys.SETTING_PREFIX),
-        (META, keys.SETTING_CHANGE_PREFIX),
-        (META, keys.MAINTENANCE_PREFIX),
+        (META, meta_keys.SETTING_PREFIX),
+        (META, meta_keys.SETTING_CHANGE_PREFIX),
+        (META, meta_keys.MAINTENANCE_PREFIX),
     )
 
     def __init__(self, kv: KV, journal: TruthJournal | None = None) -> None:
@@ -100,17 +100,17 @@ class Settings(Family):
         self._kv = kv
         self._journal = journal or TruthJournal(kv)
         self._rows: dict[str, Setting] = {
-            key[len(keys.SETTING_PREFIX) :].decode(): Setting(*msgpack.unpackb(row))
-            for key, row in kv.scan(META, *keys.SETTINGS)
+            key[len(meta_keys.SETTING_PREFIX) :].decode(): Setting(*msgpack.unpackb(row))
+            for key, row in kv.scan(META, *meta_keys.SETTINGS)
         }
         self._nodes: dict[int, Maintenance] = {
-            keys.U32.unpack_from(key, len(keys.MAINTENANCE_PREFIX))[0]: Maintenance(*msgpack.unpackb(row))
-            for key, row in kv.scan(META, *keys.MAINTENANCES)
+            keys.U32.unpack_from(key, len(meta_keys.MAINTENANCE_PREFIX))[0]: Maintenance(*msgpack.unpackb(row))
+            for key, row in kv.scan(META, *meta_keys.MAINTENANCES)
         }
-        newest = kv.seek_last(META, *keys.SETTING_CHANGES)
+        newest = kv.seek_last(META, *meta_keys.SETTING_CHANGES)
         copied = max([setting.version for setting in self._rows.values()], default=0)
         # Only the first group of brokers has rows of changes.
-        self._version = copied if newest is None else keys.setting_version(newest[0])
+        self._version = copied if newest is None else meta_keys.setting_version(newest[0])
         self.changed: bool = True
         """True if the batch being applied has changed the configuration or a maintenance."""
         self.by_key: Mapping[str, Setting] = {}
@@ -133,11 +133,11 @@ class Settings(Family):
 
     def changes(self, before: int, limit: int) -> Iterator[Change]:
         """Yields up to `limit` changes of the configuration with versions below `before`, newest first."""
-        start, end = keys.SETTING_CHANGES[0], keys.setting_change_key(before)
+        start, end = meta_keys.SETTING_CHANGES[0], meta_keys.setting_change_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
             time_ms, author, reason, values = msgpack.unpackb(row[1])
             pairs = {key: (old, new) for key, (old, new) in values.items()}
-            yield Change(keys.setting_version(row[0]), time_ms, author, reason, pairs)
+            yield Change(meta_keys.setting_version(row[0]), time_ms, author, reason, pairs)
             end, limit = row[0], limit - 1
 
     @applies(SetConfig)
@@ -161,12 +161,12 @@ class Settings(Family):
         self._version += 1
         for key in changed:
             self._rows[key] = setting = Setting(wanted[key], self._version)
-            stage.put(META, keys.setting_key(key), msgpack.packb(list(setting)))
+            stage.put(META, meta_keys.setting_key(key), msgpack.packb(list(setting)))
             self._journal.note(stage, TruthKind.SETTING, key)
         row = msgpack.packb([command.now_ms, command.author, command.reason, changed])
-        stage.put(META, keys.setting_change_key(self._version), row)
+        stage.put(META, meta_keys.setting_change_key(self._version), row)
         if self._version > CHANGES_KEPT:
-            stage.delete(META, keys.setting_change_key(self._version - CHANGES_KEPT))
+            stage.delete(META, meta_keys.setting_change_key(self._version - CHANGES_KEPT))
         self.changed = True
         return done(self._version)
 
@@ -175,7 +175,7 @@ class Settings(Family):
         self._rows[key] = setting
         self._version = max(self._version, setting.version)
         self.changed = True
-        stage.put(META, keys.setting_key(key), msgpack.packb(list(setting)))
+        stage.put(META, meta_keys.setting_key(key), msgpack.packb(list(setting)))
 
     @applies(SetMaintenance)
     def maintain(self, stage: Stage, command: SetMaintenance) -> CommandResult:
@@ -187,14 +187,14 @@ class Settings(Family):
             if known is None:
                 return done(False)
             del self._nodes[node]
-            stage.delete(META, keys.maintenance_key(node))
+            stage.delete(META, meta_keys.maintenance_key(node))
         else:
             since_ms = command.now_ms if known is None else known.since_ms
             wanted = Maintenance(since_ms, command.author, reason)
             if known == wanted:
                 return done(False)
             self._nodes[node] = wanted
-            stage.put(META, keys.maintenance_key(node), msgpack.packb(list(wanted)))
+            stage.put(META, meta_keys.maintenance_key(node), msgpack.packb(list(wanted)))
         self.changed = True
         return done(True)
 

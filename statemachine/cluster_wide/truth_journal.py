@@ -21,7 +21,7 @@ import msgpack
 from statemachine.commands import U63, Command, CommandResult, done
 from statemachine.family import Family, LaterRows, applies
 from statemachine.levels import GROUPS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -85,15 +85,15 @@ class TruthJournal(Family):
     journal is kept. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`, `changes`, `is_newest` and
     `followed_from`."""
 
-    ROWS = ((META, keys.JOURNAL_KEY), (META, keys.TRUTH_PREFIX))
+    ROWS = ((META, meta_keys.JOURNAL_KEY), (META, meta_keys.TRUTH_PREFIX))
     LATER_ROWS = (
-        LaterRows(GROUPS_LEVEL, META, keys.JOURNAL_KEY),
-        LaterRows(GROUPS_LEVEL, META, keys.TRUTH_PREFIX),
+        LaterRows(GROUPS_LEVEL, META, meta_keys.JOURNAL_KEY),
+        LaterRows(GROUPS_LEVEL, META, meta_keys.TRUTH_PREFIX),
     )
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
-        row = kv.get(META, keys.JOURNAL_KEY)
+        row = kv.get(META, meta_keys.JOURNAL_KEY)
         version, forgotten, at = (0, 0, None) if row is None else msgpack.unpackb(row, use_list=False)
         self._version: int = version
         self._forgotten: int = forgotten
@@ -117,7 +117,7 @@ class TruthJournal(Family):
     def is_newest(self, version: int) -> bool:
         """Returns True if no later change of the name has taken the place of this one. What was read of the name
         before is then the name as of that version."""
-        return self._kv.get(META, keys.truth_key(version)) is not None
+        return self._kv.get(META, meta_keys.truth_key(version)) is not None
 
     def followed_from(self, group: int) -> int:
         """Returns the lowest version, beside 0, from which a group of brokers may go on copying: the newest end that
@@ -201,22 +201,22 @@ class TruthJournal(Family):
         """The version of the newest change; 0 if there is none."""
 
     def _scan(self, start: int, end: int) -> Iterator[TruthChange]:
-        for key, row in self._kv.scan(META, keys.truth_key(start), keys.truth_key(end)):
+        for key, row in self._kv.scan(META, meta_keys.truth_key(start), meta_keys.truth_key(end)):
             kind, name, ended = msgpack.unpackb(row, use_list=False)
-            yield TruthChange(keys.truth_version(key), TruthKind(kind), name, ended)
+            yield TruthChange(meta_keys.truth_version(key), TruthKind(kind), name, ended)
 
     def _add(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
         self._version += 1
         rows[kind, name] = self._version
-        stage.put_new(META, keys.truth_key(self._version), msgpack.packb([kind, name, rows is self._ends]))
+        stage.put_new(META, meta_keys.truth_key(self._version), msgpack.packb([kind, name, rows is self._ends]))
         self._put_head(stage)
 
     def _remove(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
         version = rows.pop((kind, name), None)
         if version is not None:
-            stage.delete(META, keys.truth_key(version))
+            stage.delete(META, meta_keys.truth_key(version))
 
     def _put_head(self, stage: Stage) -> None:
         at: Any = None if self._at is None else list(self._at)
-        stage.put(META, keys.JOURNAL_KEY, msgpack.packb([self._version, self._forgotten, at]))
+        stage.put(META, meta_keys.JOURNAL_KEY, msgpack.packb([self._version, self._forgotten, at]))
         self.changed = True

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from statemachine.family import Family
 from statemachine.removals import Done, Removals
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
@@ -140,7 +140,7 @@ class QueueRows(Family, Generic[Value]):
                 return Done(used, key)
             used += 1
             _, topic_id, queue_id = keys.parse_offset_key(key)
-            spared = keys.spared_key(self._family, key)
+            spared = meta_keys.spared_key(self._family, key)
             if queue_id not in of_now.get(topic_id, ()):
                 stage.delete(self._family, key)
                 stage.before[self._family][key] = row
@@ -198,7 +198,7 @@ class QueueRows(Family, Generic[Value]):
         key = keys.offset_key(group, topic_id, queue_id)
         stage.put(self._family, key, row)
         if self._removals.groups and (number := self._removals.ahead_of(self._family, group, key)):
-            stage.put(META, keys.spared_key(self._family, key), keys.U64.pack(number))
+            stage.put(META, meta_keys.spared_key(self._family, key), keys.U64.pack(number))
 
     def _drop(self, stage: Stage, group: str, queues: Iterable[Queue]) -> None:
         for topic_id, queue_id in sorted(queues):
@@ -206,7 +206,7 @@ class QueueRows(Family, Generic[Value]):
             key = keys.offset_key(group, topic_id, queue_id)
             stage.delete(self._family, key)
             if self._removals.groups and self._removals.ahead_of(self._family, group, key):
-                stage.delete(META, keys.spared_key(self._family, key))
+                stage.delete(META, meta_keys.spared_key(self._family, key))
 
     def _value(self, group: str, queue: Queue) -> Value | None:
         """Returns the queue's value in the group, with the changes of the batch being applied; None if there is

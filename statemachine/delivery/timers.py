@@ -33,7 +33,7 @@ from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, Staged
 from statemachine.family import Families, Family, Reads, applies, family_of
 from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META, TIMER
 from statemachine.rows.write_batch import Stage
 
@@ -140,7 +140,7 @@ class Timers(Family):
     """All scheduled messages. The apply thread changes them; any thread may use `earliest`, `counts` and the reads up
     to `lowest_position`."""
 
-    ROWS = ((TIMER, b""), (META, keys.TIMER_FRONT_KEY))
+    ROWS = ((TIMER, b""), (META, meta_keys.TIMER_FRONT_KEY))
 
     def __init__(self, kv: KV, writes: StagedWrites) -> None:
         """`writes` counts the staged messages, whose rows are stored here too."""
@@ -363,8 +363,8 @@ class Timers(Family):
         if first in self._removed:
             first = self._staged_first_row(stage, first)
         self._staged_first = first
-        row = keys.pack_timer_counts(self._staged) + keys.TIMER_FRONT.pack(*first)
-        stage.put(META, keys.TIMER_FRONT_KEY, row)
+        row = keys.pack_timer_counts(self._staged) + meta_keys.TIMER_FRONT.pack(*first)
+        stage.put(META, meta_keys.TIMER_FRONT_KEY, row)
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written."""
@@ -435,9 +435,9 @@ class Timers(Family):
         kept with the name, and the first row is searched for."""
         if counts is None:
             return _NO_ROW
-        row = self._kv.get(META, keys.TIMER_FRONT_KEY)
-        if row is not None and row[: -keys.TIMER_FRONT.size] == counts:
-            due_ms, position = keys.TIMER_FRONT.unpack(row[-keys.TIMER_FRONT.size :])
+        row = self._kv.get(META, meta_keys.TIMER_FRONT_KEY)
+        if row is not None and row[: -meta_keys.TIMER_FRONT.size] == counts:
+            due_ms, position = meta_keys.TIMER_FRONT.unpack(row[-meta_keys.TIMER_FRONT.size :])
             return due_ms, position
         found = self._kv.first(TIMER, keys.timer_key(0, 0), _TIMES_END)
         return _NO_ROW if found is None else keys.parse_timer_key(found[0])

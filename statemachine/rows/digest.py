@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import FAMILIES, KV, META
 
 _MASK = 2**64 - 1
-LOCAL = frozenset({keys.APPLIED_KEY, keys.SUMS_KEY, keys.TIMER_FRONT_KEY})
+LOCAL = frozenset({meta_keys.APPLIED_KEY, meta_keys.SUMS_KEY, meta_keys.TIMER_FRONT_KEY})
 """Keys of the family META that are not part of the digest."""
 _HASHERS = {family: blake2b(digest_size=8, person=family.encode("ascii")) for family in FAMILIES}
 

@@ -20,7 +20,7 @@ from functools import partial
 from raftlog.types import EntryType
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.kernel import twin
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.digest import LOCAL, counts
 from statemachine.rows.kv import FAMILIES, KV, META
 from statemachine.rows.write_batch import Stage
@@ -80,7 +80,7 @@ class RunningSums:
     def stage(self, stage: Stage, index: int) -> None:
         """Adds the new sums to the batch, after the rows of all its entries up to `index`."""
         self._staged = self._after(stage)
-        stage.put(META, keys.SUMS_KEY, pack(index, self._staged))
+        stage.put(META, meta_keys.SUMS_KEY, pack(index, self._staged))
 
     def publish(self) -> None:
         """Shows the new sums to readers; called after the batch is written."""
@@ -167,7 +167,7 @@ def pack(index: int, sums: Sums) -> bytes:
 
 def load(kv: KV, applied_index: int) -> Sums | None:
     """Returns the sums of the "sums" row if they are as of `applied_index`, else None."""
-    row = kv.get(META, keys.SUMS_KEY)
+    row = kv.get(META, meta_keys.SUMS_KEY)
     if row is None or len(row) != _ROW.size:
         return None
     version, index, *sums = _ROW.unpack(row)

@@ -35,7 +35,7 @@ from statemachine.commands import (
 )
 from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
 from statemachine.levels import CHANGES_LEVEL, GATHERS_LEVEL, GROUPS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META, TOPICS
 from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
@@ -212,7 +212,7 @@ class Topics(Family):
     """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
     once it is written. Families that apply the batch ask `current`, `exists` and `has_queue`, which know them."""
 
-    ROWS = ((TOPICS, b""), (META, keys.NEXT_TOPIC_ID_KEY))
+    ROWS = ((TOPICS, b""), (META, meta_keys.NEXT_TOPIC_ID_KEY))
     LATER_ROWS = (
         LaterRows(CHANGES_LEVEL, TOPICS, is_later=lambda row: len(msgpack.unpackb(row)) > len(_FIELDS)),
         LaterRows(
@@ -234,7 +234,7 @@ class Topics(Family):
         self._journal = journal or TruthJournal(kv)
         self._broker_groups = broker_groups or BrokerGroups(kv, self._journal)
         found = [_unpack_row(keys.U32.unpack(key)[0], value) for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST)]
-        row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
+        row = kv.get(META, meta_keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
         self._ids = {topic.id: topic for topic in found}
         """The topics by id, with the changes of the batch being applied."""
@@ -367,7 +367,7 @@ class Topics(Family):
             if self._next_id >= keys.U32_MAX:
                 raise InvariantViolationError(f"topic ids are used up: the next would be {self._next_id}")
             self._next_id += 1
-            stage.put(META, keys.NEXT_TOPIC_ID_KEY, keys.U32.pack(self._next_id))
+            stage.put(META, meta_keys.NEXT_TOPIC_ID_KEY, keys.U32.pack(self._next_id))
         stage.put(TOPICS, keys.U32.pack(topic.id), _pack_row(topic))
         self._ids[topic.id] = topic
         self.changed[topic.name] = topic

@@ -15,7 +15,7 @@ BY_PRESENT_QUEUES = {
     "cluster/broker/groups/queue_locks.py": (1, "a queue that nobody reads is locked by nobody"),
     "cluster/remoting/handlers/broker_stats.py": (3, "202, as RocketMQ's tools show it"),
     "cluster/remoting/handlers/route.py": (1, "351 says how many more there are"),
-    "cluster/replication/pending_requests.py": (1, "the number of queues of the cluster is bounded"),
+    "cluster/replication/command_queue.py": (1, "the number of queues of the cluster is bounded"),
     "raftmq/copies/file_copy.py": (2, "a read of a copy covers what one of the cluster does; the other adds the rest"),
     "statemachine/removal_slices.py": (1, "ConsumeQueues.stored_queues adds the rest"),
     "statemachine/queue_view.py": (1, "the same"),

@@ -43,7 +43,7 @@ CHOSEN = {
     "raftmq/commands/messages/messages.py": "TIME",
     "raftmq/commands/nodes/config_files.py": "NEWDIR",
     "raftmq/commands/support.py": "FILE",
-    "raftmq/local/cluster.py": "DIR",
+    "raftmq/local/cluster_files.py": "DIR",
     "raftmq/local/http/contexts.py": "FILE",
     "raftmq/local/init.py": "HOST N1 N2 PORT SECRET",
     "raftmq/local/made_mark.py": "TIME",

@@ -100,12 +100,11 @@ async def test_the_first_acknowledged_send_ends_the_search(before: str) -> None:
     assert never.connections > 0
 
 
-async def test_without_an_acknowledged_send_there_is_no_failover(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failover, "PATIENCE_S", 0.1)
+async def test_without_an_acknowledged_send_there_is_no_failover() -> None:
     async with AsyncExitStack() as stack:
         nodes = await listening(stack, Server("n"))
         with pytest.raises(TimeoutError):
-            await failover.first_acknowledged(SYSTEM, nodes)
+            await failover.first_acknowledged(SYSTEM, nodes, 0.1)
 
 
 @pytest.mark.parametrize(("word", "is_taken"), [("y", True), ("n", False), ("", False)])
@@ -115,7 +114,7 @@ async def test_a_send_is_taken_or_not(word: str, is_taken: bool) -> None:
         assert await acknowledges(SYSTEM, node, 60.0) is is_taken
 
 
-def test_what_was_measured_before_a_failure_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_before_a_failure_stays() -> None:
     outcomes: list[Any] = [0.25, 0.5, NoLeader("none came")]
 
     def once(system: object, fault: failover.Fault) -> float:
@@ -124,9 +123,8 @@ def test_what_was_measured_before_a_failure_stays(monkeypatch: pytest.MonkeyPatc
             raise outcome
         return float(outcome)
 
-    monkeypatch.setattr(failover, "once", once)
     told: list[str] = []
-    assert failover.repeated(SYSTEM, 2, failover.of_processes(SYSTEM), told.append) == [
+    assert failover.repeated(SYSTEM, 2, failover.of_processes(SYSTEM), told.append, once) == [
         {"system": "fake", "fault": "kill -9", "seconds": [0.25, 0.5]},
         {"system": "fake", "fault": "SIGSTOP", "seconds": [], "error": "NoLeader: none came"},
     ]

@@ -4,7 +4,6 @@ fate."""
 from __future__ import annotations
 
 import io
-import os
 import socket
 import socketserver
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.peers import fetch, open_loop, plots, report, rounds
+from bench.peers import fetch, loads, open_loop, plots, report
 from bench.peers.nats import Nats
 from bench.peers.open_loop import CAPACITY, SHARES, OpenTurn
 from bench.peers.rounds import Field, Sample
@@ -67,20 +66,29 @@ def server() -> Iterator[Any]:
     made.server_close()
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((rounds, "SETTLE_S"), (rounds, "LEADER_S"), (open_loop, "PATIENCE_S")):
-        monkeypatch.setattr(module, name, 0.3)
-    monkeypatch.setattr(os, "sync", lambda: None)
+SOON_S = 0.3
 
 
 def field_of(system: FakeSystem, *rates: float) -> Field:
-    """The system's field; it reached these rates with many in flight."""
-    field = Field(system, warm_s=0.05)  # type: ignore[arg-type]  # its processes are fakes
+    """The system's field, whose processes are fakes; it reached these rates with many in flight."""
+    field = Field(system, warm_s=0.05, settle_s=SOON_S, leader_s=SOON_S, sync=lambda: None)  # type: ignore[arg-type]
     field.samples[Load(1024, 1, 1, 3.0)] = [Sample(7.0, 1.0, 1.0, 1.0, 0)]
     if rates:
         field.samples[Load(*CAPACITY, 3.0)] = [Sample(rate, 1.0, 1.0, 1.0, 0) for rate in rates]
     return field
+
+
+def test_connections_have_equal_shares_of_what_is_in_flight(server: Any) -> None:
+    system, asked = AnsweringSystem(server.server_address[1]), []
+
+    def generator(load: Load) -> Generator:
+        asked.append(load)
+        return AnsweringSystem.generator(system, load)
+
+    system.generator = generator  # type: ignore[method-assign]
+    result = loads.run(system, system.leader(), Load(8, 1, 6, 0.0, 3))  # type: ignore[arg-type]
+    assert asked == [Load(8, 1, 2, 0.0)] * 3
+    assert (result.messages, result.errors, len(result.latencies_ms)) == (6, 0, 6)
 
 
 def test_every_system_is_asked_at_shares_of_its_own_capacity(server: Any) -> None:
@@ -91,7 +99,7 @@ def test_every_system_is_asked_at_shares_of_its_own_capacity(server: Any) -> Non
         field_of(AnsweringSystem(port, "slow"), 100.0),
         field_of(AnsweringSystem(port, "unmeasured")),
     ]
-    found = open_loop.play(fields, 2, 0.5, told.append)
+    found = open_loop.play(fields, 2, 0.5, told.append, SOON_S)
     assert {name: [turn.rate for turn in turns] for name, turns in found.items()} == {
         "quick": [share * 500.0 for share in SHARES] * 2,
         "slow": [share * 100.0 for share in SHARES] * 2,
@@ -107,7 +115,7 @@ def test_every_system_is_asked_at_shares_of_its_own_capacity(server: Any) -> Non
 def test_an_arrival_is_stored_or_refused_or_unknown(server: Any) -> None:
     server.codes = [0, 2, 0, None]
     system = AnsweringSystem(server.server_address[1])
-    turn = open_loop.run(system, system.leader(), 0.5, 400.0, 0.5, 1)  # type: ignore[arg-type]
+    turn = open_loop.run(system, system.leader(), 0.5, 400.0, 0.5, 1, SOON_S)  # type: ignore[arg-type]
     fates = (len(turn.latencies_ms), turn.refused, turn.unknown)
     assert sum(fates) == turn.arrivals > 80
     assert all(abs(fate - turn.arrivals / 4 * times) < 3 for fate, times in zip(fates, (2, 1, 1), strict=True))
@@ -120,7 +128,7 @@ def test_a_system_that_is_gone_ends_and_the_others_go_on(server: Any) -> None:
         field_of(AnsweringSystem(port, "gone"), 100.0),
         field_of(AnsweringSystem(server.server_address[1]), 100.0),
     ]
-    found = open_loop.play(fields, 2, 0.1, lambda _: None)
+    found = open_loop.play(fields, 2, 0.1, lambda _: None, SOON_S)
     assert "refused" in fields[0].failed.lower()
     assert (len(found["gone"]), len(found["fake"])) == (0, 8)
 
@@ -148,14 +156,8 @@ def test_rows_have_the_latencies_of_all_rounds_together() -> None:
     assert (picture.name, picture.bars[0].value) == ("open-0.5", 9.0)
 
 
-def test_nats_syncs_each_message_only_if_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.peers.nats.fetch.built", lambda release: tmp_path / "nats")
-    monkeypatch.setattr(Nats, "_start", lambda self, number: 0)
-    monkeypatch.setattr("bench.peers.nats.READY_S", 0.0)
-    monkeypatch.setattr("bench.peers.nats.request", lambda *_: {})
-    monkeypatch.setattr(Nats, "leader", lambda self: None)
+def test_nats_syncs_each_message_only_if_it_is_told(tmp_path: Path) -> None:
     for syncs in (True, False):
-        system = Nats("nats", fetch.NATS, syncs=syncs)
-        system.start(tmp_path)
-        assert ("sync_interval: always" in (tmp_path / "n0.conf").read_text()) == syncs
+        system = Nats("nats", fetch.NATS, syncs=syncs, binary=tmp_path / "nats")
+        assert ("sync_interval: always" in system.configuration(0, 4222, tmp_path)) == syncs
         assert ("fsync every" in system.traits.durability) != syncs

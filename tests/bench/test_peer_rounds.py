@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bench.bench_disk_floor import Floor
-from bench.peers import loads, report, rounds
+from bench.peers import report, rounds
 from bench.peers.rounds import Field, Sample, order, sample, spread
 from bench.peers.system import Generator, Load, Node, NoLeader, Traits
 from raftmq.commands.bench_load import Result
@@ -75,24 +75,25 @@ class FakeSystem:
         self.processes.end()
 
 
-@pytest.fixture(autouse=True)
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Load]]:
-    """(pid, load) of everything that would have run: 1,000 messages in two seconds each. Nothing is waited for."""
-    seen: list[tuple[int, Load]] = []
+class Ran:
+    """The (pid, load) of everything that would have run: 1,000 messages in two seconds each. Nothing is waited for."""
 
-    def run(system: object, node: Node, load: Load) -> Result:
-        seen.append((node.pid, load))
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Load]] = []
+
+    def run(self, system: object, node: Node, load: Load) -> Result:
+        self.seen.append((node.pid, load))
         return Result(1000, 2.0, [1.0, 2.0, 3.0], 0)
 
-    monkeypatch.setattr(loads, "run", run)
-    monkeypatch.setattr(rounds, "SETTLE_S", 0.0)
-    monkeypatch.setattr(rounds, "LEADER_S", 0.0)
-    return seen
+
+@pytest.fixture
+def ran() -> Ran:
+    return Ran()
 
 
-def field_of(system: FakeSystem, tmp_path: Path) -> Field:
-    """The system's field, started."""
-    field = Field(system)  # type: ignore[arg-type]  # its processes are fakes
+def field_of(system: FakeSystem, tmp_path: Path, ran: Ran | None = None) -> Field:
+    """The system's field, started; its processes are fakes."""
+    field = Field(system, settle_s=0.0, leader_s=0.0, run=(ran or Ran()).run)  # type: ignore[arg-type]
     field.start(tmp_path / system.traits.name)
     return field
 
@@ -127,31 +128,29 @@ def test_a_run_that_acknowledged_nothing_is_no_sample() -> None:
         sample(Result(0, 2.0, [1.0], 7), 0.5)
 
 
-def test_a_turn_continues_the_leader_first_and_ends_paused(ran: list[tuple[int, Load]], tmp_path: Path) -> None:
+def test_a_turn_continues_the_leader_first_and_ends_paused(ran: Ran, tmp_path: Path) -> None:
     system = FakeSystem(1)
-    field = field_of(system, tmp_path)
-    del ran[:], system.processes.said[:]
+    field = field_of(system, tmp_path, ran)
+    del ran.seen[:], system.processes.said[:]
     field.turn([ROW, ROW._replace(in_flight=1)])
     assert system.processes.said == ["resume 101", "resume", "pause"]
-    assert [(pid, load.in_flight) for pid, load in ran] == [(101, 64), (101, 1)], "no warm-up: the same node leads"
+    assert [(pid, load.in_flight) for pid, load in ran.seen] == [(101, 64), (101, 1)], "no warm-up: the same node leads"
     assert field.samples[ROW] == [Sample(500.0, 1000.0, 2.0, 3.0, 0)]
 
 
-def test_a_new_leader_is_warmed_and_one_that_led_before_is_not_for_long(
-    ran: list[tuple[int, Load]], tmp_path: Path
-) -> None:
+def test_a_new_leader_is_warmed_and_one_that_led_before_is_not_for_long(ran: Ran, tmp_path: Path) -> None:
     # Asked once at the start, then twice a turn: before the loads and after them.
-    field = field_of(FakeSystem(0, 1, 1, 0, 0), tmp_path)
+    field = field_of(FakeSystem(0, 1, 1, 0, 0), tmp_path, ran)
     field.turn([ROW])
     field.turn([ROW])
-    assert [(pid, load.seconds) for pid, load in ran if load != ROW] == [(100, 60.0), (101, 60.0), (100, 1.0)]
+    assert [(pid, load.seconds) for pid, load in ran.seen if load != ROW] == [(100, 60.0), (101, 60.0), (100, 1.0)]
     assert field.leader_changes == 2
 
 
-def test_a_turn_that_loses_its_leader_does_not_count(ran: list[tuple[int, Load]], tmp_path: Path) -> None:
-    field = field_of(FakeSystem(0, 0, 2, 2, 2), tmp_path)
+def test_a_turn_that_loses_its_leader_does_not_count(ran: Ran, tmp_path: Path) -> None:
+    field = field_of(FakeSystem(0, 0, 2, 2, 2), tmp_path, ran)
     field.turn([ROW])
-    assert [pid for pid, load in ran if load == ROW] == [100, 102]
+    assert [pid for pid, load in ran.seen if load == ROW] == [100, 102]
     assert len(field.samples[ROW]) == 1
 
 

@@ -25,7 +25,8 @@ import pytest
 from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from raftmq.client import Client, RaftMQError, SendResult, connect
-from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster_files import prepare_data_dir
 from raftmq.local.init import create_data_dirs
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port, log_tail

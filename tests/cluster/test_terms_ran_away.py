@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import Config, NodeSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection
 from cluster.state.node_storage import NodeStorage
 from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.errors import StorageError

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from cluster.config.config import TierSection
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store.errors import Denied, NotFound
 from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.store.store_by_url import open_store

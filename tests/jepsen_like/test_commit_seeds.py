@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from jepsen_like import night
 from jepsen_like.commit_seed import WITHOUT_GIT, commit_seed
@@ -54,26 +53,24 @@ def test_the_seed_follows_the_commit_and_is_fixed_without_one(tmp_path: Path) ->
     assert commit_seed(tmp_path) != last
 
 
-def test_the_night_runs_every_step_and_fails_if_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_night_runs_every_step_and_fails_if_one_does(capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[tuple[str, ...]] = []
 
     def run(arguments: tuple[str, ...]) -> int:
         asked.append(arguments)
         return 1 if "--core" in arguments else 0
 
-    monkeypatch.setattr(night, "_raftmq", run)
-    done = CliRunner().invoke(night.main, ["--first-seed", "9", "--core", "5", "--full", "4", "--chaos-s", "3"])
-    assert done.exit_code == 1
+    steps = night.perform(night.plan(9, 5, 4, 3, 2), run)
+    assert night.conclude(steps, "2026-01-01", "0123456789") == 1
+    told = capsys.readouterr().out
     searches, played = asked[:4], asked[4:]
     assert [words[:2] for words in searches] == [("sim", "run"), ("sim", "run"), ("sim", "bugs"), ("chaos", "run")]
     assert [words[-1] for words in played] == [scenario.name for scenario in night.full_runs()]
-    assert "seeds from 9 (as given)" in done.output
-    assert done.output.count("\nok ") == 3 + len(played)
-    assert "exit 1" in done.output
-    assert "| `graceful` | 20" in done.output.partition("rows for the table of full runs:")[2]
-    asked.clear()
-    monkeypatch.setattr(night, "_raftmq", lambda arguments: 0)
-    again = CliRunner().invoke(night.main, ["--no-bugs"])
-    assert "sim bugs" not in again.output
-    assert again.exit_code == 0
-    assert f"seeds from {commit_seed().first_seed} (" in again.output
+    assert told.count("\nok ") == 3 + len(played)
+    assert "exit 1" in told
+    assert "| `graceful` | 2026-01-01 | 01234567 |" in told.partition("rows for the table of full runs:")[2]
+    again = night.perform(night.plan(9, 5, 4, 3, 2, bugs=False), lambda arguments: 0)
+    assert ("sim", "bugs") not in [step.arguments for step in again]
+    assert night.conclude(again, "", "") == 0
+    assert night.seeds_from(9) == (9, "as given")
+    assert night.seeds_from(None) == commit_seed()

@@ -29,8 +29,7 @@ def test_tasks_of_all_stages_that_run_count() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_bar_follows_until_the_job_ends(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    monkeypatch.setattr(job_running, "_LOOK_S", 0)
+def test_the_bar_follows_until_the_job_ends(fails: bool) -> None:
     shown = Progress(console=Console(file=io.StringIO(), force_terminal=True))
     looks = threading.Semaphore(0)
 
@@ -40,7 +39,7 @@ def test_the_bar_follows_until_the_job_ends(monkeypatch: pytest.MonkeyPatch, fai
             raise ConnectionError("the JVM is gone")
         return 3, 7
 
-    with job_running._followed(shown, look):
+    with job_running.followed(shown, look, every_s=0.0):
         for _ in range(1 if fails else 2):
             assert looks.acquire(timeout=PATIENCE_S)
     (task,) = shown.tasks
@@ -51,7 +50,7 @@ def test_the_bar_follows_until_the_job_ends(monkeypatch: pytest.MonkeyPatch, fai
 def test_where_nobody_watches_nothing_is_asked() -> None:
     hidden = Progress(console=Console(file=io.StringIO()))
     hidden.disable = True
-    with job_running._followed(hidden, lambda: pytest.fail("asked")):
+    with job_running.followed(hidden, lambda: pytest.fail("asked")):
         pass
     assert hidden.tasks == []
 

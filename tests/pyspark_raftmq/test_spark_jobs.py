@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,10 @@ from pyspark_raftmq.jobs.traffic import counted, limits_file, traffic, write_lim
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
-from raftmq.arrow.ranges import QueueRange
 from raftmq.tables.day_files import DayFile, write_day_files
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
-from raftmq.tables.missing import Kept, check_continues
+from raftmq.tables.missing import Kept
 from raftmq_wire.learnt_file import decode_file
 from raftmq_wire.topic_identity import Position
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
 
 TOPIC = "lake"
+Reached = Mapping[tuple[str, int], Position]
 COLUMNS = "topic,queue_id,queue_offset,store_ms,body"
 
 
@@ -75,44 +76,42 @@ def test_an_export_goes_on_where_the_table_ends(
 
 
 def test_what_a_killed_export_wrote_is_not_in_the_table(
-    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path
 ) -> None:
     """The driver dies between the tasks and the commit, and after the commit."""
-    commit = DeltaTarget.commit
 
-    def die_before(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], Position]) -> int:
-        raise KeyboardInterrupt
+    class DiesBefore(DeltaTarget):
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
+            raise KeyboardInterrupt
 
-    def die_after(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], Position]) -> int:
-        commit(self, files, reached)
-        raise KeyboardInterrupt
+    class DiesAfter(DeltaTarget):
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
+            super().commit(files, reached, keeper)
+            raise KeyboardInterrupt
 
-    for death, visible in ((die_before, False), (die_after, True)):
-        monkeypatch.setattr(DeltaTarget, "commit", death)
+    for death, visible in ((DiesBefore, False), (DiesAfter, True)):
         with pytest.raises(KeyboardInterrupt):
-            export(spark, options, tmp_path, round_messages=30)
+            export(spark, options, tmp_path, kind=death, round_messages=30)
         assert bool(rows_in(tmp_path)) is visible
-    monkeypatch.undo()
     assert len(list(tmp_path.rglob("*.parquet"))) > 2
     export(spark, options, tmp_path)
     assert rows_in(tmp_path) == stored(mq)
 
 
 def test_of_two_exports_at_once_each_message_comes_from_one(
-    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path
 ) -> None:
     """The second runs as a whole between the tasks of the first and its commit."""
     from deltalake import DeltaTable
 
     inner: list[int] = []
 
-    def run_another(files: list[DayFile], ranges: list[QueueRange]) -> None:
-        monkeypatch.undo()
-        inner.append(export(spark, options, tmp_path).messages)
-        check_continues(files, ranges)
+    class Overtaken(DeltaTarget):
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
+            inner.append(export(spark, options, tmp_path).messages)
+            return super().commit(files, reached, keeper)
 
-    monkeypatch.setattr("pyspark_raftmq.jobs.export.check_continues", run_another)
-    outer = export(spark, options, tmp_path)
+    outer = export(spark, options, tmp_path, kind=Overtaken)
     assert inner == [len(stored(mq))]
     assert (outer.messages, outer.races) == (0, 1)
     assert rows_in(tmp_path) == stored(mq)
@@ -120,16 +119,13 @@ def test_of_two_exports_at_once_each_message_comes_from_one(
     assert {path.name for path in tmp_path.rglob("*.parquet")} == named, "files of the loser are removed"
 
 
-def test_an_export_that_always_loses_gives_up(
-    spark: SparkSession, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lose(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], Position]) -> int:
-        raise LostRace("somebody was faster")
+def test_an_export_that_always_loses_gives_up(spark: SparkSession, options: ReadOptions, tmp_path: Path) -> None:
+    class Loses(DeltaTarget):
+        def commit(self, files: Sequence[DayFile], reached: Reached, keeper: int | None = None) -> int:
+            raise LostRace("somebody was faster")
 
-    monkeypatch.setattr(DeltaTarget, "commit", lose)
-    monkeypatch.setattr("pyspark_raftmq.jobs.export._RACES_MAX", 1)
     with pytest.raises(TableError, match="another export writes to") as caught:
-        export(spark, options, tmp_path)
+        export(spark, options, tmp_path, kind=Loses, races_max=1)
     assert caught.value.why.startswith("2 commits were refused")
     assert list(tmp_path.rglob("*.parquet")) == []
 
@@ -145,20 +141,20 @@ def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old(
     options = parse_options(given)
     mq.admin.create_topic(topic, 1)
     mq.send_batch(topic, [b"x"] * 3)
-    assert export(spark, options, tmp_path, form=form).messages == 3
+    assert export(spark, options, tmp_path, kind=TARGETS[form]).messages == 3
     before = mq.admin.identity(topic)
     mq.admin.delete_topic(topic)
     mq.admin.create_topic(topic, 1)
     mq.send_batch(topic, [b"y"] * count)
     with pytest.raises(TableError, match=f"goes on at offset 3 of {topic} queue 0, in another topic") as caught:
-        export(spark, options, tmp_path, form=form)
+        export(spark, options, tmp_path, kind=TARGETS[form])
     assert before is not None
     assert f"id {before.topic_id}, which is gone" in caught.value.why
     lenient = parse_options({**given, "failOnDataLoss": "false"})
-    assert export(spark, lenient, tmp_path, form=form).messages == count
-    assert export(spark, options, tmp_path, form=form).messages == 0
+    assert export(spark, lenient, tmp_path, kind=TARGETS[form]).messages == count
+    assert export(spark, options, tmp_path, kind=TARGETS[form]).messages == 0
     mq.send_batch(topic, [b"z"] * 2)
-    assert export(spark, options, tmp_path, form=form).messages == 2
+    assert export(spark, options, tmp_path, kind=TARGETS[form]).messages == 2
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
@@ -178,10 +174,10 @@ def test_what_an_earlier_release_exported_is_completed(
     with monkeypatch.context() as earlier:
         ends = {(topic, 0): Kept(0, 3, None)}
         earlier.setattr("pyspark_raftmq.jobs.export._ends", lambda options: ends)
-        assert export(spark, options, tmp_path, form=form).messages == 3
+        assert export(spark, options, tmp_path, kind=TARGETS[form]).messages == 3
     target = TARGETS[form]
     assert target(tmp_path, options.columns).reached(topic, 0) == Position(3)
-    assert export(spark, options, tmp_path, form=form).messages == 0
+    assert export(spark, options, tmp_path, kind=TARGETS[form]).messages == 0
     assert target(tmp_path, options.columns).reached(topic, 0) == Position(3, mq.admin.identity(topic))
 
 
@@ -306,12 +302,15 @@ def test_a_second_export_has_the_columns_of_the_first(
         assert seen.pop() == columns
 
 
-def test_a_store_is_no_folder_and_what_to_do_is_told(servers: str) -> None:
+def test_parquet_files_need_a_folder_and_what_to_do_is_told(servers: str) -> None:
     from raftmq_wire.errors import LocalError
 
-    with pytest.raises(LocalError, match="--to is a path on this machine, and s3://bucket/x is a URL") as caught:
-        spark_command.main(["export", TOPIC, "--to", "s3://bucket/x", "--servers", servers], standalone_mode=False)
-    assert caught.value.fix.startswith("raftmq spark export orders --to /lake/orders    (then copy it to s3://bucket/x")
+    command = ["export", TOPIC, "--to", "s3://bucket/x", "--format", "parquet", "--servers", servers]
+    with pytest.raises(LocalError, match="s3://bucket/x cannot have files of --format parquet") as caught:
+        spark_command.main(command, standalone_mode=False)
+    assert caught.value.fix == "raftmq spark export TOPIC --to s3://bucket/x --format delta"
+    with pytest.raises(LocalError, match="--to: http://host/x is not the URL of an object store"):
+        spark_command.main(["export", TOPIC, "--to", "http://host/x", "--servers", servers], standalone_mode=False)
 
 
 def test_a_folder_that_is_none_is_named(

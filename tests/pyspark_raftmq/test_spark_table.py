@@ -18,7 +18,8 @@ from pyspark_raftmq.jobs.table import TableQuery
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import LostRace, TableError
-from raftmq.tables.kept_table import LOCK, KeptTable, Round, TableOptions
+from raftmq.tables.kept_table import KeptTable, Round, TableOptions
+from raftmq.tables.local_keeper import LOCK
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.upkeep import compact
@@ -67,10 +68,10 @@ class Spark:
         self._source = {"servers": ";".join(mq.servers), "topic": topic}
         self._folder = folder
 
-    def query(self, options: TableOptions = OPTIONS) -> int:
+    def query(self, options: TableOptions = OPTIONS, kind: type[DeltaTarget] = DeltaTarget) -> int:
         """Returns the number of messages that it has added. Raises the error that ended it."""
         done: list[Round] = []
-        table = KeptTable(self._folder, options)
+        table = KeptTable(self._folder, options, kind)
         columns = {"columns": ",".join(table.rows.read)}
         with (
             table as kept,
@@ -91,37 +92,34 @@ def run(mq: raftmq.Client, topic: str, folder: Path) -> int:
 
 
 def test_each_of_the_two_goes_on_where_the_other_ended(
-    spark: SparkSession, mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, mq: raftmq.Client, topic: str, tmp_path: Path
 ) -> None:
     """Whether the answer to a commit is lost, or another program writes the same messages first, too."""
     queries = Spark(spark, mq, topic, tmp_path)
     assert run(mq, topic, tmp_path) == 65
     send(mq, topic, 3, 5)
-    commit = DeltaTarget.commit
 
-    def unanswered(self: DeltaTarget, *given: Any) -> int:
-        monkeypatch.undo()
-        commit(self, *given)
-        raise OSError("no answer")
+    class Unanswered(DeltaTarget):
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            super().commit(files, reached, keeper)
+            raise OSError("no answer")
 
-    monkeypatch.setattr(DeltaTarget, "commit", unanswered)
     with pytest.raises(OSError, match="no answer"):
-        queries.query()
+        queries.query(kind=Unanswered)
     assert run(mq, topic, tmp_path) == 0
     assert rows_in(tmp_path) == stored(mq, topic)
 
-    def overtaken(self: DeltaTarget, files: Any, reached: Any) -> int:
-        monkeypatch.undo()
-        other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
-        for mine, copied in zip(files, other, strict=True):
-            (tmp_path / copied.path).write_bytes((tmp_path / mine.path).read_bytes())
-        DeltaTarget(tmp_path, DEFAULT_COLUMNS).commit(other, reached)
-        return commit(self, files, reached)
+    class Overtaken(DeltaTarget):
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
+            for mine, copied in zip(files, other, strict=True):
+                (tmp_path / copied.path).write_bytes((tmp_path / mine.path).read_bytes())
+            DeltaTarget(tmp_path, DEFAULT_COLUMNS).commit(other, reached)
+            return super().commit(files, reached, keeper)
 
     send(mq, topic, 2, 2)
-    monkeypatch.setattr(DeltaTarget, "commit", overtaken)
     with pytest.raises(LostRace):
-        queries.query()
+        queries.query(kind=Overtaken)
     assert run(mq, topic, tmp_path) == 0
     assert rows_in(tmp_path) == stored(mq, topic)
     assert not [path for path in tmp_path.glob("day=*/*") if path.name.startswith("_run-")]

@@ -155,7 +155,7 @@ def by_consume_group(place: Place) -> bytes:
 
 
 def by_terminal(place: Place) -> bytes:
-    lines = [printing._columns(one.decoded()) for one in walk(place.mq, TOPIC, "earliest")]
+    lines = [printing.columns_of(one.decoded()) for one in walk(place.mq, TOPIC, "earliest")]
     assert sum(b"(as stored: the body " in line for line in lines) == len(UNDECODABLE)
     return b"\n".join(lines)
 

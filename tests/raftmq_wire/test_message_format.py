@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq_wire.message_format import (
+    CLAIM_BYTES,
     MAGIC_V2,
     SYS_FLAG_BORN_IPV6,
     SYS_FLAG_STORE_IPV6,
@@ -18,6 +19,7 @@ from raftmq_wire.message_format import (
     MessageFormatError,
     body_crc,
     build_batch,
+    claim_in,
     decode_host,
     decode_message,
     decode_message_id,
@@ -114,11 +116,28 @@ def test_damage_raises_only_format_errors(message: Message, data: st.DataObject)
             list(decode_messages(damaged))
         with contextlib.suppress(MessageFormatError):
             stored_properties(damaged)
+        with contextlib.suppress(MessageFormatError):
+            claim_in(damaged).topic_in(damaged[:7])
 
 
 @given(messages)
 def test_properties_are_found_without_decoding_the_rest(message: Message) -> None:
     assert stored_properties(encode_message(message)) == message.properties
+
+
+@given(messages)
+def test_the_ends_of_a_message_say_where_its_row_is(message: Message) -> None:
+    """And nothing else is needed to look for the row: a body that looks like a message has none."""
+    stored = encode_message(message)
+    claim = claim_in(stored[:CLAIM_BYTES])
+    assert (claim.size, claim.queue_id, claim.queue_offset) == (len(stored), message.queue_id, message.queue_offset)
+    assert claim.topic_in(stored[claim.topic_at :]) == message.topic
+
+
+@each_row("forged", [b"", b"x" * 48, b"x" * 200])
+def test_what_is_no_message_says_nothing(forged: bytes) -> None:
+    with pytest.raises(MessageFormatError):
+        claim_in(forged)
 
 
 def test_a_changed_body_fails_its_crc() -> None:

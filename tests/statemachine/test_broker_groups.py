@@ -20,7 +20,7 @@ from statemachine.cluster_wide.broker_groups import (
 )
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import DRAINS_LEVEL, GROUPS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import FAMILIES, META, TOPICS
 from statemachine.topics.topics import CreateTopic
 from statemachine.truth import CopyTruth
@@ -102,7 +102,7 @@ def test_a_cluster_of_one_group_has_the_rows_that_it_had(new_log: NewLog, draw_l
             kvs.append(kv)
         old, new = ({(name, key): row for name in FAMILIES for key, row in kv.scan(name, b"", keys.LAST)} for kv in kvs)
         changed = {key for name, key in old.keys() | new.keys() if old.get((name, key)) != new.get((name, key))}
-        assert changed == {keys.LEVEL_KEY, keys.SUMS_KEY, keys.APPLIED_KEY}
+        assert changed == {meta_keys.LEVEL_KEY, meta_keys.SUMS_KEY, meta_keys.APPLIED_KEY}
 
 
 def test_below_the_level_a_topic_has_no_place(new_log: NewLog) -> None:
@@ -183,7 +183,7 @@ def drained(first: BrokerLog) -> BrokerLog:
 
 
 def row_of(broker: BrokerLog, number: int) -> Any:
-    return msgpack.unpackb(broker.kv.get(META, keys.broker_group_key(number)) or b"")
+    return msgpack.unpackb(broker.kv.get(META, meta_keys.broker_group_key(number)) or b"")
 
 
 def test_a_group_drains_from_the_time_of_the_entry_on(drained: BrokerLog) -> None:
@@ -272,8 +272,8 @@ def test_a_cluster_that_drains_nothing_has_the_rows_of_before(new_log: NewLog) -
             {
                 key: row
                 for key, row in broker.kv.scan(META, b"", keys.LAST)
-                if key not in (keys.SUMS_KEY, keys.APPLIED_KEY)
+                if key not in (meta_keys.SUMS_KEY, meta_keys.APPLIED_KEY)
             }
         )
     old, new = found
-    assert {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)} == {keys.LEVEL_KEY}
+    assert {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)} == {meta_keys.LEVEL_KEY}

@@ -23,7 +23,7 @@ from statemachine.cluster_wide.broker_groups import (
 )
 from statemachine.cluster_wide.closed_log import CloseBrokerGroup, LogEnd
 from statemachine.delivery.prepared_writes import CommitGroups
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import META
 from statemachine.topics.topics import CreateTopic
 from tests.support.state_kit import applied_in_groups
@@ -119,7 +119,7 @@ def test_the_first_group_has_no_log_to_close(groups: TwoGroups) -> None:
 
 def test_rows_of_a_log_that_drains_and_is_closed(groups: TwoGroups) -> None:
     def row() -> Any:
-        found = groups.second.kv.get(META, keys.CLOSED_KEY)
+        found = groups.second.kv.get(META, meta_keys.CLOSED_KEY)
         return None if found is None else msgpack.unpackb(found)
 
     assert row() is None, "a group that drains nothing has the rows of before"
@@ -209,5 +209,5 @@ def test_a_closed_log_depends_on_its_entries_alone(new_log: NewLog, seed: int, g
     assert groups.second.state.closed_log.is_closed is bool(closed_at)
     state, kv = applied_in_groups(groups.second.log.entries, grouping, group=CLOSING)
     assert state.closed_log.end == groups.second.state.closed_log.end
-    assert kv.get(META, keys.CLOSED_KEY) == groups.second.kv.get(META, keys.CLOSED_KEY)
+    assert kv.get(META, meta_keys.CLOSED_KEY) == groups.second.kv.get(META, meta_keys.CLOSED_KEY)
     assert state.sums.totals == groups.second.state.sums.totals

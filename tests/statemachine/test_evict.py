@@ -16,7 +16,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry, EntryType
 from statemachine import trim
 from statemachine.broker_state import BrokerState
-from statemachine.rows import keys, running_digest
+from statemachine.rows import keys, meta_keys, running_digest
 from statemachine.rows.kv import CQ, INDEX, META
 from statemachine.tier import MoveSegment, TierState
 from statemachine.topics.topics import CreateTopic
@@ -216,7 +216,7 @@ def test_a_trim_of_all_that_is_here_takes_what_is_in_the_tier_too(tiered: Tiered
         first = tiered.first_above(entry.position)
         assert tiered.offsets() == (first, first)
         assert tiered.state.kept == Kept(entry.position, entry.index)
-        assert tiered.kv.get(META, keys.KEPT_KEY) is None
+        assert tiered.kv.get(META, meta_keys.KEPT_KEY) is None
         assert len(tiered.kv.get(CQ, keys.cq_bounds_key(1, 0)) or b"") == 16
 
 

@@ -27,7 +27,7 @@ from statemachine.family import Families, Family, LaterRows, applies, takes
 from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL, GROUPS_LEVEL, LEVEL, LEVELS
 from statemachine.removal_slices import DeleteTopic, RemovalSlices
 from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS, TRANS
 from statemachine.rows.kv import FAMILIES as COLUMNS
@@ -249,7 +249,7 @@ def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
         samples.append(CopyTruth(0, 1, [(TruthKind.BROKER_GROUP, 2, ["raftmq-g02", 3, 1, 5])]))
     if level >= GATHERS_LEVEL:  # a topic that is only read in a group
         samples.append(CopyTruth(0, 1, [(TruthKind.TOPIC, "t", [6, False, 0, {}, 0, 0, "", [[1, 2, 2], [2, 4, 0]]])]))
-    late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != keys.AUDIT_KEPT_PREFIX}
+    late = {rows for rows in LATER_ROWS if rows.level <= level and rows.prefix != meta_keys.AUDIT_KEPT_PREFIX}
     found, rng = set[LaterRows](), Random(level)
     for drawn in range(200):
         log, kv = new_log(), MemoryKV()

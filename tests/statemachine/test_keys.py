@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from tests.support.rows import each_row
 
 PRODUCER = bytes(range(16))
@@ -15,8 +15,11 @@ u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 @each_row(
     ("key", "expected"),
     [
-        (keys.APPLIED_KEY, b"applied".hex()),
-        (keys.APPLIED.pack(1, 2, 3, 4, 5), "000000000000000100000000000000020000000000000003000000000000000400000005"),
+        (meta_keys.APPLIED_KEY, b"applied".hex()),
+        (
+            meta_keys.APPLIED.pack(1, 2, 3, 4, 5),
+            "000000000000000100000000000000020000000000000003000000000000000400000005",
+        ),
         (keys.cq_key(1, 2, 256), "00000001000000020000000000000100"),
         (keys.offset_key("g", 1, 2), "67000000000100000002"),
         (keys.producer_key(PRODUCER), "70000102030405060708090a0b0c0d0e0f"),

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine.access import quotas
-from statemachine.access.quotas import Quota, SetQuotas, Subject, parse_subject
+from statemachine.access.quotas import QUOTAS_MAX, ROWS_PER_COMMAND, Quota, SetQuotas, Subject, parse_subject
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup
 from statemachine.truth import JournalNames
 from tests.support.rows import each_row
@@ -86,14 +85,18 @@ def test_limits_that_are_none(broker: BrokerLog, limits: dict[str, Any]) -> None
     assert set_(broker, ("user=ann", limits)).code == "invalid"
 
 
-def test_there_is_a_most_of_them(broker: BrokerLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "QUOTAS_MAX", 3)
+def test_there_is_a_most_of_them(broker: BrokerLog) -> None:
     one = {"send_bytes": 1}
-    assert set_(broker, *[(f"topic=t{n}", one) for n in range(3)]).ok
-    refused = set_(broker, ("topic=t0", {"send_bytes": 2}), ("topic=t3", one))
-    assert (refused.code, refused.value) == ("refused", "a cluster has at most 3 quotas; nothing was changed")
+    rows = [(f"topic=t{n}", one) for n in range(QUOTAS_MAX)]
+    for at in range(0, QUOTAS_MAX, ROWS_PER_COMMAND):
+        assert set_(broker, *rows[at : at + ROWS_PER_COMMAND]).ok
+    refused = set_(broker, ("topic=t0", {"send_bytes": 2}), ("topic=new", one))
+    assert (refused.code, refused.value) == (
+        "refused",
+        f"a cluster has at most {QUOTAS_MAX} quotas; nothing was changed",
+    )
     assert broker.state.quotas.by_subject["topic=t0"].limits == one
-    assert set_(broker, ("topic=t0", None), ("topic=t3", one)).ok
+    assert set_(broker, ("topic=t0", None), ("topic=new", one)).ok
 
 
 def test_other_groups_copy_them_also_those_from_before(broker: BrokerLog, new_log: NewLog) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import BrokerState
-from statemachine.rows import keys, running_digest
+from statemachine.rows import meta_keys, running_digest
 from statemachine.rows.kv import CQ, META, TOPICS, Batch
 from statemachine.topics.topics import CreateTopic
 
@@ -66,11 +66,11 @@ def test_a_state_without_sums_or_with_those_of_another_index_is_counted(new_log:
         bytes([running_digest.VERSION + 1]) + running_digest.pack(1, wrong)[1:],
     ):
         batch = Batch()
-        batch.delete(META, keys.SUMS_KEY) if row is None else batch.put(META, keys.SUMS_KEY, row)
+        batch.delete(META, meta_keys.SUMS_KEY) if row is None else batch.put(META, meta_keys.SUMS_KEY, row)
         kv.write(batch)
         assert BrokerState(kv).sums.totals == right
     batch = Batch()
-    batch.put(META, keys.SUMS_KEY, running_digest.pack(1, wrong))
+    batch.put(META, meta_keys.SUMS_KEY, running_digest.pack(1, wrong))
     kv.write(batch)
     assert BrokerState(kv).sums.totals == wrong, "not counted at every start: that is what scrub is for"
 

@@ -31,7 +31,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.levels import ACCESS_LEVEL, OWNERS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import keys, meta_keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META
 from tests.support.rows import each_row
@@ -97,7 +97,7 @@ def test_rules_go_by_resource_by_policy_and_all_together(broker: Broker) -> None
     assert [rule.policy for rule in broker.access.users["shop"].rules] == [Policy.CUSTOM, Policy.DEFAULT]
     assert broker.do(RemoveRules, user_id, 1, "Topic:orders").code == "not_found"
     assert broker.do(RemoveRules, user_id, None, None).value == 2
-    assert not list(broker.kv.scan(META, *keys.RULES))
+    assert not list(broker.kv.scan(META, *meta_keys.RULES))
 
 
 def test_a_user_made_again_under_an_old_name_inherits_nothing(broker: Broker) -> None:
@@ -112,7 +112,7 @@ def test_a_user_made_again_under_an_old_name_inherits_nothing(broker: Broker) ->
     assert first not in broker.access.by_id
     assert not broker.access.tokens
     assert broker.do(SetRules, first, [SEND]).code == "not_found", "an old id is nobody's"
-    assert not list(broker.kv.scan(META, *keys.RULES)) + list(broker.kv.scan(META, *keys.TOKENS))
+    assert not list(broker.kv.scan(META, *meta_keys.RULES)) + list(broker.kv.scan(META, *meta_keys.TOKENS))
 
 
 def test_a_name_is_taken_once_and_an_id_is_the_next_one(broker: Broker) -> None:
@@ -194,9 +194,9 @@ def test_a_token_is_taken_away(broker: Broker) -> None:
 def test_what_is_no_user_and_no_rule_changes_nothing(broker: Broker, command: list[Any]) -> None:
     while broker.access.next_id <= 7 and command[1] == 7:
         broker.create(f"user{broker.access.next_id}")
-    before = dict(broker.kv.scan(META, *keys.AUDIT))
+    before = dict(broker.kv.scan(META, *meta_keys.AUDIT))
     assert broker.raw(command[0], list(ORIGIN), *command[1:]).code == "invalid"
-    assert dict(broker.kv.scan(META, *keys.AUDIT)) == before
+    assert dict(broker.kv.scan(META, *meta_keys.AUDIT)) == before
 
 
 def test_every_change_is_a_row_of_the_audit(broker: Broker) -> None:
@@ -215,7 +215,7 @@ def test_the_oldest_rows_of_the_audit_go_by_count(broker: Broker, monkeypatch: p
     for number in range(5):
         broker.create(f"user{number}")
     assert [row.number for row in broker.access.audit(before=99, limit=99)] == [6, 5, 4]
-    assert len(list(broker.kv.scan(META, *keys.AUDIT))) == 3
+    assert len(list(broker.kv.scan(META, *meta_keys.AUDIT))) == 3
 
 
 def raise_level(broker: Broker, level: int = OWNERS_LEVEL) -> None:
@@ -260,7 +260,7 @@ def test_a_user_with_many_changes_does_not_push_those_of_others_out(broker: Brok
     for number in range(50, 70):
         broker.run(by("flood", number))
     assert [row.user for row in broker.access.audit(before=99, limit=99)] == ["flood"] * 10 + ["ann"] * 3 + ["ops"]
-    left = list(broker.kv.scan(META, keys.AUDIT_KEPT_PREFIX, keys.AUDIT_KEPT_PREFIX + b"\xff"))
+    left = list(broker.kv.scan(META, meta_keys.AUDIT_KEPT_PREFIX, meta_keys.AUDIT_KEPT_PREFIX + b"\xff"))
     assert len(left) == 4, "nothing finds a row that is gone"
 
 
@@ -274,7 +274,7 @@ def test_below_the_level_the_audit_goes_by_count_alone_and_after_it_rows_of_befo
         broker.run(by("flood", number))
     assert [row.user for row in broker.access.audit(before=99, limit=99)] == ["flood"] * 10
     assert not [key for key, _ in broker.kv.scan(META, b"audit_", b"audit`")], "rows of the version before"
-    assert {len(msgpack.unpackb(row)) for _, row in broker.kv.scan(META, *keys.AUDIT)} == {5}
+    assert {len(msgpack.unpackb(row)) for _, row in broker.kv.scan(META, *meta_keys.AUDIT)} == {5}
     raise_level(broker)
     broker.run(by("ann", 7))
     for number in range(20, 40):
@@ -325,16 +325,15 @@ def test_tokens_end_with_a_change_of_the_secret_unless_kept_by_name(broker: Brok
         assert broker.do(ChangeUser, user_id, with_names | {"keep_tokens": wrong}).code == "invalid"
     assert broker.do(ChangeUser, user_id, {"secret": [b"newest", "key-1"]}).ok
     assert broker.access.users["shop"].tokens == ()
-    assert len(list(broker.kv.scan(META, *keys.TOKENS))) == 1
+    assert len(list(broker.kv.scan(META, *meta_keys.TOKENS))) == 1
 
 
-def test_rules_have_a_limit_for_one_user(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statemachine.access.users.RULES_OF_USER_MAX", 3)
+def test_rules_have_a_limit_for_one_user(broker: Broker) -> None:
     user_id = broker.create("shop").value
-    rules = [[1, f"Topic:t{number}", ["Pub"], [], True] for number in range(4)]
-    assert broker.do(SetRules, user_id, rules[:3]).ok
-    assert broker.do(SetRules, user_id, rules[3:]).code == "invalid"
-    assert len(broker.access.users["shop"].rules) == 3
+    rules = [[1, f"Topic:t{number}", ["Pub"], [], True] for number in range(RULES_OF_USER_MAX + 1)]
+    assert broker.do(SetRules, user_id, rules[:-1]).ok
+    assert broker.do(SetRules, user_id, rules[-1:]).code == "invalid"
+    assert len(broker.access.users["shop"].rules) == RULES_OF_USER_MAX
 
 
 def test_ten_thousand_rules_are_those_of_ten_users(broker: Broker) -> None:

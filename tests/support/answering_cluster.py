@@ -24,15 +24,16 @@ from aiohttp import web_app
 from msgspec.structs import replace
 
 from cluster.admin.server import AdminServer
-from cluster.config.config import Config, Listener
+from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.node.admin_wiring import admin_of, port_of
+from cluster.config.node_sections import Listener
+from cluster.node.admin_wiring import admin_of
 from cluster.node.node import Node
+from jepsen_like.sim.machines.end_of_run import end_run
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import DATA, LISTENERS, Machine, config_of, host_of
 from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, calm, stream
-from jepsen_like.sim.world import end_run
 from raftlog.types import NodeId
 from raftmq_wire.codec import FLAG_RESPONSE, CodecError, decode_header, ext_of
 
@@ -120,7 +121,7 @@ class _Watcher:
         machine.process.run(self._loop.create_task, self._serve(machine, machine.nodes[-1]))
 
     async def _serve(self, machine: Machine, node: Node) -> None:
-        server = await admin_of(port_of(node, node.exporter, ()))
+        server = await admin_of(node.admin_port())
         await server.start()
         assert machine.process is not None
         self.serving[machine.node_id] = machine.process, server

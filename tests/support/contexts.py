@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cluster.config.config import Config, NodeSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment

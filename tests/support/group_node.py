@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster.config.loading import load
 from cluster.peer.allowed_peers import Membership
-from cluster.peer.group_links import GroupLinks
+from cluster.peer.group_links import QUIET_LOOKS, GroupLinks
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
@@ -27,6 +27,9 @@ from tests.support.wait_until import until
 
 FS = OsFileSystem()
 KEY = Keyring((b"n" * 32,), demanded=True)
+QUICK = {"look_s": 0.02}
+PATIENT_LOOKS = 100
+"""Looks without a byte that a node whose looks are quick allows where all share one loop."""
 
 
 async def looked(known: KnownGroups, times: int) -> None:
@@ -39,9 +42,20 @@ class Node:
     """The only node of its group, as far as other groups see it."""
 
     def __init__(
-        self, folder: Path, group: int, first: int = 0, cluster: str = "c", keyring: Keyring = KEY, **changes: Any
+        self,
+        folder: Path,
+        group: int,
+        first: int = 0,
+        cluster: str = "c",
+        keyring: Keyring = KEY,
+        *,
+        is_dialled: bool = True,
+        quiet_looks: int = QUIET_LOOKS,
+        looks: dict[str, Any] = QUICK,
+        **changes: Any,
     ) -> None:
-        """`first`: the peer port of group 1; 0 if it is not configured."""
+        """`first`: the peer port of group 1; 0 if it is not configured. `is_dialled`: False if nobody reaches it at the
+        address that it tells. `looks`: arguments of its `KnownGroups`."""
         self.port = free_base_port(1)
         self.folder = folder / f"g{group}"
         self.folder.mkdir(exist_ok=True)
@@ -55,8 +69,10 @@ class Node:
             keyring=keyring,
             levels=PeerLevels(of_cluster=lambda: self.level),
         )
-        self.links = GroupLinks(self.transport, lambda group: self.known.leader(group))
-        member = GroupMember(1, "127.0.0.1", self.port, "", {"broker": f"127.0.0.1:{self.port}"})
+        self.links = GroupLinks(self.transport, lambda group: self.known.leader(group), quiet_looks=quiet_looks)
+        member = GroupMember(
+            1, "127.0.0.1", self.port if is_dialled else group, "", {"broker": f"127.0.0.1:{self.port}"}
+        )
         self.record: GroupRecord | None = GroupRecord(group, f"g{group}", Epoch(1, 0), 1, [member])
         keys: dict[str, Any] = {"cluster.group": group, "cluster.id": f"{'0' * 8}-0000-0000-0000-{'0' * 12}"}
         if first:
@@ -71,7 +87,9 @@ class Node:
         """The groups of the truth; none as long as it is not copied."""
         self.ends = 0
         """How often it was ended because its group has retired."""
-        self.known = KnownGroups(context, self.links, self.file, lambda: self.record, lambda: self.rows, self._end)
+        self.known = KnownGroups(
+            context, self.links, self.file, lambda: self.record, lambda: self.rows, self._end, **looks
+        )
         self.part: Any = self.known.part()
 
     async def start(self) -> Node:

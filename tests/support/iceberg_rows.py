@@ -11,6 +11,7 @@ import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.tables.iceberg_catalog import load
 from raftmq.tables.iceberg_place import IcebergPlace
+from raftmq.tables.iceberg_table import IcebergTarget
 from raftmq.tables.kept_table import TableOptions
 from raftmq.tables.table_run import TableRun
 
@@ -19,9 +20,16 @@ FILE = IcebergPlace()
 OPTIONS = TableOptions(DEFAULT_COLUMNS, iceberg=FILE)
 
 
-def run_of(mq: raftmq.Client, topic: str, folder: Path, place: IcebergPlace = FILE, **more: Any) -> TableRun:
+def run_of(
+    mq: raftmq.Client,
+    topic: str,
+    folder: Path,
+    place: IcebergPlace = FILE,
+    kind: type[IcebergTarget] = IcebergTarget,
+    **more: Any,
+) -> TableRun:
     """A run that keeps the table in the folder."""
-    return TableRun(mq, [topic], folder, OPTIONS._replace(iceberg=place, **more))
+    return TableRun(mq, [topic], folder, OPTIONS._replace(iceberg=place, **more), kind)
 
 
 def send(mq: raftmq.Client, topic: str, *counts: int) -> None:

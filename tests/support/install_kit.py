@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, FetchRefused
+from cluster.repair.fetch import LOG, PIECE, STATE, Fetched, FetchError, FetchRefused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
 from cluster.repair.peer_requests import at_once
 from cluster.repair.progress import InstallMetrics, InstallProgress
@@ -91,8 +91,11 @@ class Peers:
     """Stands for a FetchClient; `before(peer, what, arguments)` and `after(..., answer)` interfere."""
 
     group = FIRST_GROUP
+    busy_pause_s = 0.0
 
-    def __init__(self, givers: dict[int, Giver]) -> None:
+    def __init__(self, givers: dict[int, Giver], piece_bytes: int = PIECE) -> None:
+        """`piece_bytes`: no giver gives more at a time."""
+        self._piece_bytes = piece_bytes
         self.sources = {peer: giver.sources for peer, giver in givers.items()}
         self.before: Callable[[int, str, list[Any]], None] = lambda peer, what, arguments: None
         self.after: Callable[[int, str, list[Any], Fetched], Fetched] = lambda peer, what, arguments, answer: answer
@@ -106,10 +109,15 @@ class Peers:
         if peer in self.dead:
             raise FetchError(NodeId(peer), what, None, "the connection closed")
         try:
-            answer: Fetched = self.sources[peer][what](arguments)
+            answer: Fetched = self.sources[peer][what](self._limited(what, arguments))
         except FetchRefused as error:
             raise FetchError(NodeId(peer), what, error.status, str(error)) from None
         return self.after(peer, what, arguments, answer)
+
+    def _limited(self, what: str, arguments: list[Any]) -> list[Any]:
+        if what == LOG or arguments[0] == "file":
+            return [*arguments[:-1], min(arguments[-1], self._piece_bytes)]
+        return arguments
 
 
 class Taker:

@@ -69,6 +69,7 @@ class Node:
         services: Any = SimpleNamespace(config=CONFIG, state=self.state, log_time_ms=lambda: 1_700_000_000_000)
         clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
         proposals: Any = self
+        self.topics = self.repeats = self
         self.refused: list[Any] = []
         self.sends: Sends[Frame] = Sends(
             services,
@@ -138,7 +139,7 @@ class Node:
         self.queue.waiting.extend(sends)
         self.session_max[sends[-1].producer_id] = sends[-1].sequence
 
-    def find_inflight(self, producer_id: bytes, sequence: int) -> Send | None:
+    def find(self, producer_id: bytes, sequence: int) -> Send | None:
         named = (producer_id, sequence)
         return next((send for send in self.queue.waiting if (send.producer_id, send.sequence) == named), None)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.config.config import TierSection
+from cluster.config.storage_sections import TierSection
 from tests.support.pace import at_most
 
 BUCKET = "bucket"

@@ -30,12 +30,12 @@ from cluster.replication.raft_driver import RaftDriver
 from cluster.requests.table import too_long
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
 from jepsen_like.sim.machines.disk import Loss
+from jepsen_like.sim.machines.end_of_run import end_run
 from jepsen_like.sim.machines.lanes import SimLane
 from jepsen_like.sim.machines.loop import PROCESS, SimLoop
 from jepsen_like.sim.machines.machine import DATA, Machine, config_of
 from jepsen_like.sim.machines.network import EdgeConditions, Network
 from jepsen_like.sim.options import Options, calm, stream
-from jepsen_like.sim.world import end_run
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import FIRST_GROUP, NodeId
@@ -202,7 +202,14 @@ class ClientPath(ReplyPath):
         if not self.closed:
             self.closed = True
             if self.node.up:
-                self.node.run(self.node.running.serving.remoting.router.on_close, self)
+                self.node.run(self._gone)
+
+    def _gone(self) -> None:
+        heard: Callable[[Any], None] = self.node.running.serving.remoting.router.on_close
+        heard(self)
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            callback()
 
 
 class SimNode(Machine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statemachine.rows import keys, running_digest
+from statemachine.rows import meta_keys, running_digest
 from statemachine.rows.kv import CQ, META, Batch
 from statemachine.rows.rocksdb_store import RocksKV
 
@@ -12,11 +12,11 @@ from statemachine.rows.rocksdb_store import RocksKV
 def spoil_sums(data: Path) -> None:
     """The checksum of the consume queues has another bit, in the data directory of a node that does not run."""
     kv = RocksKV(str(data / "state"))
-    row = kv.get(META, keys.APPLIED_KEY)
+    row = kv.get(META, meta_keys.APPLIED_KEY)
     assert row is not None
-    index = int(keys.APPLIED.unpack(row)[1])
+    index = int(meta_keys.APPLIED.unpack(row)[1])
     told = dict(running_digest.load(kv, index) or {})
     batch = Batch()
-    batch.put(META, keys.SUMS_KEY, running_digest.pack(index, told | {CQ: told[CQ] ^ 1}))
+    batch.put(META, meta_keys.SUMS_KEY, running_digest.pack(index, told | {CQ: told[CQ] ^ 1}))
     kv.write(batch)
     kv.close()

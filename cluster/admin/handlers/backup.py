@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import unquote
@@ -12,15 +13,15 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Answer, Call
+from cluster.admin.handler_request import Call, JsonAnswer
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route
-from cluster.backup.files import backups_in
-from cluster.backup.manifest import Manifest
+from cluster.backup.files import superfluous
 from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
-from cluster.config.config import BackupSection, Config
+from cluster.config.config import Config
 from cluster.config.node_files import of_cluster
+from cluster.config.storage_sections import BackupSection
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.store_by_url import check_url, directory_of
 from raftmq_wire.errors import LocalError
@@ -67,7 +68,7 @@ async def get_backup(call: Call) -> BackupView:
     return _view(call)
 
 
-async def start_backup(call: Call) -> Answer:
+async def start_backup(call: Call) -> JsonAnswer:
     """Starts a backup of this node; 202, then GET shows the progress."""
     wanted: BackupRequest = call.body
     if not (wanted.to + unquote(wanted.to)).isprintable():
@@ -79,36 +80,33 @@ async def start_backup(call: Call) -> Answer:
     else:
         _check_root(wanted.to, call.port.config.backup)
     if wanted.dry_run:
-        return Answer(200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted)))
+        return JsonAnswer(
+            200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted))
+        )
     try:
         call.port.storage.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
-    return Answer(202, _view(call))
+    return JsonAnswer(202, _view(call))
 
 
 async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
     """Returns the names of the backups that a new one would make superfluous."""
     if wanted.keep is None:
         return []
+    mine = port.status().cluster_id
     try:
-        if is_url(wanted.to):
-            async with opened(wanted.to, port.config.tier) as store:
-                described, problems = await stored(store)
-            found = [] if problems else [each.backup for each in described]
-        else:
-            found = await asyncio.get_running_loop().run_in_executor(None, _backups_below, Path(wanted.to))
+        if not is_url(wanted.to):
+            look = partial(superfluous, Path(wanted.to), mine, wanted.keep - 1)
+            return await asyncio.get_running_loop().run_in_executor(None, look)
+        async with opened(wanted.to, port.config.tier) as store:
+            described, problems = await stored(store)
     except (StoreError, OSError) as error:
         raise ApiError("failed", f"{wanted.to} cannot be listed: {error}", "try again; nothing was changed") from None
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
-    mine = [each.name for each in found if each.cluster_uuid == port.status().cluster_id]
-    return mine[: max(0, len(mine) + 1 - wanted.keep)]
-
-
-def _backups_below(target: Path) -> list[Manifest]:
-    """Returns the backups in a directory, which may not exist before the first backup."""
-    return backups_in(target)[0] if target.is_dir() else []
+    names = [] if problems else [each.backup.name for each in described if each.backup.cluster_uuid == mine]
+    return names[: max(0, len(names) + 1 - wanted.keep)]
 
 
 def _check_root(to: str, section: BackupSection) -> None:
@@ -138,7 +136,8 @@ def _check_url(to: str, config: Config) -> None:
             _check_root(path, config.backup)
         return
     roots = [root.rstrip("/") for root in (*config.backup.allowed, of_tier) if is_url(root)]
-    if ".." in to.split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
+    # The library goes up a folder for %2e%2e, too.
+    if ".." in unquote(to).split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
         raise ApiError(
             "path_not_allowed",
             f"{to} is not below a URL where this node may put backups ({', '.join(roots) or 'none'})",

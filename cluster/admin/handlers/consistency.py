@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Answer, Call, comes_true
+from cluster.admin.handler_request import Call, JsonAnswer, comes_true
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route
 from cluster.repair import consistency_views as views
@@ -168,10 +168,10 @@ async def get_scrub(call: Call) -> ScrubView:
     return call.port.storage.scrubber.view
 
 
-async def start_scrub(call: Call) -> Answer:
+async def start_scrub(call: Call) -> JsonAnswer:
     """Reads all data on this node's disk again, in a helper process; GET shows what it finds."""
     call.port.storage.scrubber.start()
-    return Answer(202, call.port.storage.scrubber.view)
+    return JsonAnswer(202, call.port.storage.scrubber.view)
 
 
 def _repair_view(port: AdminPort) -> RepairView:

@@ -33,8 +33,6 @@ from statemachine.topics.topics import CreateTopic, place_in
 
 SPREAD_AT_ONCE: Final = 64
 """The topics that get queues elsewhere in one entry."""
-RETIRED_WAIT_S: Final = 5.0
-"""Seconds for which an answer waits until the first group has retired this one. It is told until it does."""
 NAMED: Final = 3
 """The topics that a refusal names."""
 
@@ -137,7 +135,8 @@ async def retire_group(call: Call) -> BrokerGroupDrainView:
             raise ApiError("refused", f"nothing was changed: {result.value}", "ask again")
         left = "" if view.done else ", with what was left"
         call.note_change(f"group {state.broker_groups.own}", f"this group of brokers was retired{left}")
-    await comes_true(lambda: state.broker_groups.by_number[state.broker_groups.own].is_retired, RETIRED_WAIT_S)
+    groups = state.broker_groups
+    await comes_true(lambda: groups.by_number[groups.own].is_retired, call.port.waits.retired_s)
     return await _view(call)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, applied, decided
+from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, JsonAnswer, applied, decided
 from cluster.admin.pagination import neighbour
 from cluster.admin.refusals import error_of, not_refused
 from cluster.admin.request_parsing import flag_of
@@ -17,7 +17,7 @@ from cluster.admin.route import Route
 from cluster.broker.groups.group_admin import delete_group as delete_stored
 from cluster.broker.groups.group_admin import group_deleted, put_group
 from cluster.broker.groups.group_lag import lag_steps
-from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetOrder, ResetTo, cloned_from
+from cluster.broker.groups.offset_resets import QueueOffset, ResetOrder, ResetTo, cloned_from
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
 from raftlog.types import EntryId
@@ -92,7 +92,7 @@ class GroupCloned(ChangeView, frozen=True, kw_only=True):
     """True if nothing was changed; term and index are those of the last applied entry."""
 
 
-async def create_group(call: Call) -> Answer:
+async def create_group(call: Call) -> JsonAnswer:
     """Creates a consumer group; what happens to an existing one is the request's choice."""
     wanted: GroupRequest = call.body
     config: dict[str, Any] = {"name": wanted.name}
@@ -107,12 +107,12 @@ async def create_group(call: Call) -> Answer:
         fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
         raise ApiError("exists", f"group {wanted.name} is there already", fix)
     verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
-    return Answer(201 if verb == "created" else 200, await _view(call, result.value, verb, entry))
+    return JsonAnswer(201 if verb == "created" else 200, await _view(call, result.value, verb, entry))
 
 
 async def delete_group(call: Call) -> GroupChanged:
     """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
-    group = find_group(call.port.state, call.params["name"])
+    group = await find_group(call, call.params["name"])
     dry_run = flag_of(call.query, DRY_RUN)
     held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
@@ -122,16 +122,11 @@ async def delete_group(call: Call) -> GroupChanged:
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 
 
-def _resets(call: Call) -> OffsetResets:
-    port = call.port
-    return OffsetResets(port.services, port.served.rights, port.storage.evicted_bounds)
-
-
 async def clone_group(call: Call) -> GroupCloned:
     """Gives a group the committed offsets of another."""
     wanted: CloneRequest = call.body
     state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
-    resets = _resets(call)
+    resets = call.port.served.resets
     before, offsets, entry = state.offsets_by_topic(name), list[ClonedOffset](), state.applied
     try:
         for topic_id, queue, offset in resets.to_clone(wanted.source, name, topic, call.caller.party):
@@ -146,7 +141,7 @@ async def clone_group(call: Call) -> GroupCloned:
             call.note_change(f"group {name}", cloned_from(wanted.source, topic))
     except Refused as refused:
         if refused.reason is Reason.NO_GROUP:
-            find_group(state, wanted.source)
+            await find_group(call, wanted.source)
         raise error_of(refused, codes={Reason.NO_PERMISSION: "denied"}) from None
     return GroupCloned(
         node=call.port.config.node.id,
@@ -159,11 +154,12 @@ async def clone_group(call: Call) -> GroupCloned:
     )
 
 
-def find_group(state: BrokerState, name: str) -> GroupConfig:
-    """Returns the group. Raises ApiError that names the nearest existing one."""
+async def find_group(call: Call, name: str) -> GroupConfig:
+    """Returns the group. Raises ApiError, which names the nearest existing one to who may list all."""
+    state = call.port.state
     group = state.groups.get(name)
     if group is None:
-        match = neighbour(name, state.groups)
+        match = await neighbour(call, name, state.groups)
         hint = (
             f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
         )
@@ -243,9 +239,10 @@ async def reset_group(call: Call) -> GroupReset:
         call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
     )
     # The node answers at the latest after [send] deadline_ms.
-    resets, state = _resets(call), call.port.state
+    resets, state = call.port.served.resets, call.port.state
     before = state.offsets_by_topic(asked.group)
-    found: list[QueueOffset] = await not_refused(partial(resets.plan if wanted.dry_run else resets.reset, asked))
+    act = resets.plan if wanted.dry_run else resets.reset
+    found: list[QueueOffset] = await not_refused(partial(act, asked, call.caller.party))
     topic = state.topics[asked.topic]
     if not wanted.dry_run:
         call.note_change(f"group {asked.group}", asked.done_to(len(found)))

@@ -153,7 +153,7 @@ async def describe_group(call: Call) -> Pieces:
     """One consumer group, with a page of its queues."""
     state, name = call.port.state, call.params["name"]
     applied = state.applied.index
-    config = find_group(state, name)
+    config = await find_group(call, name)
     lags = await call.done(lag_steps(state, config))
     page, left = Page(call, limit_of(call)), False
     members = call.port.served.members(name)

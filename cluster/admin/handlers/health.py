@@ -12,7 +12,7 @@ import msgspec
 
 from cluster.admin import route, route_rights
 from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
-from cluster.admin.handler_request import Answer, Call
+from cluster.admin.handler_request import Call, JsonAnswer
 from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.route import Route
 from cluster.runtime.alarms import Alarm
@@ -57,7 +57,7 @@ class ReadyView(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons why the node is not ready."""
 
 
-async def get_health(call: Call) -> Answer:
+async def get_health(call: Call) -> JsonAnswer:
     """Says if this node serves clients, and what is wrong with the cluster."""
     await call.watch.ask_around()
     status = call.port.status()
@@ -73,7 +73,7 @@ async def get_health(call: Call) -> Answer:
         findings=call.watch.cluster(),
         nodes=call.watch.reports(),
     )
-    return Answer(503 if reasons else 200, view)
+    return JsonAnswer(503 if reasons else 200, view)
 
 
 async def get_live(call: Call) -> LiveView:
@@ -81,7 +81,7 @@ async def get_live(call: Call) -> LiveView:
     return LiveView(node=call.port.config.node.id)
 
 
-async def get_ready(call: Call) -> Answer:
+async def get_ready(call: Call) -> JsonAnswer:
     """Says if this node can serve clients now: for load balancers, and a probe that only takes it out of service."""
     status = call.port.status()
     reasons = _reasons(status)
@@ -99,7 +99,7 @@ async def get_ready(call: Call) -> Answer:
         reasons.append("the cluster is new: its leader has not given it its first configuration yet")
     if call.port.config.cluster.group != FIRST_GROUP and not call.port.state.truth.copied:
         reasons.append(f"its group is new: it has no copy of topics, users and rules from group {FIRST_GROUP} yet")
-    return Answer(503 if reasons else 200, ReadyView(node=status.node, ready=not reasons, reasons=reasons))
+    return JsonAnswer(503 if reasons else 200, ReadyView(node=status.node, ready=not reasons, reasons=reasons))
 
 
 async def get_findings(call: Call) -> FindingsView:

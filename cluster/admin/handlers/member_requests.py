@@ -18,12 +18,13 @@ from cluster.admin.handler_request import BELOW_THREE, DRY_RUN, Call, ReadView, 
 from cluster.admin.node_interface import AdminPort, NodeStatus
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
-from cluster.config.config import PeerNode, split_address
+from cluster.config.address import split_address
 from cluster.config.local_layout import names_of
+from cluster.config.node_sections import PeerNode
 from cluster.members import views as membership
 from cluster.members.address_change import CheckUnderWay, MemberPlace, Proof
 from cluster.members.addresses import MemberAddresses
-from cluster.members.changes import Ending
+from cluster.members.changes import ChangeOutcome
 from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
 from cluster.members.views import (
     AddRequest,
@@ -48,7 +49,6 @@ from statemachine.cluster_wide.settings import SetMaintenance
 from statemachine.commands import TEXT_LENGTH_MAX
 
 POLL_S = 0.01
-TRANSFER_WAIT_S_MIN = 2.0
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -364,12 +364,12 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
 def election_wait_s(port: AdminPort) -> float:
     """Returns the seconds that a planned election may take."""
     raft = port.config.raft
-    return max(TRANSFER_WAIT_S_MIN, 2 * raft.election_ticks * raft.tick_ms / 1000)
+    return max(port.waits.transfer_min_s, 2 * raft.election_ticks * raft.tick_ms / 1000)
 
 
-async def _change(port: AdminPort, propose: Callable[[Callable[[Ending], None]], EntryId]) -> EntryId:
+async def _change(port: AdminPort, propose: Callable[[Callable[[ChangeOutcome], None]], EntryId]) -> EntryId:
     """Proposes a change and waits until its entry is applied here; returns the entry. Raises ApiError."""
-    decided: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    decided: asyncio.Future[ChangeOutcome] = asyncio.get_running_loop().create_future()
     try:
         entry = propose(lambda ending: None if decided.done() else decided.set_result(ending))
     except LocalError as error:
@@ -384,7 +384,7 @@ async def _change(port: AdminPort, propose: Callable[[Callable[[Ending], None]],
         ending = await asyncio.wait_for(decided, port.config.send.deadline_ms / 1000)
     except TimeoutError:
         raise unknown_outcome(f"the change is in the log at entry {entry.index} and not committed yet") from None
-    if ending is Ending.REPLACED:
+    if ending is ChangeOutcome.REPLACED:
         raise ApiError("failed", "another leader was elected meanwhile: nothing was changed", "ask again")
     return entry
 

@@ -17,7 +17,7 @@ from cluster.admin.handlers.topics import find_topic
 from cluster.admin.pagination import Page
 from cluster.admin.refusals import error_of, not_refused
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import PAGE_BYTES_MAX, Cost, Route
+from cluster.admin.route import PAGE_BYTES_MAX, Route, RouteCost
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.evicted.evicted_key_search import EvictedPage
 from cluster.broker.evicted.evicted_pulls import first_offset
@@ -27,7 +27,7 @@ from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
     KeyQuery,
     QueryResult,
-    Stored,
+    StoredMessage,
     UnreadableError,
     message_at,
 )
@@ -44,7 +44,7 @@ from raftmq_wire.topic_identity import IDENTITY_FIELD
 from statemachine.topics.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
-FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
+FOUND_COST: Final = RouteCost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
 """Cost of a search: all messages that it finds are in memory at once."""
 PAGE_BODY_BYTES: Final = 4096
 """Bytes of each body that a page shows, unless the request asks for another number."""
@@ -90,7 +90,7 @@ async def find_messages(call: Call) -> Pieces:
     _refuse_if_fenced(call)
     body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
     port, applied = call.port, call.port.state.applied.index
-    topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
+    topic, key = await find_topic(call, call.params["name"]), call.params["key"]
     query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
     here = await call.done(port.served.queries.search(topic, query))
     found: QueryResult = await not_refused(partial(port.served.queries.complete, topic, query, here), again=_ASK_AGAIN)
@@ -120,7 +120,7 @@ async def get_message(call: Call) -> Pieces:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     what = "GET /v1/messages/{position}"
-    stored: Stored | Refused = await told(partial(port.served.queries.at, call.caller.party, int(text), what))
+    stored: StoredMessage | Refused = await told(partial(port.served.queries.at, call.caller.party, int(text), what))
     if isinstance(stored, Refused):
         if stored.reason is Reason.NOT_FOUND:
             raise ApiError("not_found", f"there is no message at position {text}", stored.remark)
@@ -134,7 +134,7 @@ async def list_messages(call: Call) -> Pieces:
     """Messages of one queue from an offset or a store time on; the newest ones if neither is given."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
-    topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
+    topic, queue = await find_topic(call, call.params["name"]), _queue_id(call)
     check_queue(port.state, topic, queue)
     _check_counted(call, topic)
     counted_in = port.services.topic_identity(topic.name)[IDENTITY_FIELD]

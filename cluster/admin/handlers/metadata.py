@@ -14,7 +14,7 @@ from cluster.admin.handler_request import Call, ChangeView, applied, decided
 from cluster.admin.handlers.topics import refuse_to_hide
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.refusals import error_of
-from cluster.admin.route import Cost, Route
+from cluster.admin.route import Route, RouteCost
 from cluster.admin.streamed_json import Pieces
 from cluster.backup.metadata import ConsumerGroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.broker.groups.group_admin import check_settings
@@ -29,7 +29,7 @@ from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
 from statemachine.topics.topics import no_further
 
 ROWS_PER_STEP = 128
-COST = Cost(1, lambda limits: 24 << 20)
+COST = RouteCost(1, lambda limits: 24 << 20)
 """Cost of the document, which contains everything, so that only a few are made at a time."""
 
 _NOT_RESTORED: Final = {Reason.INVALID: "refused"}

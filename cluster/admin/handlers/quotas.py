@@ -13,11 +13,10 @@ from msgspec import Meta
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, ReadView, applied
-from cluster.admin.pagination import PAGE_QUERY, Page, after_of, limit_of
+from cluster.admin.pagination import PAGE_QUERY, Page, after_of, limit_of, neighbour
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
-from cluster.config.source import nearest
 from cluster.flow.quota_limits import LIMIT_MAX, misplaced, told
 from cluster.flow.quota_rules import Refusals
 from cluster.requests.verb import Serves
@@ -31,6 +30,7 @@ from statemachine.access.quotas import (
     parse_subject,
 )
 from statemachine.levels import QUOTAS_LEVEL
+from statemachine.rows.sorted_map import SortedMap
 
 SUBJECT_LENGTH_MAX: Final = 400
 PER_REQUEST: Final = 400
@@ -232,7 +232,8 @@ async def delete_quota(call: Call) -> QuotasChanged:
     subject = str(_parsed(call.params["subject"]))
     known = call.port.state.quotas.by_subject
     if subject not in known:
-        match = nearest(subject, known)
+        charge(1 + len(known) // 50)
+        match = await neighbour(call, subject, SortedMap((each, None) for each in known))
         hint = f"did you mean {match}?" if match else "GET /v1/quotas lists all"
         raise ApiError("not_found", f"there is no quota of {subject}", hint)
     return await _set(call, [(subject, None)], dry_run=flag_of(call.query, DRY_RUN))

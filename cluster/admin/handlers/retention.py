@@ -17,7 +17,7 @@ from cluster.requests.verb import Serves
 from cluster.retention.service import Ran
 from cluster.retention.views import RetentionRun, RetentionView, settings_of
 
-_LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
+_LOOK_WAIT_S, _POLL_S = 5.0, 0.01
 
 
 async def get_retention(call: Call) -> RetentionView:
@@ -47,7 +47,7 @@ async def run_retention(call: Call) -> RetentionRun:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
     if entry is not None:
         await _applied(call, entry.term, entry.index)
-        await comes_true(lambda: port.state.sweep is None, _APPLY_WAIT_S)
+        await comes_true(lambda: port.state.sweep is None, port.waits.trimmed_s)
     return RetentionRun(
         node=port.config.node.id,
         term=entry.term if entry else None,
@@ -84,8 +84,8 @@ def _plan(config: Config, ran: Ran, begins: int) -> RetentionRun:
 
 async def _applied(call: Call, term: int, index: int) -> None:
     """Waits until the entry is applied. Raises ApiError if it is not, or if another entry replaced it."""
-    state = call.port.state
-    await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, _APPLY_WAIT_S)
+    state, wait_s = call.port.state, call.port.waits.trimmed_s
+    await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, wait_s)
     if state.applied.index < index:
         raise ApiError("unknown_outcome", f"entry {index} (TRIM) is not applied yet", "look again: GET /v1/retention")
 

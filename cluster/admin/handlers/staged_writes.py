@@ -179,7 +179,7 @@ async def abort_write(call: Call) -> WriteAborted:
     """Discards what is staged for a write that nobody will commit."""
     wanted: AbortRequest = call.body
     abort = partial(discard_attempts, call.port.services, wanted.name, wanted.write)
-    start = partial(abort, owner=call.owner, dry_run=wanted.dry_run)
+    start = partial(abort, owner=("abort", wanted.name, wanted.write), dry_run=wanted.dry_run)
     found: Aborted = await not_refused(
         start, "correct the request", "try again", {Reason.INVALID: "bad_command"}, lead="nothing was changed: "
     )

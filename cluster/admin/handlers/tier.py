@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Answer, Call, comes_true
+from cluster.admin.handler_request import Call, JsonAnswer, comes_true
 from cluster.admin.route import Route
 from cluster.requests.verb import Serves
 from cluster.tier.scrub.scrub_service import TierScrubs, TierScrubView
@@ -72,14 +72,14 @@ async def get_tier_scrub(call: Call) -> TierScrubView:
     return _scrubs(call).view
 
 
-async def start_tier_scrub(call: Call) -> Answer:
+async def start_tier_scrub(call: Call) -> JsonAnswer:
     """Compares the store with the log's state; 202, then GET shows what was found."""
     wanted: TierScrubRequest = call.body
     scrubs = _scrubs(call)
     changes = not wanted.dry_run
     if not scrubs.begin(ScrubOptions(wanted.reads, wanted.repairs and changes, wanted.sweeps and changes)):
         raise ApiError("refused", "a scrub of the tier is under way", "GET /v1/tier/scrub, and ask again when it ended")
-    return Answer(202, scrubs.view)
+    return JsonAnswer(202, scrubs.view)
 
 
 def _scrubs(call: Call) -> TierScrubs:

@@ -9,7 +9,7 @@ import msgspec
 
 from cluster.admin import pagination, route, route_rights
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import DRY_RUN, Answer, Call, ChangeView, ReadView, applied, confirm_read
+from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, JsonAnswer, ReadView, applied, confirm_read
 from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
 from cluster.admin.refusals import error_of
 from cluster.admin.request_parsing import flag_of, number_of
@@ -26,7 +26,6 @@ from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftlog.work import ITEM_UNITS, charge
 from raftmq_wire.codes import RequestCode
-from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.broker_groups import active_groups
 from statemachine.levels import GATHERS_LEVEL
 from statemachine.topics.topics import TopicConfig, living_place, no_further
@@ -194,7 +193,7 @@ async def describe_topic(call: Call) -> Pieces:
     """One topic with its queues, a page of them."""
     state = call.port.state
     applied = state.applied.index
-    config = find_topic(state, call.params["name"])
+    config = await find_topic(call, call.params["name"])
     size = await call.port.storage.topic_sizes.of(config)
     page = Page(call, limit_of(call))
     first = number_of(call.query, AFTER, -1) + 1
@@ -218,7 +217,7 @@ async def describe_topic(call: Call) -> Pieces:
     return page.answer(view, "queues")
 
 
-async def create_topic(call: Call) -> Answer:
+async def create_topic(call: Call) -> JsonAnswer:
     """Creates a topic; what happens to an existing one is the request's choice."""
     wanted: TopicRequest = call.body
     existed = wanted.name in call.port.state.topics
@@ -228,10 +227,11 @@ async def create_topic(call: Call) -> Answer:
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if existed and groups is not None:
         fields["attributes"] = without_home(fields.get("attributes", call.port.state.topics[wanted.name].attributes))
+    topics.check(fields)  # before a dry run answers
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     if flag_of(call.query, DRY_RUN):
-        return Answer(200, await _would_be(call, wanted, existed=existed))
+        return JsonAnswer(200, await _would_be(call, wanted, existed=existed))
     try:
         entry_id, result = await applied(
             lambda done: topics.put(
@@ -251,12 +251,12 @@ async def create_topic(call: Call) -> Answer:
         topic=await _view(call, result.value),
         remark=without_effect(result.value.attributes),
     )
-    return Answer(201 if verb == "created" else 200, view)
+    return JsonAnswer(201 if verb == "created" else 200, view)
 
 
-async def _gather(call: Call, wanted: TopicRequest) -> Answer:
+async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
     """Lets a topic take new messages in fewer groups of brokers. Raises ApiError."""
-    topic, asked = find_topic(call.port.state, wanted.name), set(wanted.groups or ())
+    topic, asked = await find_topic(call, wanted.name), set(wanted.groups or ())
     call.check_level(GATHERS_LEVEL, "gathers")
     living = topic.written_groups & active_groups(call.port.state.broker_groups.by_number)
     if not asked or asked - living:
@@ -268,7 +268,7 @@ async def _gather(call: Call, wanted: TopicRequest) -> Answer:
         raise ApiError("refused", why, 'send "move_keys": true (raftmq topic gather)')
     if flag_of(call.query, DRY_RUN) or topic.written_groups == asked:
         told = await _would_be(call, msgspec.structs.replace(wanted, if_exists="update"), existed=True)
-        return Answer(200, told)
+        return JsonAnswer(200, told)
     try:
         topics = Topics(call.port.services)
         entry_id, result = await applied(lambda done: topics.gather(topic.name, asked, done, author=call.asker))
@@ -282,7 +282,7 @@ async def _gather(call: Call, wanted: TopicRequest) -> Answer:
         result="updated",
         topic=await _view(call, result.value),
     )
-    return Answer(200, told)
+    return JsonAnswer(200, told)
 
 
 async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:
@@ -290,7 +290,7 @@ async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> Topic
     is none, or it was not to be there."""
     if existed and wanted.if_exists == "fail":
         raise _exists(wanted.name)
-    topic = await _view(call, find_topic(call.port.state, wanted.name))
+    topic = await _view(call, await find_topic(call, wanted.name))
     node, (term, index) = call.port.config.node.id, call.port.state.applied
     verb: Any = "kept" if wanted.if_exists == "keep" else "updated"
     return TopicChanged(node=node, term=term, index=index, result=verb, topic=topic, dry_run=True)
@@ -315,7 +315,7 @@ async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
 
 async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
-    config = find_topic(call.port.state, call.params["name"])
+    config = await find_topic(call, call.params["name"])
     held = await _view(call, config, await call.port.storage.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
         node, (term, index) = call.port.config.node.id, call.port.state.applied
@@ -327,11 +327,12 @@ async def delete_topic(call: Call) -> TopicChanged:
     )
 
 
-def find_topic(state: BrokerState, name: str) -> TopicConfig:
-    """Returns the topic. Raises ApiError that names the nearest existing one."""
+async def find_topic(call: Call, name: str) -> TopicConfig:
+    """Returns the topic. Raises ApiError, which names the nearest existing one to who may list all."""
+    state = call.port.state
     config = state.topics.get(name)
     if config is None:
-        match = neighbour(name, state.topics)
+        match = await neighbour(call, name, state.topics)
         hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
         raise ApiError("not_found", f"there is no topic {name}", hint)
     return config

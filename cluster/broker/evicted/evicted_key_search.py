@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.broker.evicted.evicted_pulls import evicted_position
-from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, Stored
+from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, StoredMessage
 from cluster.broker.refusal import Reason, Refused
 from statemachine.topics.topics import TopicConfig
 
@@ -25,7 +25,7 @@ class EvictedKeys(Protocol):
         """Calls `done` later, unless the node stops: with the newest matching messages, or with the reason why the tier
         cannot be read now."""
 
-    def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
+    def at(self, position: int, done: Callable[[StoredMessage | Exception | None], None]) -> None:
         """Calls `done` later, unless the node stops: with the message in the tier whose first byte is at the position,
         with None if there is none, or with the reason why the tier cannot be read now."""
 
@@ -72,7 +72,7 @@ def is_evicted(state: BrokerState, position: int) -> bool:
     return state.kept.position <= position < evicted_position(state)
 
 
-def told(found: Stored | Exception | None) -> Stored | Refused | None:
+def told(found: StoredMessage | Exception | None) -> StoredMessage | Refused | None:
     """Turns the tier's result for one message into an answer."""
     return _unknown(str(found)) if isinstance(found, Exception) else found
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from cluster.broker.filters.java_values import NUMBERS, FilterError, Kind, comparison, contains, ordering
-from cluster.broker.filters.stepwise_evaluation import COMPARES, FREE, READS_NUMBERS, Cost, Resume, searches, term
+from cluster.broker.filters.java_values import NUMBERS, FilterError, ValueKind, comparison, contains, ordering
+from cluster.broker.filters.stepwise_evaluation import COMPARES, FREE, READS_NUMBERS, FilterCost, Resume, searches, term
 
 DEPTH_MAX = 100
 """The deepest nesting of operators: evaluation takes one frame of the stack for each."""
@@ -43,7 +43,7 @@ class Operand(NamedTuple):
     """A part of a filter."""
 
     role: OperandRole
-    kind: Kind
+    kind: ValueKind
     at: int
     """The position of its first character in the filter's text, counted from 1."""
     depth: int
@@ -57,7 +57,7 @@ class Operand(NamedTuple):
     """The name of a PROPERTY, or the text of a LITERAL."""
     names: tuple[str, ...] = ()
     """The properties that it reads, if it contains no term."""
-    cost: Cost = FREE
+    cost: FilterCost = FREE
     """The cost of all its terms; FREE if it has none."""
 
 
@@ -67,10 +67,10 @@ def property_(name: str, at: int) -> Operand:
     def evaluate(properties: Properties) -> str | None:
         return properties.get(name)
 
-    return Operand(OperandRole.PROPERTY, Kind.TEXT, at, 1, evaluate, evaluate, text=name, names=(name,))
+    return Operand(OperandRole.PROPERTY, ValueKind.TEXT, at, 1, evaluate, evaluate, text=name, names=(name,))
 
 
-def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
+def literal(kind: ValueKind, value: Any, text: str, at: int) -> Operand:
     """Makes a constant operand."""
 
     def evaluate(properties: Properties) -> Any:
@@ -93,7 +93,7 @@ def negative(of: Operand) -> Operand:
 
     if of.kind in NUMBERS:
         return _made(OperandRole.NEGATIVE, of.kind, (of,), number)
-    return _made(OperandRole.NEGATIVE, Kind.MISSING, (of,), missing)
+    return _made(OperandRole.NEGATIVE, ValueKind.MISSING, (of,), missing)
 
 
 def not_(of: Operand) -> Operand:
@@ -126,14 +126,14 @@ def equal(left: Operand, right: Operand) -> Operand:
     for operand in (left, right):
         if operand.role is OperandRole.LITERAL and operand.literal is None:
             raise FilterError("nothing compares with NULL, which is asked for with IS NULL", operand.at)
-    if left.role is right.role is OperandRole.LITERAL and left.kind is Kind.BOOLEAN is not right.kind:
+    if left.role is right.role is OperandRole.LITERAL and left.kind is ValueKind.BOOLEAN is not right.kind:
         raise FilterError(f"{left.text} is not compared with {right.text}", right.at)
     return _equal(left, right)
 
 
 def is_null(of: Operand) -> Operand:
     """Makes x IS NULL."""
-    return _equal(of, literal(Kind.MISSING, None, "NULL", of.at))
+    return _equal(of, literal(ValueKind.MISSING, None, "NULL", of.at))
 
 
 def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Operand:
@@ -272,25 +272,29 @@ def _truth(of: Operand) -> Operand:
 
         resume = term(evaluate, COMPARES, of.names)
         return of._replace(
-            role=OperandRole.CONDITION, kind=Kind.BOOLEAN, evaluate=evaluate, resume=resume, cost=COMPARES
+            role=OperandRole.CONDITION, kind=ValueKind.BOOLEAN, evaluate=evaluate, resume=resume, cost=COMPARES
         )
-    if of.role is OperandRole.CONDITION or (of.role is OperandRole.LITERAL and of.kind in (Kind.BOOLEAN, Kind.MISSING)):
+    if of.role is OperandRole.CONDITION or (
+        of.role is OperandRole.LITERAL and of.kind in (ValueKind.BOOLEAN, ValueKind.MISSING)
+    ):
         return of
     raise FilterError(f"{of.text[:40] or 'a number'} is not a condition", of.at)
 
 
-def _condition(operands: Sequence[Operand], make: Make, cost: Cost = COMPARES) -> Operand:
+def _condition(operands: Sequence[Operand], make: Make, cost: FilterCost = COMPARES) -> Operand:
     """Makes a condition. `cost`: its cost as a term, if none of its operands contains a term."""
-    return _made(OperandRole.CONDITION, Kind.BOOLEAN, operands, make, cost)
+    return _made(OperandRole.CONDITION, ValueKind.BOOLEAN, operands, make, cost)
 
 
-def _made(role: OperandRole, kind: Kind, operands: Sequence[Operand], make: Make, cost: Cost = FREE) -> Operand:
+def _made(
+    role: OperandRole, kind: ValueKind, operands: Sequence[Operand], make: Make, cost: FilterCost = FREE
+) -> Operand:
     depth = 1 + max([operand.depth for operand in operands])
     if depth > DEPTH_MAX:
         raise FilterError(f"the filter is nested deeper than {DEPTH_MAX} operators", operands[0].at)
     evaluate = make(*[operand.evaluate for operand in operands])
     names = tuple(name for operand in operands for name in operand.names)
-    below = Cost(*map(sum, zip(*[operand.cost for operand in operands], strict=True)))
+    below = FilterCost(*map(sum, zip(*[operand.cost for operand in operands], strict=True)))
     if below.terms:
         resume = make(*[operand.resume for operand in operands])
         return Operand(role, kind, operands[0].at, depth, evaluate, resume, cost=below)

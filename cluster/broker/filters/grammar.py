@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.broker.filters import conditions
 from cluster.broker.filters.conditions import Operand
-from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, FilterError, Kind, contains
+from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, FilterError, ValueKind, contains
 from raftlog.work import at_once, charge
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _decoded(token: Token) -> str:
 
 
 def _text(token: Token) -> Operand:
-    return conditions.literal(Kind.TEXT, _decoded(token), str(token), _at(token))
+    return conditions.literal(ValueKind.TEXT, _decoded(token), str(token), _at(token))
 
 
 def _whole(token: Token) -> Operand:
@@ -171,7 +171,9 @@ def _whole(token: Token) -> Operand:
     value = int(token.rstrip("lL")[:LONG_DIGITS_MAX])
     if len(token) > LONG_DIGITS_MAX or value > INT64_MAX:
         raise FilterError(f"{token[:40]} has more than 64 bits", _at(token))
-    return conditions.literal(Kind.INTEGER if value <= INT32_MAX else Kind.LONG, value, str(token), _at(token))
+    return conditions.literal(
+        ValueKind.INTEGER if value <= INT32_MAX else ValueKind.LONG, value, str(token), _at(token)
+    )
 
 
 def _float(token: Token) -> Operand:
@@ -179,10 +181,10 @@ def _float(token: Token) -> Operand:
     value = float(token)
     if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", token)[0])):
         raise FilterError(f"{token[:40]} is no number of 64 bits", _at(token))
-    return conditions.literal(Kind.DOUBLE, value, str(token), _at(token))
+    return conditions.literal(ValueKind.DOUBLE, value, str(token), _at(token))
 
 
-def _constant(kind: Kind, value: bool | None) -> Callable[[list[Token]], Operand]:
+def _constant(kind: ValueKind, value: bool | None) -> Callable[[list[Token]], Operand]:
     return lambda of: conditions.literal(kind, value, str(of[0]), _at(of[0]))
 
 
@@ -220,9 +222,9 @@ _ACTIONS: dict[str, Callable[[list[Any]], Operand]] = {
     "text": lambda of: _text(of[0]),
     "whole": lambda of: _whole(of[0]),
     "float_": lambda of: _float(of[0]),
-    "true": _constant(Kind.BOOLEAN, True),
-    "false": _constant(Kind.BOOLEAN, False),
-    "null": _constant(Kind.MISSING, None),
+    "true": _constant(ValueKind.BOOLEAN, True),
+    "false": _constant(ValueKind.BOOLEAN, False),
+    "null": _constant(ValueKind.MISSING, None),
     "property_": lambda of: conditions.property_(str(of[0]), _at(of[0])),
 }
 """Rule of the grammar -> the function that makes its operand."""

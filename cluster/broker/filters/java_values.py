@@ -32,7 +32,7 @@ Compare = Callable[[Any, Any], int]
 IncomparableError."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The kind of value that an operand has unless it is missing. It is known when the filter is parsed."""
 
     TEXT = auto()
@@ -44,7 +44,7 @@ class Kind(Enum):
     """Always missing: NULL, and the negative of something that is not a number."""
 
 
-NUMBERS = frozenset({Kind.INTEGER, Kind.LONG, Kind.DOUBLE})
+NUMBERS = frozenset({ValueKind.INTEGER, ValueKind.LONG, ValueKind.DOUBLE})
 
 
 def read_integer(text: str) -> int:
@@ -102,41 +102,41 @@ def compare_doubles(left: float, right: float) -> int:
     return (left != left) - (right != right)
 
 
-_READ: dict[Kind, Callable[[str], Any]] = {
-    Kind.INTEGER: read_integer,
-    Kind.LONG: read_long,
-    Kind.DOUBLE: read_double,
+_READ: dict[ValueKind, Callable[[str], Any]] = {
+    ValueKind.INTEGER: read_integer,
+    ValueKind.LONG: read_long,
+    ValueKind.DOUBLE: read_double,
 }
 
 
-def comparison(left: Kind, right: Kind) -> Compare:
+def comparison(left: ValueKind, right: ValueKind) -> Compare:
     """Returns RocketMQ's comparison of values of these kinds for `=`."""
-    if left is Kind.TEXT and right in _READ:
+    if left is ValueKind.TEXT and right in _READ:
         read, compare = _READ[right], _plain(right)
         return lambda a, b: compare(read(a), b)
-    if right is Kind.TEXT and left in _READ:
+    if right is ValueKind.TEXT and left in _READ:
         read, compare = _READ[left], _plain(left)
         return lambda a, b: compare(a, read(b))
-    if left is Kind.TEXT and right is Kind.BOOLEAN:
+    if left is ValueKind.TEXT and right is ValueKind.BOOLEAN:
         return lambda a, b: _compare(read_boolean(a), b)
-    if left is Kind.BOOLEAN and right is Kind.TEXT:
+    if left is ValueKind.BOOLEAN and right is ValueKind.TEXT:
         return _refuse
-    if left in NUMBERS and right in NUMBERS and Kind.DOUBLE in (left, right):
+    if left in NUMBERS and right in NUMBERS and ValueKind.DOUBLE in (left, right):
         return lambda a, b: compare_doubles(float(a), float(b))
     if left is right or (left in NUMBERS and right in NUMBERS):
         return _compare
     return lambda a, b: -1
 
 
-def ordering(left: Kind, right: Kind) -> Compare:
+def ordering(left: ValueKind, right: ValueKind) -> Compare:
     """Returns RocketMQ's comparison for `<`, `<=`, `>` and `>=`: two texts are both read as Doubles."""
-    if left is right is Kind.TEXT:
+    if left is right is ValueKind.TEXT:
         return lambda a, b: compare_doubles(read_double(a), read_double(b))
     return comparison(left, right)
 
 
-def _plain(kind: Kind) -> Compare:
-    return compare_doubles if kind is Kind.DOUBLE else _compare
+def _plain(kind: ValueKind) -> Compare:
+    return compare_doubles if kind is ValueKind.DOUBLE else _compare
 
 
 def _compare(left: Any, right: Any) -> int:

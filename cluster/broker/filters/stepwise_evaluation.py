@@ -50,7 +50,7 @@ class Judging:
             self.verdict = False
         return True
 
-    def value(self, term: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Any:
+    def value(self, term: Callable[[Any], Any], cost: FilterCost, names: tuple[str, ...]) -> Any:
         """Returns the term's value, and evaluates the term first if necessary. Raises PausedError,
         IncomparableError."""
         known = self._known
@@ -65,7 +65,7 @@ class Judging:
         return found
 
 
-def term(evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Resume:
+def term(evaluate: Callable[[Any], Any], cost: FilterCost, names: tuple[str, ...]) -> Resume:
     """Returns the term in a form that can be judged in parts. It is itself a single part. `names`: the properties that
     it reads."""
 
@@ -81,7 +81,7 @@ def term(evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> 
 # filter that costs more than it is charged makes a turn of the event loop longer than its share.
 
 
-class Cost(NamedTuple):
+class FilterCost(NamedTuple):
     """The number of a filter's terms, and the number of letters that they search for."""
 
     terms: int
@@ -101,13 +101,13 @@ class Cost(NamedTuple):
         )
 
 
-FREE = Cost(0, 0, 0, 0)
+FREE = FilterCost(0, 0, 0, 0)
 """The cost of an operand without a term."""
-COMPARES = Cost(1, 0, 0, 0)
+COMPARES = FilterCost(1, 0, 0, 0)
 """The cost of a term that compares texts, or tests whether a property exists."""
-READS_NUMBERS = Cost(1, 1, 0, 0)
+READS_NUMBERS = FilterCost(1, 1, 0, 0)
 
 
-def searches(text: str) -> Cost:
+def searches(text: str) -> FilterCost:
     """Returns the cost of a term that looks for the text."""
-    return Cost(1, 0, 1, len(text))
+    return FilterCost(1, 0, 1, len(text))

@@ -115,8 +115,16 @@ def bounds(state: BrokerState, topic_id: int, queue_id: int) -> tuple[int, int]:
 class LagMetrics(ServiceMetrics):
     """The metrics of groups' lag. The leader counts it at a scrape."""
 
-    def __init__(self, state: BrokerState, leads: Callable[[], bool], wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        leads: Callable[[], bool],
+        wall_ms: Callable[[], int],
+        series_max: int = SERIES_MAX,
+    ) -> None:
+        """`series_max`: the most pairs of group and topic that are named."""
         super().__init__()
+        self._series_max = series_max
         self._state, self._leads, self._wall_ms = state, leads, wall_ms
         gauge = self.gauge
         self._by_topic = gauge(
@@ -142,7 +150,7 @@ class LagMetrics(ServiceMetrics):
         )
 
     def look_in_steps(self) -> Generator[None, None, None]:
-        """Counts in steps: groups by name, up to SERIES_MAX pairs and ANSWER_QUEUES_MAX queues; none unless this node
+        """Counts in steps: groups by name, up to `series_max` pairs and ANSWER_QUEUES_MAX queues; none unless this node
         leads."""
         state, leads, now_ms = self._state, self._leads(), self._wall_ms()
         counted: dict[tuple[str, str], int] = {}
@@ -154,7 +162,7 @@ class LagMetrics(ServiceMetrics):
             lags = yield from lag_steps(state, config, ANSWER_QUEUES_MAX + 1)
             topics = {each.topic for each in lags}
             queues += len(lags)
-            if len(counted) + len(topics) > SERIES_MAX or queues > ANSWER_QUEUES_MAX:
+            if len(counted) + len(topics) > self._series_max or queues > ANSWER_QUEUES_MAX:
                 left = len(state.groups) - at
                 break
             for each in lags:
@@ -178,7 +186,7 @@ class LagMetrics(ServiceMetrics):
         for (group, topic), lag in lags.items():
             self._by_topic.labels(group, topic).set(lag)
             self._by_group.labels(group).inc(lag)
-        for group, each in nlargest(SERIES_MAX, behind, key=lambda row: row[1].lag):
+        for group, each in nlargest(self._series_max, behind, key=lambda row: row[1].lag):
             self._by_queue.labels(group, each.topic, str(each.queue_id)).set(each.lag)
         for (group, topic), age_ms in (latency_ms or {}).items():
             self._latency.labels(group, topic).set(age_ms)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.filters.subscription import Subscription, check_text
 from cluster.broker.groups.consumer_group import CLUSTERING, ClientKey, ConsumerGroup, Member, text_bytes, wish_bytes
@@ -99,11 +99,25 @@ class ProducerGroup:
         return True
 
 
+class MemberBounds(NamedTuple):
+    """The most that this node keeps of members."""
+
+    connection_groups: int = CONNECTION_GROUPS_MAX
+    memberships: int = MEMBERSHIPS_MAX
+    ids_bytes: int = IDS_BYTES_MAX
+
+
+MEMBER_BOUNDS = MemberBounds()
+
+
 class Members:
     """All groups of this node. A scan runs periodically while there is any member that can expire."""
 
-    def __init__(self, services: Services, rights: Rights, shared: SharedIds) -> None:
+    def __init__(
+        self, services: Services, rights: Rights, shared: SharedIds, bounds: MemberBounds = MEMBER_BOUNDS
+    ) -> None:
         """`shared` is told of client ids that two users have in one consumer group."""
+        self._bounds = bounds
         self._services = services
         self._rights = rights
         self._shared = shared
@@ -296,7 +310,7 @@ class Members:
             found = ConsumerGroup(partial(self._stands, Role.CONSUMER, group), self._services.awake_ms())
             self.consumers.put(group, found)
         elif old is None:
-            _check_ids(group, found, member.client_id)
+            _check_ids(group, found, member.client_id, self._bounds.ids_bytes)
         found.message_model = message_model
         there = found.take_beside(member.client_id, member.connection)
         if there is not None and old is not None and there.user == member.user:
@@ -358,13 +372,13 @@ class Members:
         if len(client_id) > CLIENT_ID_MAX:
             remark = f"a clientID of {len(client_id)} characters is too long; at most {CLIENT_ID_MAX} are allowed"
             raise Refused(Reason.INVALID, remark)
-        if max(mine, groups) > CONNECTION_GROUPS_MAX:
-            remark = f"one connection is in {max(mine, groups)} groups; at most {CONNECTION_GROUPS_MAX} are allowed"
+        if max(mine, groups) > self._bounds.connection_groups:
+            most = self._bounds.connection_groups
+            remark = f"one connection is in {max(mine, groups)} groups; at most {most} are allowed"
             raise Refused(Reason.INVALID, remark)
-        if self.count + groups - mine > MEMBERSHIPS_MAX:
-            remark = (
-                f"the clients of this node are in {self.count} groups together; at most {MEMBERSHIPS_MAX} are allowed"
-            )
+        if self.count + groups - mine > self._bounds.memberships:
+            most = self._bounds.memberships
+            remark = f"the clients of this node are in {self.count} groups together; at most {most} are allowed"
             raise Refused(Reason.BUSY, remark)
 
     def _check_text(
@@ -594,10 +608,8 @@ def _is_there(member: Member, may: Callable[[Member], bool]) -> bool:
 _last_seen = attrgetter("last_seen_ms")
 
 
-def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:
+def _check_ids(name: str, group: ConsumerGroup, client_id: str, most: int) -> None:
     """Raises Refused if the list of the group's members would become too long."""
-    if group.ids_bytes + len(client_id) > IDS_BYTES_MAX:
-        remark = (
-            f"the client ids of group {name} have {group.ids_bytes} characters; at most {IDS_BYTES_MAX} are allowed"
-        )
+    if group.ids_bytes + len(client_id) > most:
+        remark = f"the client ids of group {name} have {group.ids_bytes} characters; at most {most} are allowed"
         raise Refused(Reason.BUSY, remark)

@@ -6,8 +6,7 @@ from there. Until then its pulls are answered MOVED, and its commits, which were
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
 from itertools import chain
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.evicted.evicted_time_search import EvictedBounds, offset_by_time
+from cluster.broker.groups.reset_places import ResetPlaces
 from cluster.broker.name_rules import check_group_name, group_named, topic_named
 from cluster.broker.new_names import check_new_group
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
@@ -22,6 +22,7 @@ from cluster.broker.rights import UPDATE, topic_need
 from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
+from statemachine.access.users import NOBODY
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets, ResetOffsets
 from statemachine.consuming.groups import PutGroup
@@ -91,26 +92,31 @@ class OffsetResets:
         self._old = evicted
         self._ending: set[tuple[str, Queue, int]] = set()
         """Resets whose end is proposed: (group, queue, number)."""
-        self._writing = False
-        """True while rows of a reset are under way into the log."""
-        self._to_write: deque[Callable[[], None]] = deque()
-        """Resets that wait until those rows are written: rows of two would come into one entry, which may not take long
-        to apply."""
+        self._places = ResetPlaces(partial(services.call_later, 0))
 
     # --- operators ---------------------------------------------------------------------------------------------------
 
-    def reset(self, asked: ResetOrder, done: ResetDone) -> None:
-        """Calls `done` when the reset is applied, or with the reason why it is not."""
-        when_confirmed(self._services, partial(self._propose, asked, done), done)
+    def reset(self, asked: ResetOrder, party: Party, done: ResetDone) -> None:
+        """Calls `done` when the reset is applied, or with the reason why it is not. Raises Refused (BUSY) if too many
+        resets that the party asked for are not done yet."""
+        asker = _asker(party)
+        self._places.take(asker)
 
-    def plan(self, asked: ResetOrder, done: ResetDone) -> None:
+        def ended(outcome: list[QueueOffset] | Refused) -> None:
+            self._places.leave(asker)
+            done(outcome)
+
+        when_confirmed(self._services, partial(self._propose, asked, asker, ended), ended)
+
+    def plan(self, asked: ResetOrder, party: Party, done: ResetDone) -> None:
         """Calls `done` with the offsets to which `reset` would move the queues. Changes nothing."""
-        when_confirmed(self._services, lambda: self._find(asked, self._checked(asked), done), done)
+        find = partial(self._find, asked, _asker(party))
+        when_confirmed(self._services, lambda: find(self._checked(asked), done), done)
 
-    def _find(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> None:
+    def _find(self, asked: ResetOrder, asker: Hashable, topic: TopicConfig, done: ResetDone) -> None:
         """Calls `done` with the new offset of each queue. It looks at one queue after the other, in as many turns as
         that takes."""
-        self._services.turns.patient.begin(self, self._look(asked, topic, done))
+        self._services.turns.patient.begin((self, asker), self._look(asked, topic, done))
 
     def _look(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> Steps:
         queues = range(topic.read_queues) if asked.queue_id is None else (asked.queue_id,)
@@ -142,7 +148,7 @@ class OffsetResets:
                 return
             yield
 
-    def _propose(self, asked: ResetOrder, done: ResetDone) -> None:
+    def _propose(self, asked: ResetOrder, asker: Hashable, done: ResetDone) -> None:
         services = self._services
         topic = self._checked(asked)
 
@@ -152,7 +158,7 @@ class OffsetResets:
                 return
 
             def applied(result: ProposeResult) -> None:
-                self._written()
+                self._places.written()
                 done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
 
             def write() -> None:
@@ -162,25 +168,9 @@ class OffsetResets:
                 runs: Iterator[list[Command]] = ([ResetOffsets(asked.group, now_ms, part)] for part in parts)
                 propose_in_parts(services, runs, applied)
 
-            self._to_write.append(write)
-            if not self._writing:
-                self._write_next()
+            self._places.write(asker, write)
 
-        self._find(asked, topic, propose)
-
-    def _write_next(self) -> None:
-        self._writing = True
-        try:
-            self._to_write.popleft()()
-        except Exception:
-            self._written()
-            raise
-
-    def _written(self) -> None:
-        """Begins the next reset once the rows of one are applied, lost or undecided."""
-        self._writing = bool(self._to_write)
-        if self._writing:
-            self._services.call_later(0, self._write_next)
+        self._find(asked, asker, topic, propose)
 
     def _checked(self, asked: ResetOrder) -> TopicConfig:
         """Returns the topic of a reset that is possible. Raises Refused."""
@@ -268,6 +258,11 @@ class OffsetResets:
         key = group, queue, reset.number
         self._ending.add(key)
         self._services.propose([EndResets(group, [(*queue, reset.number)])], lambda _: self._ending.discard(key))
+
+
+def _asker(party: Party) -> Hashable:
+    """Returns who shares the places of one: a user, or an address whose user is not proven."""
+    return party.address if party.user == NOBODY else party.user
 
 
 def _refusal(result: ProposeResult) -> Refused:

@@ -41,7 +41,7 @@ Done = Callable[[set[str] | None], None]
 """Gets the client ids of which other groups of brokers know; None if one of them did not say."""
 
 
-class Link(Protocol):
+class MemberLink(Protocol):
     """A connection to a node of another group of brokers (`cluster.peer.group_links.GroupLink`)."""
 
     @property
@@ -105,7 +105,7 @@ class OtherMembers:
         if asked is not None:
             asked.done(None)
 
-    def _on_question(self, link: Link, header: list[Any], payload: bytes) -> None:
+    def _on_question(self, link: MemberLink, header: list[Any], payload: bytes) -> None:
         """Handles a frame MEMBERS. Raises WireError."""
         match header:
             case [int(number), str(name)] if 0 <= number < _NUMBER_MAX:
@@ -119,7 +119,7 @@ class OtherMembers:
         else:
             link.send(Kind.MEMBERS_REPLY, [number, False], msgpack.packb([]))
 
-    def _on_answer(self, link: Link, header: list[Any], payload: bytes) -> None:
+    def _on_answer(self, link: MemberLink, header: list[Any], payload: bytes) -> None:
         """Handles a frame MEMBERS_REPLY; one to a question that was given up is ignored. Raises WireError."""
         match header:
             case [int(number), bool(complete)] if len(payload) <= PAYLOAD_MAX:

@@ -42,6 +42,21 @@ MESSAGE_UNITS, PROPERTY_BYTES_PER_UNIT = 4, 32
 VERDICTS_MAX = 16_384
 
 
+class SearchBounds(NamedTuple):
+    """Limits what a search does at a time, and in all."""
+
+    window: int = SEARCH_WINDOW
+    window_bytes: int = SEARCH_WINDOW_BYTES
+    bytes_max: int = SEARCH_BYTES_MAX
+    units_max: int = SEARCH_UNITS_MAX
+    step_units: int = STEP_UNITS
+    kept_bytes: int = KEPT_BYTES
+    verdicts_max: int = VERDICTS_MAX
+
+
+SEARCH_BOUNDS = SearchBounds()
+
+
 class ClientGoneError(Exception):
     """The client is gone, so nobody waits for the answer."""
 
@@ -64,7 +79,8 @@ class Searched(NamedTuple):
 class Verdicts:
     """Remembers recent verdicts of filters about messages. One table per node; event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: SearchBounds = SEARCH_BOUNDS) -> None:
+        self.bounds = bounds
         self._known: OrderedDict[tuple[int, int], bool] = OrderedDict()
         """(number of the filter, position of the message) -> verdict. The table does not keep the filter itself
         alive."""
@@ -85,7 +101,7 @@ class Verdicts:
         charge(len(properties) // PROPERTY_BYTES_PER_UNIT)
         parsed = parse_properties(properties)
         units = wanted.units(max(map(len, parsed.values()), default=0))
-        if units > STEP_UNITS:
+        if units > self.bounds.step_units:
             self._judging[name] = judging = wanted.judging(parsed)
             return judging
         charge(units)
@@ -96,7 +112,7 @@ class Verdicts:
     def note(self, wanted: SqlFilter, position: int, verdict: bool) -> None:
         """Remembers a verdict for a while."""
         self._known[wanted.number, position] = verdict
-        if len(self._known) > VERDICTS_MAX:
+        if len(self._known) > self.bounds.verdicts_max:
             self._known.popitem(last=False)
 
 
@@ -106,6 +122,7 @@ class Search:
     def __init__(self, services: Services, verdicts: Verdicts, pull: Pull, wanted: SqlFilter, high: int) -> None:
         self._services = services
         self._verdicts = verdicts
+        self._bounds = verdicts.bounds
         self._pull = pull
         self._wanted = wanted
         self._at = pull.offset
@@ -141,28 +158,28 @@ class Search:
             if verdict and not self._take(item, piece):
                 break
             self._at = item.queue_offset + 1
-            if len(self._items) == self._pull.messages_max or self._spent() >= SEARCH_UNITS_MAX:
+            if len(self._items) == self._pull.messages_max or self._spent() >= self._bounds.units_max:
                 break
-            if METER.units - self._began >= STEP_UNITS:
+            if METER.units - self._began >= self._bounds.step_units:
                 yield from self._pause()
         return self._searched()
 
     def _judge(self, item: QueueItem, judging: Judging) -> Generator[None, None, bool]:
         while judging.verdict is None:
-            if not judging.step(STEP_UNITS):
+            if not judging.step(self._bounds.step_units):
                 yield from self._pause()
         self._verdicts.note(self._wanted, item.position, judging.verdict)
         return judging.verdict
 
     def _fill(self) -> Generator[None, None, bool]:
         """Reads the next messages. Returns False if there are no more, or if the next one cannot be read."""
-        while self._at < self._stop and self._read < SEARCH_BYTES_MAX and self._unread is None:
+        while self._at < self._stop and self._read < self._bounds.bytes_max and self._unread is None:
             window = self._rows()
             if not window:  # trimmed since the bounds were looked up: the next pull learns it
                 return False
             if self._are_unwanted(window):
                 self._at = window[-1].queue_offset + 1
-                if METER.units - self._began >= STEP_UNITS:
+                if METER.units - self._began >= self._bounds.step_units:
                     yield from self._pause()
                 continue
             size = sum([item.size for item in window])
@@ -178,12 +195,12 @@ class Search:
 
     def _rows(self) -> list[QueueItem]:
         """Returns the next items to read at once, at least one unless the queue was trimmed."""
-        pull, count = self._pull, min(SEARCH_WINDOW, self._stop - self._at)
+        pull, count = self._pull, min(self._bounds.window, self._stop - self._at)
         items = self._services.state.fetch(pull.topic_id, pull.queue_id, self._at, count)
         total = 0
         for number, item in enumerate(items):
             total += item.size
-            if total > SEARCH_WINDOW_BYTES and number:
+            if total > self._bounds.window_bytes and number:
                 return items[:number]
         return items
 
@@ -208,7 +225,7 @@ class Search:
     def _pause(self) -> Steps:
         """Ends the step, and drops what need not be kept until the next one."""
         self._pieces = None
-        if sum([len(properties) for _, properties, _ in self._window]) > KEPT_BYTES:
+        if sum([len(properties) for _, properties, _ in self._window]) > self._bounds.kept_bytes:
             self._window.clear()
             self._unread = None
         else:

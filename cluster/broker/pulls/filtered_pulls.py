@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
-from cluster.broker.pulls.filter_search import ClientGoneError, Search, Searched, Verdicts
+from cluster.broker.pulls.filter_search import SEARCH_BOUNDS, ClientGoneError, Search, SearchBounds, Searched, Verdicts
 from cluster.broker.reads.pull_bodies import POSITION_SIZE, extent_of, position_of
 from cluster.broker.reads.pull_values import Pull
-from cluster.broker.reads.row_scan import Chosen, Found, choosing, read
+from cluster.broker.reads.row_scan import SCAN_BOUNDS, Chosen, Found, ScanBounds, choosing, read
 from cluster.broker.services import Services, begin_steps
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class FilteredPulls:
         conclude: Conclude,
         hold: Callable[[Pull], None],
         fail: Fail,
+        search: SearchBounds = SEARCH_BOUNDS,
+        scan: ScanBounds = SCAN_BOUNDS,
     ) -> None:
         """`settle` answers a pull whose topic or queue has changed; `hold` makes it wait for messages; `fail` tells the
         client of an error."""
@@ -49,7 +51,8 @@ class FilteredPulls:
         self._conclude = conclude
         self._hold = hold
         self._fail = fail
-        self._verdicts = Verdicts()
+        self._verdicts = Verdicts(search)
+        self._scan = scan
 
     def begin(self, pull: Pull) -> None:
         """Answers the pull or makes it wait, now or in later turns. There are messages at its offset."""
@@ -99,7 +102,7 @@ class FilteredPulls:
             if first and pull.puller.elsewhere(position_of(first)):
                 return None
             return (yield from Search(self._services, self._verdicts, pull, wanted, high).steps())
-        chosen = yield from choosing(self._rows, pull, wanted, high)
+        chosen = yield from choosing(self._rows, pull, wanted, high, self._scan)
         if chosen.items and pull.puller.elsewhere(chosen.extent[0]):
             return None
         return Searched(chosen.items, chosen.offsets, chosen.next_offset)

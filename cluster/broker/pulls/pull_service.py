@@ -18,12 +18,13 @@ from cluster.broker.groups.group_members import Members
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.name_rules import PERM_READ, check_counted, no_topic
+from cluster.broker.pulls.filter_search import SEARCH_BOUNDS, SearchBounds
 from cluster.broker.pulls.filtered_pulls import FilteredPulls
 from cluster.broker.pulls.long_poll import Answers, LongPolls, wish_of
 from cluster.broker.pulls.paced_pulls import PacedPulls
 from cluster.broker.reads.log_reads import is_here
 from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullRequest, pull_of
-from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
+from cluster.broker.reads.row_scan import NOTHING, SCAN_BOUNDS, Found, RecentBlocks, ScanBounds, choose, read
 from cluster.broker.reads.tier_read_policy import ReadLevels
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services, begin_steps, node_told
@@ -69,6 +70,9 @@ class Pulls:
         evicted: EvictedMessages | None = None,
         levels: ReadLevels | None = None,
         rules: QuotaRules | None = None,
+        *,
+        search: SearchBounds = SEARCH_BOUNDS,
+        scan: ScanBounds = SCAN_BOUNDS,
     ) -> None:
         """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
         answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`: decides
@@ -84,7 +88,14 @@ class Pulls:
         self._rows = RecentBlocks(services.state)
         self.filters = KnownFilters(services)
         self._filtered = FilteredPulls(
-            services, self._rows, settle=self._settle, conclude=self._conclude, hold=self._hold, fail=self._fail
+            services,
+            self._rows,
+            settle=self._settle,
+            conclude=self._conclude,
+            hold=self._hold,
+            fail=self._fail,
+            search=search,
+            scan=scan,
         )
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
         rules = rules or QuotaRules(services.state.quotas, services.state.access)

@@ -12,13 +12,24 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK
-from cluster.runtime.request_limits import INT64_MAX
+from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.kept_errors import bare
 from raftlog.work import charge_text
 from raftmq_wire.checksums import crc32c
-from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
+from raftmq_wire.message_format import (
+    CLAIM_BYTES,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    Message,
+    MessageClaim,
+    MessageFormatError,
+    claim_in,
+    decode_message,
+    stored_at,
+)
 from raftmq_wire.properties import values_of
 from statemachine.delivery.staged_writes import attempt_of
 from statemachine.rows.keys import U64_MAX
@@ -42,7 +53,7 @@ class UnreadableError(Exception):
     """No intact message can be read at the position: no message begins there, or its bytes have changed."""
 
 
-class Stored(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message, the bytes it is stored as, and the topic of its row."""
 
     message: Message
@@ -70,7 +81,7 @@ class KeyQuery(NamedTuple):
 class QueryResult(NamedTuple):
     """The result of a lookup; `messages` newest first."""
 
-    messages: list[Stored]
+    messages: list[StoredMessage]
     unreadable: int | None
     """Position of a candidate that cannot be read intact on this node."""
     stopped: bool
@@ -84,7 +95,7 @@ class QueryResult(NamedTuple):
 
 def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
-) -> Stored | None:
+) -> StoredMessage | None:
     """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
     With `waiting` also one that is not delivered yet; if it was carried forward, in the form in which it was first
     stored.
@@ -103,20 +114,20 @@ def message_at(
     return found
 
 
-def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stored | None:
-    """Returns the message if it is in a queue."""
-    stored = _stored_at(node, position)
-    state, message = node.state, stored.message
-    topic = topic or state.topics.get(message.topic)
-    if topic is None or not 0 <= message.queue_id < state.stored_queues(topic) or message.queue_offset < 0:
+def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> StoredMessage | None:
+    """Returns the message if it is in a queue. Its row is looked for first: bytes that only look like a message may
+    say any size, and are not read."""
+    claim, state = _claim_at(node, position), node.state
+    topic = topic or state.topics.get(_topic_of(node, position, claim))
+    if topic is None or not 0 <= claim.queue_id < state.stored_queues(topic) or claim.queue_offset < 0:
         return None
-    items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
+    items = state.fetch(topic.id, claim.queue_id, claim.queue_offset, 1)
     if not items or items[0].position != position:
         return None
-    return _intact(stored._replace(topic=topic.name), items[0])
+    return _stored(node, items[0])._replace(topic=topic.name)
 
 
-def _waiting_at(node: Services, position: int) -> Stored | None:
+def _waiting_at(node: Services, position: int) -> StoredMessage | None:
     """Returns the message if it waits and lies at the position now, or lay there before it was carried forward."""
     state = node.state
     scheduled, half = state.timers.at(position), state.halves.at(position)
@@ -131,24 +142,20 @@ def _waiting_at(node: Services, position: int) -> Stored | None:
     topic = state.topics_by_id.get(topic_id)
     if topic is None:
         return None  # it was deleted: nobody gets the message any more
-    stored = _intact(_stored_at(node, item.position), item)
-    return Stored(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
+    stored = _stored(node, item)
+    return StoredMessage(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
 
 
-def _stored_at(node: Services, position: int) -> Stored:
-    """Returns the stored message at the position, whose CRC and row are not checked yet. Raises UnreadableError."""
-    data = _bytes_at(node, position)
+def _stored(node: Services, item: QueueItem) -> StoredMessage:
+    """Returns the message of a row. Raises UnreadableError if its bytes cannot be read, or do not match the CRC in the
+    row."""
+    data = _read(node, item.position, item.size)
+    if item.crc32c != crc32c(data):
+        raise UnreadableError(f"the message at position {item.position} does not match its checksum")
     try:
-        return Stored(decode_message(data)[0], data, "")
+        return StoredMessage(decode_message(data)[0], data, "")
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
-
-
-def _intact(stored: Stored, item: QueueItem) -> Stored:
-    """Checks the message's CRC. Raises UnreadableError."""
-    if item.crc32c != crc32c(stored.data):
-        raise UnreadableError(f"the message at position {item.position} does not match its checksum")
-    return stored
 
 
 def why_none(node: Services, position: int, error: UnreadableError | None = None) -> str:
@@ -170,17 +177,30 @@ def _outside(node: Services, position: int) -> str:
     return ""
 
 
-def _bytes_at(node: Services, position: int) -> bytes:
-    """Returns the bytes that may be a message. Raises UnreadableError."""
+def _claim_at(node: Services, position: int) -> MessageClaim:
+    """Returns what the bytes at the position say of the message that they begin. Raises UnreadableError."""
     if why := _outside(node, position):
         raise UnreadableError(why)
-    end = node.state.applied_mark.end_position
+    head = _read(node, position, HEAD.size)
+    size, left = HEAD.unpack(head)[0], node.state.applied_mark.end_position - position
     try:
-        total, magic = HEAD.unpack(node.read_log(position, HEAD.size))[:2]
-        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):
-            raise UnreadableError(f"no message begins at position {position}")
-        return node.read_log(position, total)
-    except (StorageError, OutOfRangeError, struct.error) as error:
+        if not HEAD.size <= size <= min(left, FRAME_LENGTH_MAX):
+            raise MessageFormatError(f"a message of {size} bytes does not fit")
+        return claim_in(head + _read(node, position + HEAD.size, min(CLAIM_BYTES, size) - HEAD.size))
+    except MessageFormatError as error:
+        raise UnreadableError(f"no message begins at position {position}") from error
+
+
+def _topic_of(node: Services, position: int, claim: MessageClaim) -> str:
+    size = min(claim.length_bytes + TOPIC_LENGTH_MAX, claim.size - claim.topic_at)
+    return claim.topic_in(_read(node, position + claim.topic_at, size))
+
+
+def _read(node: Services, position: int, size: int) -> bytes:
+    """Returns bytes of the log. Raises UnreadableError."""
+    try:
+        return node.read_log(position, size)
+    except (StorageError, OutOfRangeError) as error:
         raise UnreadableError(f"position {position}: {error}") from error
 
 
@@ -205,7 +225,7 @@ class KeyLookup:
         self._topic = topic
         self._query = query
         self._key = query.key.encode("utf-8", "replace")
-        self._found: list[Stored] = []
+        self._found: list[StoredMessage] = []
         self._bytes = 0
         self._unreadable: int | None = None
         self._stopped = False

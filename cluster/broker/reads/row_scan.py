@@ -88,19 +88,33 @@ def _fitting(items: bytes, bytes_max: int) -> int:
     return max(1, bisect_right(ends, bytes_max))
 
 
-def choosing(rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int) -> Generator[None, None, Chosen]:
+class ScanBounds(NamedTuple):
+    """Limits what a scan does at a time."""
+
+    window: int = SCAN_WINDOW
+    window_units: int = WINDOW_UNITS
+    step_units: int = STEP_UNITS
+
+
+SCAN_BOUNDS = ScanBounds()
+
+
+def choosing(
+    rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int, bounds: ScanBounds = SCAN_BOUNDS
+) -> Generator[None, None, Chosen]:
     """Chooses the items with one of the tags, in bounded steps."""
     parts: list[bytes] = []
     offsets: list[int] = []
     total = 0
     at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
     began = METER.units
+    span = bounds.window
     while at < stop:
-        if METER.units - began >= STEP_UNITS:
+        if METER.units - began >= bounds.step_units:
             yield
             began = METER.units
-        charge(WINDOW_UNITS)
-        window = rows.between(pull.topic_id, pull.queue_id, at, min(at - at % SCAN_WINDOW + SCAN_WINDOW, stop), high)
+        charge(bounds.window_units)
+        window = rows.between(pull.topic_id, pull.queue_id, at, min(at - at % span + span, stop), high)
         if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
         for number in [number for number, (tag,) in enumerate(_TAG.iter_unpack(window)) if tag in tags]:
@@ -146,8 +160,9 @@ unless more queues are read at once."""
 class RecentBlocks:
     """Remembers recent blocks of rows by topic, queue and first offset. Event loop only."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, blocks_max: int = BLOCKS_MAX) -> None:
         self._state = state
+        self._blocks_max = blocks_max
         self._blocks: dict[tuple[int, int, int], bytes] = {}
 
     def between(self, topic_id: int, queue_id: int, start: int, end: int, high: int) -> bytes:
@@ -165,7 +180,7 @@ class RecentBlocks:
         if rows is None:
             rows = self._state.fetch_packed(topic_id, queue_id, base, BLOCK)
             if rows:
-                if len(self._blocks) >= BLOCKS_MAX:
+                if len(self._blocks) >= self._blocks_max:
                     del self._blocks[next(iter(self._blocks))]
                 self._blocks[name] = rows
         return rows

@@ -67,6 +67,7 @@ class HeldSends:
         includes the sessions which its sends had before it had a user, and below OWNERS_LEVEL."""
         highest = self._proposals.session_max.get(names.own)
         if highest is None:
+            # An upgrade must not make old sends new: those from before the sender had a user count too.
             highest = max([self._highest(name) for name in names if name])
         return highest
 
@@ -78,14 +79,16 @@ class HeldSends:
         """Returns the place of the message with this sequence, or the send that is under way with it; None if there is
         none. Raises LongSessionError, and Refused if nobody knows any more whether it was stored."""
         for name in names:
+            # The log before the proposals: what is applied is decided, whatever this node still has in flight.
             if name and (stored := self._stored(names, name, sequence, topic_id)) is not None:
                 return stored
         for name in names:
             if name and (name is names.own or sequence <= self._proposals.session_max.get(name, 0)):
-                place = self._proposals.find_inflight(name, sequence)
+                place = self._proposals.repeats.find(name, sequence)
                 if place is None:
                     continue
                 found = UnderWay(name, place)
+                # The same sequence for another topic is another message; it is never answered with this one's offset.
                 if found.first.slot.topic_id == topic_id:
                     return found
                 if name is names.own:
@@ -97,6 +100,7 @@ class HeldSends:
             session = self._state.session_at_hand(name)
         except SessionUnreadError:
             raise LongSessionError(name) from None
+        # New, or forgotten after dedup.session_hours: from then on a repetition is a new message.
         if session is None:
             return None
         found = session.find(sequence)

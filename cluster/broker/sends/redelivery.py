@@ -17,7 +17,7 @@ from cluster.broker.delivery_time import DELAY, REAL_QID, REAL_TOPIC, Delayed, D
 from cluster.broker.message_copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.name_rules import DEAD_LETTER_PREFIX, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.new_names import check_new_group
-from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at, why_none
+from cluster.broker.reads.message_lookup import StoredMessage, UnreadableError, message_at, why_none
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
@@ -93,8 +93,9 @@ class SendBacks:
         self.reload(services.config)
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
         """(group, position) -> reports of a failure whose copy is in flight, in this term as leader."""
-        self._undecided: set[tuple[str, int]] = set()
-        """Names of copies in flight for which nobody waits any more: their reports were answered with UNKNOWN."""
+        self._undecided: dict[tuple[str, int], int] = {}
+        """Name -> the position below which its copy lies, for copies in flight for which nobody waits any more: their
+        reports were answered with UNKNOWN."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -106,8 +107,7 @@ class SendBacks:
 
     def writes_opened(self) -> None:
         """Begins a new term of leadership, in which nothing is in flight yet."""
-        self._waiting = {}
-        self._undecided = set()
+        self._waiting, self._undecided = {}, {}
 
     def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: Done) -> None:
         """Stores a copy of the message. `size`: bytes of the request, which count against the client's limits."""
@@ -142,16 +142,14 @@ class SendBacks:
         if name in self._waiting:
             self._waiting[name].append(report)
             return
-        if self._undecided and self._proposals.idle:
-            self._undecided.clear()
-        if name in self._undecided:
+        if self._is_undecided(name):
             raise Refused(Reason.UNKNOWN, "a copy for an earlier report of this failure is undecided")
         stored = self._read(report, tries)
         if stored is None:
             return
         dead = is_dead(wanted, group, stored.message)
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
-        slot, config = self._proposals.slot(topic), services.state.topics.get(topic)
+        slot, config = self._proposals.topics.slot(topic), services.state.topics.get(topic)
         queues = 1 if dead else group.retry_queue_nums
         if slot is None or config is None or not config.write_queues:  # it may have none in this group of brokers
             self._prepare(report, topic, queues, tries)
@@ -159,6 +157,16 @@ class SendBacks:
         if not slot.perm & PERM_WRITE:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
         self._propose(report, slot, stored, group, dead=dead)
+
+    def _is_undecided(self, name: tuple[str, int]) -> bool:
+        """Returns True if an earlier copy may be in flight. Forgets those below what is applied: they are decided."""
+        undecided = self._undecided
+        while undecided:
+            oldest = next(iter(undecided))
+            if self._proposals.is_undecided(undecided[oldest] - 1):
+                break
+            del undecided[oldest]
+        return name in undecided
 
     def _repeated(self, wanted: SentBack) -> bool:
         """Returns True if the log holds a copy for this failure."""
@@ -175,7 +183,7 @@ class SendBacks:
 
     # --- the message -------------------------------------------------------------------------------------------------
 
-    def _read(self, report: _Report, tries: int) -> Stored | None:
+    def _read(self, report: _Report, tries: int) -> StoredMessage | None:
         """Returns the message; None if it must be read again in a moment, because it is being repaired. Raises
         Refused, also if the party may not consume the topic of the message's row: its copy goes to the party's group.
         """
@@ -199,7 +207,7 @@ class SendBacks:
             raise Refused(Reason.ERROR, remark)
         return stored
 
-    def _may_have(self, party: Party, stored: Stored, *, first: bool) -> bool:
+    def _may_have(self, party: Party, stored: StoredMessage, *, first: bool) -> bool:
         """Returns True if the party may consume the message. A denial is noted on the first of several tries only."""
         needs = [topic_need(stored.topic, SUB)]
         rights = self._rights
@@ -229,7 +237,7 @@ class SendBacks:
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
-        if not self._proposals.changing(topic):
+        if not self._proposals.topics.changing(topic):
             run = own_topic(self._services.state, topic, queues)
 
         def made(result: ProposeResult) -> None:
@@ -245,7 +253,9 @@ class SendBacks:
 
     # --- the copy ----------------------------------------------------------------------------------------------------
 
-    def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, group: GroupConfig, *, dead: bool) -> None:
+    def _propose(
+        self, report: _Report, slot: TopicSlot, stored: StoredMessage, group: GroupConfig, *, dead: bool
+    ) -> None:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
         gate = self._proposals.gate
@@ -299,7 +309,7 @@ class SendBacks:
         )
         refused = None if outcome is Outcome.OK else not_written(outcome, "", fail=fail, unknown=unknown)
         if outcome is Outcome.UNKNOWN and waiting is self._waiting:
-            self._undecided.add(name)
+            self._undecided[name] = self._proposals.end_position
         for report in waiting.pop(name, ()):
             report.done(refused)
 

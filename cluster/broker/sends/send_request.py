@@ -16,7 +16,7 @@ from raftmq_wire.properties import without
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.replication.message_batch import BatchMessage
     from statemachine.consuming.groups import GroupConfig
 
@@ -114,7 +114,7 @@ V5_1_1 = 435
 _FIRST_LEVEL = 3
 
 
-class Target(NamedTuple):
+class SendTarget(NamedTuple):
     """The topic and queue that a send goes to, and its properties there."""
 
     topic: str
@@ -122,12 +122,12 @@ class Target(NamedTuple):
     properties: str
 
 
-def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> Target:
+def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> SendTarget:
     """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
     it asks for. `version`: the version of the client's protocol. Raises Refused."""
     properties = decoded.properties
     if not decoded.topic.startswith(RETRY_PREFIX):
-        return Target(decoded.topic, decoded.queue_id, properties)
+        return SendTarget(decoded.topic, decoded.queue_id, properties)
     name = decoded.topic.removeprefix(RETRY_PREFIX)
     group = groups.get(name)
     if group is not None:
@@ -136,8 +136,8 @@ def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version:
         tries = decoded.reconsume_times or 0
         if tries > maximum or (tries == maximum and version < V5_1_1 and _is_given_up(properties, tries)):
             kept = without(properties.encode(), DELAY, *TIMERS).decode()
-            return Target(DEAD_LETTER_PREFIX + name, 0, kept)
-    return Target(decoded.topic, decoded.queue_id, properties)
+            return SendTarget(DEAD_LETTER_PREFIX + name, 0, kept)
+    return SendTarget(decoded.topic, decoded.queue_id, properties)
 
 
 def _is_given_up(properties: str, tries: int) -> bool:

@@ -121,6 +121,7 @@ class Sends(Generic[_Origin]):
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
+        # Never "busy" for a send that is stored, or may still be: its client would take that for a failure.
         if (refusing or over is not None) and not self._held_already(origin, decoded):
             if refusing or over is None:
                 raise self._refusal(refusing)
@@ -128,10 +129,12 @@ class Sends(Generic[_Origin]):
         topic, queue_id, asked = decoded.topic, decoded.queue_id, decoded.properties
         if topic[:1] == "%":
             topic, queue_id, asked = redirected(decoded, self._state.groups, origin.version)
-        slot = proposals.slot(topic)
+        slot = proposals.topics.slot(topic)
+        # The topic is missing, or a change of it is in flight: the send is checked against what it becomes.
         if slot is None:
             self._wait_for_topic(origin, topic, decoded)
             return
+        # Judged here, before anything is proposed: apply never rejects a row.
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
             raise self._not_writable(slot)
         if queue_id < 0 < slot.queues:
@@ -171,6 +174,7 @@ class Sends(Generic[_Origin]):
             ack = ack_of(properties or asked.encode(), slot.ack)
         except LevelError as error:
             raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from None
+        # A oneway send has no answer that could be lost, so no client repeats it: an identity would only cost a row.
         if slot.dedup == "off" or (oneway and not decoded.producer_id):
             producer_id, sequence, low = _NO_IDENTITY
         else:
@@ -208,6 +212,7 @@ class Sends(Generic[_Origin]):
             send.content = hashes[0]
         if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, decoded)):
             return
+        # The first may still fail. Answered now, this one would be lost with it; stored now, there might be two.
         if hashes and (first := proposals.strict_inflight(send, hashes)) is not None:
             self._wait_for_first(origin, send, first)
             return
@@ -224,6 +229,7 @@ class Sends(Generic[_Origin]):
                 return
             if ok and self._proposals.open:
                 again()
+            # Deposed while it asked: only the new leader knows if it has this send.
             elif not self._proposals.open:
                 self._route(origin)
             else:
@@ -252,6 +258,7 @@ class Sends(Generic[_Origin]):
         names, sequence = self._names(origin, decoded), decoded.sequence
         if not decoded.producer_id and origin.identity is not None:
             names, sequence = Names(origin.identity.producer_id), origin.identity.sequence
+        # No session, or above everything that is known of it: it cannot have come before.
         if not names.own or sequence > self._held.highest(names):
             return False
         topic = decoded.topic
@@ -260,6 +267,7 @@ class Sends(Generic[_Origin]):
         config = self._state.topics.get(topic)
         try:
             found = self._held.find(names, sequence, -1 if config is None else config.id)
+        # Nobody knows yet if it was stored, and neither yes nor no may be guessed.
         except LongSessionError as unread:  # held, it would need the room that is lacking
             self._session_reads.read(unread.session, lambda _: None)
             raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
@@ -275,6 +283,7 @@ class Sends(Generic[_Origin]):
             )
         if properties and properties[-1] != 2:
             properties += b"\x02"
+        # The handle of a message that was popped; what its consumer sends on is another message.
         if b"POP_CK\x01" in properties:
             properties = without(properties, b"POP_CK\x01")
         unique_key = property_of(properties, UNIQUE_MARK)
@@ -368,15 +377,15 @@ class Sends(Generic[_Origin]):
 
     def _refusal(self, why: str) -> Refused:
         """Returns the refusal of a send while this node takes none."""
-        if self._proposals.drain.is_closed:  # a client that gets 14 asks here again
+        if self._proposals.topics.drain.is_closed:  # a client that gets 14 asks here again
             return NotTaken(Reason.NO_PERMISSION, why)
         return Refused(Reason.UNAVAILABLE, why)
 
     def _not_writable(self, slot: TopicSlot) -> Refused:
         if slot.perm & PERM_WRITE:
             return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
-        if not self._proposals.drain.takes(slot.name):
-            return NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark(slot.name))
+        if not self._proposals.topics.drain.takes(slot.name):
+            return NotTaken(Reason.NO_PERMISSION, self._proposals.topics.drain.remark(slot.name))
         return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
@@ -387,7 +396,7 @@ class Sends(Generic[_Origin]):
         commands: list[Command] | None = None
         if waiting is None:
             commands = []
-            if not self._proposals.changing(topic):
+            if not self._proposals.topics.changing(topic):
                 new = CreateTopic(self._new_topic(topic, decoded), if_absent=True)
                 party = Party(origin.user, origin.path.in_flight.address)
                 check_new_topic(self._proposals.flow.creations, topic, party)
@@ -403,6 +412,7 @@ class Sends(Generic[_Origin]):
             else:
                 self._route(origin)
 
+        # One change for all sends that wait for the topic: each would else propose its own.
         waiting.append(settle)
         if commands is not None:
             # Sends that find a change under way wait behind it with an entry of no commands.
@@ -433,8 +443,8 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
-        elif self._proposals.drain.drains:
-            raise NotTaken(Reason.NO_PERMISSION, self._proposals.drain.remark())
+        elif self._proposals.topics.drain.drains:
+            raise NotTaken(Reason.NO_PERMISSION, self._proposals.topics.drain.remark())
         elif self._config.topics.auto_create and topic not in AUTO_CREATE_NAMES:
             queues = max(1, min(decoded.default_queues, self._config.topics.default_queues))
         else:
@@ -479,6 +489,7 @@ class Sends(Generic[_Origin]):
             return origin.identity
         if unique_key and len(self._retries):
             now_ms = self._clock.monotonic_ms()
+            # Key and body must match: clients use one key again for other messages, and those must not be swallowed.
             claimed = self._retries.claim(origin.user, topic, unique_key, origin.body, now_ms)
             if claimed is not None:
                 return claimed
@@ -498,11 +509,13 @@ class Sends(Generic[_Origin]):
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
+        # First sight: the usual case costs one look in a dictionary, and none in the state.
         if highest is not None and sequence > highest:
             proposals.session_max[producer_id] = sequence
             return False
         names = self._names(origin, decoded) if decoded.producer_id else Names(producer_id)
         highest = self._held.highest(names)
+        # Before the search, which may wait for a read: who comes meanwhile with this sequence is not the first.
         proposals.session_max[producer_id] = max(highest, sequence)
         if sequence > highest:
             return False
@@ -517,17 +530,19 @@ class Sends(Generic[_Origin]):
             send.producer_id, send.sequence, send.low_sequence = _NO_IDENTITY
             send.issued = False
             return False
+        # It is applied, so a majority has it: the first answer, given again, is as true as then.
         if not isinstance(found, UnderWay):
             proposals.early.answer_stored(send, *found)
             return True
+        # The log will decide one message, and both requests are told of that one.
         send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
         gate, holder = proposals.gate, send.connection.in_flight
         room = gate.refusal(holder, send.size, send.user, Ask.REPEATED) is None
         send.hold = gate.hold(holder, send.size, send.user, Ask.REPEATED)
         if isinstance(found.place, Send):
-            proposals.replace_queued(found.place, send, room=room)
+            proposals.repeats.replace_queued(found.place, send, room=room)
         else:
-            proposals.share(*found.place, send, room=room)
+            proposals.repeats.share(*found.place, send, room=room)
         return True
 
     # --- dedup=strict ------------------------------------------------------------------------------------------------
@@ -569,6 +584,7 @@ class Sends(Generic[_Origin]):
         topic_id, queue_id, offset, position, _ = rows[0]
         there = self._state.fetch(topic_id, queue_id, offset, len(rows))
         if [item.position for item in there] != [row.position for row in rows]:
+            # The answer names the first offset alone, so it is true of all only if they lie side by side.
             return False  # they are not side by side, or some are gone
         self._proposals.early.answer_stored(send, topic_id, queue_id, offset, position)
         return True

@@ -88,7 +88,7 @@ class AskOfTerm(Protocol):
         """The term of the leader that asks."""
 
 
-class Answer(Protocol):
+class DueAnswer(Protocol):
     """The answer to a request for rows."""
 
     @property
@@ -98,7 +98,7 @@ class Answer(Protocol):
 
 Term = TypeVar("Term", bound=RowTerm)
 Ask = TypeVar("Ask", bound=AskOfTerm)
-Found = TypeVar("Found", bound=Answer)
+Found = TypeVar("Found", bound=DueAnswer)
 MakeLane = Callable[[Callable[[list[Found]], None]], "LaneRunner[Ask]"]
 
 
@@ -217,7 +217,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
     def _slot(self, row: TimerRow) -> TopicSlot | None:
         """Returns the topic of the row; None while a change of it is under way."""
         topic = self._services.state.topics_by_id.get(row.topic_id)
-        slot = None if topic is None else self._proposals.slot(topic.name)
+        slot = None if topic is None else self._proposals.topics.slot(topic.name)
         return slot if slot is not None and slot.topic_id == row.topic_id else None
 
     def _settled(self, term: Term, name: TimerName, outcome: Outcome) -> None:

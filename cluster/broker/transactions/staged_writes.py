@@ -8,8 +8,10 @@ so who stages needs the right to the name of the attempt's write as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
@@ -22,8 +24,10 @@ from cluster.replication.message_head import DeliverySchedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
 from cluster.runtime.figures.service_metrics import ServiceMetrics
+from statemachine.access.users import NOBODY
 from statemachine.delivery.prepared_writes import ABORTED, DecideWrite, EndPrepared, PreparedState, PreparedWrite
 from statemachine.delivery.staged_writes import (
+    ATTEMPTS_MAX,
     COMMITTED,
     FULL,
     PREPARED,
@@ -50,6 +54,10 @@ if TYPE_CHECKING:
 _FIELD = topic_field(STAGED_TOPIC)
 DISCARDED_MAX = 1_024
 """The most attempts that one command discards."""
+USER_ATTEMPTS_MAX = ATTEMPTS_MAX // 2
+"""The most attempts of one user at once, as far as this leader has opened them."""
+LOOKED_AT = 4
+"""Attempts of a user that are looked at when it opens one, so that those that are gone do not count for long."""
 
 
 class StagedSlice(NamedTuple):
@@ -176,6 +184,45 @@ def _abort(
     ended()
 
 
+class _Places:
+    """The attempts that each user has opened at this leader and that are still there: all users share the places for
+    attempts, and one who stages nothing for them would keep others from writing until they expire."""
+
+    def __init__(self, writes: StagedWrites) -> None:
+        self._writes = writes
+        self._of: dict[int, OrderedDict[int, None]] = {}
+        """User -> numbers of the attempts, those that were looked at longest ago first."""
+        self._asked: Counter[int] = Counter()
+        """User -> the number of its attempts that are being opened."""
+
+    def begin(self, user: int) -> None:
+        """Takes a place for an attempt that is being opened. Raises Refused. Who is not proven has no part of his
+        own."""
+        if user != NOBODY and (taken := self._asked[user] + len(self._look(user))) >= USER_ATTEMPTS_MAX:
+            remark = f"{taken} attempts of this user are there, of {ATTEMPTS_MAX} in all: see raftmq writes list"
+            raise Refused(Reason.BUSY, remark)
+        self._asked[user] += 1
+
+    def end(self, user: int, attempt: int | None) -> None:
+        """Notes the attempt that was opened; None if none was."""
+        self._asked[user] -= 1
+        if not self._asked[user]:
+            del self._asked[user]
+        if attempt is not None and user != NOBODY:
+            self._of.setdefault(user, OrderedDict())[attempt] = None
+
+    def _look(self, user: int) -> Collection[int]:
+        """Returns the user's attempts, without some of those that are gone: it looks at a few each time."""
+        mine = self._of.get(user, OrderedDict[int, None]())
+        for number in list(islice(mine, LOOKED_AT)):
+            del mine[number]
+            if self._writes.get(number) is not None:
+                mine[number] = None
+        if not mine:
+            self._of.pop(user, None)
+        return mine
+
+
 class StagedWriteRequests:
     """Handles requests of staged writes. Leader only; callers forward to it."""
 
@@ -192,15 +239,20 @@ class StagedWriteRequests:
         self._proposals = proposals
         self._split = split
         self._rights = rights
+        self._places = _Places(services.state.writes)
 
     def abort(self, name: str, write: int, done: Callable[[Aborted | Refused], None]) -> None:
         """Discards all open attempts at the write; see `discard_attempts`."""
         discard_attempts(self._services, name, write, done, owner=self)
 
-    def open(self, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed."""
+    def open(self, party: Party, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
+        """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed.
+        Raises Refused (BUSY) if the party's user has taken its part of the places for attempts."""
+        self._places.begin(party.user)
 
         def opened(result: ProposeResult) -> None:
+            is_open = result.outcome is Outcome.OK and result.results[-1].ok
+            self._places.end(party.user, int(result.results[-1].value) if is_open else None)
             if result.outcome is not Outcome.OK:
                 done(no_result(result))
                 return
@@ -214,7 +266,11 @@ class StagedWriteRequests:
             else:
                 done(Refused(Reason.INVALID, str(answer.value)))
 
-        self._services.propose([OpenAttempt(name, write, self._services.log_time_ms())], opened)
+        try:
+            self._services.propose([OpenAttempt(name, write, self._services.log_time_ms())], opened)
+        except BaseException:
+            self._places.end(party.user, None)
+            raise
 
     def stage(self, path: SendPath, party: Party, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
         """Stores messages of an attempt for a party that may commit its write; `done` gets None, or the reason why they
@@ -299,9 +355,9 @@ class StagedWriteRequests:
         return attempt
 
     def _slot(self, topic: str) -> TopicSlot:
-        slot = self._proposals.slot(topic)
+        slot = self._proposals.topics.slot(topic)
         if slot is None:
-            if self._proposals.changing(topic):
+            if self._proposals.topics.changing(topic):
                 raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed")
             raise Refused(Reason.NO_TOPIC, f"topic[{topic}] not exist, create it first")
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS or topic[:1] == "%":
@@ -329,7 +385,7 @@ class StagedWriteRequests:
                 raise Refused(Reason.ILLEGAL, remark)
             if session is not None and name is not names.unowned and session.forgotten(sequence):
                 raise Refused(Reason.INVALID, f"slice {sequence} is below {session.low_sequence}, which came later")
-            if proposals.find_inflight(name, sequence) is not None:
+            if proposals.repeats.find(name, sequence) is not None:
                 raise Refused(Reason.BUSY, "the same slice is on its way into the log: ask again")
         return False
 

@@ -289,7 +289,7 @@ class Transactions:
         if proposals.refusing or not node.writes_open():
             done(Refused(Reason.UNAVAILABLE, proposals.refusing or "this node does not lead any more"))
             return
-        slot = proposals.slot(copy.topic)
+        slot = proposals.topics.slot(copy.topic)
         if slot is None:
             self._later(tries, done, f"topic {copy.topic} is being changed", lambda left: self._copy(copy, done, left))
             return

@@ -60,9 +60,14 @@ class GroupWatch:
         member_count: Callable[[str], int],
         unread: Callable[[str], Mapping[str, Sequence[str]]],
         wall_ms: Callable[[], int],
+        queues_per_look: int = QUEUES_PER_LOOK,
+        watched_max: int = WATCHED_MAX,
+        groups_told_max: int = GROUPS_TOLD_MAX,
     ) -> None:
         """`member_count` returns the number of connected consumers of a group, `unread` what `Members.unread` does."""
         self._services = services
+        self._queues_per_look, self._watched_max = queues_per_look, watched_max
+        self._groups_told_max = groups_told_max
         self._member_count, self._unread, self._wall_ms = member_count, unread, wall_ms
         self._seen: dict[str, dict[tuple[str, int], Consumption]] = {}
         self._conditions: dict[str, list[Condition]] = {}
@@ -82,9 +87,9 @@ class GroupWatch:
             self._walk.forget()
             return
         self._now_ms = monotonic_ms
-        self._walk.go_on(QUEUES_PER_LOOK)
+        self._walk.go_on(self._queues_per_look)
         groups = self._services.state.groups
-        for name, told in islice(self._conditions.items(), GROUPS_TOLD_MAX):
+        for name, told in islice(self._conditions.items(), self._groups_told_max):
             if name in groups:
                 yield from told
 
@@ -101,7 +106,7 @@ class GroupWatch:
                 continue
             yield
             lags: list[QueueLag] = []
-            for each in islice(each_lag(state, config), WATCHED_MAX):
+            for each in islice(each_lag(state, config), self._watched_max):
                 lags.append(each)
                 yield
             if name in groups:

@@ -29,8 +29,9 @@ TOPICS_TOLD_MAX: Final = 200
 class HiddenWatch:
     """Watches the topics. Event loop only."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, steps_per_look: int = STEPS_PER_LOOK) -> None:
         self._services = services
+        self._steps_per_look = steps_per_look
         self._conditions: dict[str, Condition] = {}
         self._walk = Walk(self._judge_all)
 
@@ -44,7 +45,7 @@ class HiddenWatch:
             self._conditions.clear()
             self._walk.forget()
             return
-        self._walk.go_on(STEPS_PER_LOOK)
+        self._walk.go_on(self._steps_per_look)
         topics = self._services.state.topics
         for name in [name for name in self._conditions if name not in topics]:
             del self._conditions[name]

@@ -17,7 +17,7 @@ from cluster.requests.table import ROWS
 from cluster.runtime.resource_budget import Room, Soon
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.flow.gate import Gate
     from cluster.requests.verb import Size
     from statemachine.broker_state import BrokerState

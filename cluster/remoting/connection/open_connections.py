@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
     from cluster.broker.sends.closed_connections import ClosedConnections
     from cluster.broker.sends.send_outcomes import SendOutcomes
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.flow.minute_rates import MinuteRates
     from cluster.remoting.connection.connection_memory import ConnectionMemory
     from cluster.remoting.connection.server import RemotingConnection

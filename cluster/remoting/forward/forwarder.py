@@ -30,7 +30,7 @@ from cluster.remoting.connection.server import raw_frame
 from cluster.remoting.forward.early_requests import EarlyRequests
 from cluster.remoting.forward.forward_frame import Forwarded, decode_forward, header_bytes
 from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
-from cluster.remoting.forward.held_request import Held
+from cluster.remoting.forward.held_request import ForwardedRequest
 from cluster.replication.send_identity import Identity
 from cluster.requests.table import COSTLY, IN_LINE, KEPT, SENDS, SILENT, WRITES, name_of
 from cluster.runtime.listeners import Signal
@@ -112,7 +112,7 @@ class Forwarder:
         self._closings = closings
         self._own_id = context.config.node_id
         self._object_of = partial(node_object, context.config.cluster.group)
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, ForwardedRequest] = {}
         self._works: Counter[Hashable] = Counter()
         """Client behind another node -> pieces of work of its requests that wait here."""
         self._early = EarlyRequests(gate)
@@ -176,7 +176,7 @@ class Forwarder:
             frame.identity = self._names.name_held(frame)
         now_ms = self._clock.monotonic_ms()
         hold = self.gate.hold(path.in_flight, size, frame.user, ask)
-        held = Held(frame, hold, now_ms, now_ms + self._deadline_ms)
+        held = ForwardedRequest(frame, hold, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
         held.tries = int(frame.unsure is not None)
         forward_id = next(self._ids)
@@ -296,7 +296,7 @@ class Forwarder:
                 self._drop(forward_id)
             yield
 
-    def _nobody_waits(self, forward_id: int, held: Held) -> None:
+    def _nobody_waits(self, forward_id: int, held: ForwardedRequest) -> None:
         """Tells the leader that nobody waits for the answer to a costly request, or a send, any more."""
         if held.ends_with_client and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
             self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
@@ -341,7 +341,7 @@ class Forwarder:
                 self._answer_expired(held)
             yield
 
-    def _pass_on_or_end(self, forward_id: int, held: Held) -> bool:
+    def _pass_on_or_end(self, forward_id: int, held: ForwardedRequest) -> bool:
         """Passes a held request on if its way is open, and answers it if it is past its deadline. Returns False if
         there was nothing to do."""
         now_ms = self._clock.monotonic_ms()
@@ -359,7 +359,7 @@ class Forwarder:
         charge(FRAME_UNITS)
         return True
 
-    def _pass_on(self, forward_id: int, held: Held) -> None:
+    def _pass_on(self, forward_id: int, held: ForwardedRequest) -> None:
         if held.is_orphan:
             # A leader would begin it after it was told of its end (seed 961000021). Of a send it would store a copy
             # before those that its client sends again (seed 946000080).
@@ -402,7 +402,7 @@ class Forwarder:
             if held.oneway and frame.header.code not in KEPT:
                 self._drop(forward_id)
 
-    def _drop(self, forward_id: int) -> Held | None:
+    def _drop(self, forward_id: int) -> ForwardedRequest | None:
         held = self._held.pop(forward_id, None)
         if held is not None:
             held.hold.ended()
@@ -414,7 +414,7 @@ class Forwarder:
                 held.frame.path.room_given_back()
         return held
 
-    def _look_at(self, held: Held) -> None:
+    def _look_at(self, held: ForwardedRequest) -> None:
         """Reports a request that leaves this node late."""
         slow = self._slow
         if slow is None or held.waits_for_leader:
@@ -426,13 +426,13 @@ class Forwarder:
             ext = ext_of(header) if header.code not in SENDS else {}
             slow.passed_on(name_of(header.code), held.frame.path.peer_address, ext, took_ms, now_ms)
 
-    def _wait_again(self, forward_id: int, held: Held) -> None:
+    def _wait_again(self, forward_id: int, held: ForwardedRequest) -> None:
         """Records that no leader has the request; it is tried again on the next timer or change of leader."""
         held.left_its_leader()
         if held.line is not None:
             held.line.join(forward_id)
 
-    def _on_handed_back(self, forward_id: int, held: Held) -> None:
+    def _on_handed_back(self, forward_id: int, held: ForwardedRequest) -> None:
         """Takes back a request with which the leader did nothing."""
         if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
             self._drop(forward_id)
@@ -442,7 +442,7 @@ class Forwarder:
         held.came_back()
         self._wait_again(forward_id, held)
 
-    def _answer_expired(self, held: Held) -> None:
+    def _answer_expired(self, held: ForwardedRequest) -> None:
         code = held.frame.header.code
         if code in SILENT:
             return
@@ -581,7 +581,7 @@ class Forwarder:
 
     # --- identities --------------------------------------------------------------------------------------------------
 
-    def _settle(self, held: Held, *, stored: bool) -> None:
+    def _settle(self, held: ForwardedRequest, *, stored: bool) -> None:
         """Settles the identity of a send that got a final answer. If a retry was refused, that says nothing about the
         first attempt, so its identity stays reserved for a retry."""
         frame = held.frame

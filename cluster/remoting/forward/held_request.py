@@ -19,7 +19,7 @@ LEADERS_MAX = 2
 up."""
 
 
-class Held:
+class ForwardedRequest:
     """A client's request that this node keeps until an answer came."""
 
     __slots__ = (

@@ -67,7 +67,7 @@ class ConsumerRequests:
                 rows = [self._row(asked.topic, *each) for each in outcome]
                 request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b}}' % b",".join(rows))
 
-        self._resets.reset(asked, answer)
+        self._resets.reset(asked, party_of(request), answer)
 
     def _row(self, topic: str, queue_id: int, offset: int) -> bytes:
         queue = {"brokerName": self._services.routes.group_of(topic).name, "queueId": queue_id, "topic": topic}

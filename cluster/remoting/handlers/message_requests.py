@@ -30,7 +30,7 @@ from raftmq_wire.message_format import decode_recall_handle
 if TYPE_CHECKING:
     from cluster.broker.message_queries import MessageQueries
     from cluster.broker.reads.entry_reads import ReadEntries
-    from cluster.broker.reads.message_lookup import QueryResult, Stored
+    from cluster.broker.reads.message_lookup import QueryResult, StoredMessage
     from cluster.broker.timers.recalls import Recalls
     from cluster.remoting.forward.handover import Handover
     from cluster.requests.request_metrics import RequestMetrics
@@ -99,7 +99,7 @@ class QueryRequests:
         self._queries.by_key(request.connection, topic, query, answer, lambda error: self._failed(request, error))
 
     def _by_position(self, request: Request) -> None:
-        def answer(stored: Stored | Refused) -> None:
+        def answer(stored: StoredMessage | Refused) -> None:
             if isinstance(stored, Refused):
                 self._refuse(request, "id", stored)
                 return

@@ -25,7 +25,7 @@ from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.kernel import shortcut
 
 if TYPE_CHECKING:
-    from cluster.config.config import LimitsSection
+    from cluster.config.service_sections import LimitsSection
     from cluster.flow.gate import Holder
     from cluster.remoting.admission import SendJudge
     from cluster.remoting.connection.reply_path import ReplyPath
@@ -226,7 +226,7 @@ def make_intake(proposals: Proposals, sends: Sends[Frame], retries: RetryMemory,
         topic = name.decode()
         if topic[:1] == "%" or topic in FORBIDDEN_TOPICS:
             return None
-        slot = proposals.slot(topic)
+        slot = proposals.topics.slot(topic)
         if slot is None or not slot.perm & PERM_WRITE or slot.ack or slot.dedup != "retry":
             return None
         proposals.plain[name] = slot

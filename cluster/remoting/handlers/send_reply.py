@@ -25,7 +25,7 @@ _STORED = (
 )
 _TAIL = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION_SENT
 _PREFIX = struct.Struct(">ii")
-_REASONS: dict[int, str] = {
+REASONS: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "busy",
     ResponseCode.MESSAGE_ILLEGAL: "message_illegal",
     ResponseCode.SERVICE_NOT_AVAILABLE: "not_available",
@@ -72,7 +72,7 @@ class SendReplyWriter:
 
     def _count(self, refused: Refused) -> None:
         if self._metrics is not None and not refused.counted:
-            self._metrics.refused(_REASONS.get(CODES[refused.reason], "other"))
+            self._metrics.refused(REASONS.get(CODES[refused.reason], "other"))
 
     def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
         """Answers stored plain sends from index `at` on; returns the index of the first other send."""

@@ -61,7 +61,7 @@ class StagedWriteHandlers:
             else:
                 request.reply(ResponseCode.SUCCESS, None, {"attempt": str(answer)})
 
-        self._writes.open(*_write(request), opened)
+        self._writes.open(party_of(request), *_write(request), opened)
 
     def _stage(self, request: Request) -> None:
         asked = StagedSlice(

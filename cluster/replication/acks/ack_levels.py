@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cluster.replication.message_head import property_of
 
 if TYPE_CHECKING:
-    from cluster.config.config import ModesSection
+    from cluster.config.service_sections import ModesSection
 
 ATTRIBUTE: Final = "ack.level"
 PROPERTY: Final = b"ACK_LEVEL\x01"

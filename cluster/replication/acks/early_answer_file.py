@@ -35,14 +35,14 @@ _RECORDS_AT = HEAD_SIZE + _REST.size
 PAGE = 4096
 
 
-class Totals(NamedTuple):
+class LostAnswers(NamedTuple):
     """The early answers that were lost since the file was made: messages and entries."""
 
     messages: int
     entries: int
 
 
-def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
+def encode(records: dict[EntryId, int], lost: LostAnswers) -> bytes:
     """Returns the page with these records, entry -> messages, and totals."""
     rest = _REST.pack(FORMAT, 0, len(records), *lost) + b"".join(
         [_RECORD.pack(term, index, messages, 0) for (term, index), messages in records.items()]
@@ -50,7 +50,7 @@ def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
     return seal(MAGIC, rest)
 
 
-def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
+def decode(page: bytes) -> tuple[dict[EntryId, int], LostAnswers] | None:
     """Returns the records and totals of a page; None if it is damaged or of another format."""
     if len(page) < _RECORDS_AT:
         return None
@@ -59,7 +59,7 @@ def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
     if fmt != FORMAT or count > RECORDS_MAX or len(page) < end or not is_intact(MAGIC, page[:end]):
         return None
     rows = _RECORD.iter_unpack(page[_RECORDS_AT:end])
-    return {EntryId(term, index): count for term, index, count, _ in rows}, Totals(messages, entries)
+    return {EntryId(term, index): count for term, index, count, _ in rows}, LostAnswers(messages, entries)
 
 
 class Ledger:
@@ -73,7 +73,7 @@ class Ledger:
         self._path = directory / NAME
         self.resize(room)
         self._records: dict[EntryId, int] = {}
-        self.lost = Totals(0, 0)
+        self.lost = LostAnswers(0, 0)
         self.failure = ""
         """The reason why nothing can be recorded, so that no send is answered early; "" if recording works."""
         self._file: File | None = None
@@ -129,7 +129,7 @@ class Ledger:
         them."""
         messages = self._records.pop(entry_id, 0)
         if messages:
-            self.lost = Totals(self.lost.messages + messages, self.lost.entries + 1)
+            self.lost = LostAnswers(self.lost.messages + messages, self.lost.entries + 1)
             self._write()
         return messages
 

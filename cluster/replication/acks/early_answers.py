@@ -21,7 +21,7 @@ from cluster.runtime.listeners import Signal
 from raftlog.types import FIRST_GROUP, Entry, EntryId, NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config.config import ModesSection
+    from cluster.config.service_sections import ModesSection
     from cluster.flow.gate import Gate
     from cluster.replication.acks.early_answer_file import Ledger
     from cluster.replication.message_batch import Built, Send
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Stage(IntEnum):
+class AnswerStage(IntEnum):
     """The condition on which a send is answered early."""
 
     MEMORY = 0
@@ -83,7 +83,7 @@ class EarlyAnswers:
         self._metrics = metrics
         self._raw = raw
         self._group = group
-        self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
+        self._open: dict[int, tuple[PendingEntry, dict[AnswerStage, list[int]]]] = {}
         """Proposed entries of this node, by index, that are undecided and some of whose sends have still to be answered
         early."""
         self.waiting: list[_Waiting] = []
@@ -122,7 +122,7 @@ class EarlyAnswers:
         self._in_contact = in_contact
         if in_contact is None:
             for index, (_, stages) in list(self._open.items()):
-                stages.pop(Stage.DEGRADED, None)
+                stages.pop(AnswerStage.DEGRADED, None)
                 if not stages:
                     del self._open[index]
 
@@ -131,22 +131,22 @@ class EarlyAnswers:
     def proposed(self, pending: PendingEntry, raw: RawNode) -> None:
         """Answers the sends of a newly proposed entry that need nothing more, and registers those that are to be
         answered early later. The entry has its place in the leader's log."""
-        stages: dict[Stage, list[int]] = {}
+        stages: dict[AnswerStage, list[int]] = {}
         for at, send in enumerate(pending.sends):
             stage = self._stage(send.ack)
             if stage is not None:
                 stages.setdefault(stage, []).append(at)
         if not stages or self.ledger is None or raw.role is not Role.LEADER:
             return
-        now = stages.pop(Stage.MEMORY, None)
+        now = stages.pop(AnswerStage.MEMORY, None)
         if now is not None:
             self._answer(pending, now)
         if not stages:
             return
         self._open[pending.id.index] = (pending, stages)
-        if Stage.WRITTEN in stages or Stage.QUORUM_WRITTEN in stages:
+        if AnswerStage.WRITTEN in stages or AnswerStage.QUORUM_WRITTEN in stages:
             self.wants_own()
-        if Stage.QUORUM_WRITTEN in stages:
+        if AnswerStage.QUORUM_WRITTEN in stages:
             self.wants_quorum()
 
     def advance(self, raw: RawNode) -> None:
@@ -258,27 +258,27 @@ class EarlyAnswers:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _stage(self, ack: int) -> Stage | None:
+    def _stage(self, ack: int) -> AnswerStage | None:
         if ack == Ack.LEADER:
             if not self._async_flush:
-                return Stage.SYNCED
-            return Stage.MEMORY if self._pool else Stage.WRITTEN
+                return AnswerStage.SYNCED
+            return AnswerStage.MEMORY if self._pool else AnswerStage.WRITTEN
         if ack == Ack.DEGRADED:
-            return Stage.DEGRADED if self.degraded else None
-        return Stage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
+            return AnswerStage.DEGRADED if self.degraded else None
+        return AnswerStage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
 
-    def _reached(self, stage: Stage, entry_id: EntryId, raw: RawNode) -> bool:
+    def _reached(self, stage: AnswerStage, entry_id: EntryId, raw: RawNode) -> bool:
         if entry_id.term != raw.term:
             return False
         index = entry_id.index
-        if stage is Stage.SYNCED:
+        if stage is AnswerStage.SYNCED:
             return raw.persisted_index >= index
-        if stage is Stage.DEGRADED:
+        if stage is AnswerStage.DEGRADED:
             return raw.persisted_index >= index and self._in_contact is not None and self._in_contact()
         if self._written_term != raw.term:
             return False
         own = raw.status().node_id
-        if stage is Stage.WRITTEN:
+        if stage is AnswerStage.WRITTEN:
             return self._written.get(own, 0) >= index
         voters = raw.membership.voter_ids
         count = sum(self._written.get(voter, 0) >= index for voter in voters)

@@ -18,7 +18,7 @@ from raftlog.errors import DamagedLogError
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config.config import RetentionSection
+    from cluster.config.storage_sections import RetentionSection
     from raftlog.storage.log.segmented_log import SegmentedLog
 
 EVERY_MS: Final = 1_000

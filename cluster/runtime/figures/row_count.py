@@ -19,13 +19,13 @@ from typing import NamedTuple, cast
 from cluster.runtime.host.helper_process import command, end_with_the_node
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.rows import keys, running_digest
+from statemachine.rows import meta_keys, running_digest
 from statemachine.rows.kv import KV, META, KVError
 
 NICE = 10
 
 
-class Counted(NamedTuple):
+class CountedRows(NamedTuple):
     """The result of counting a checkpoint."""
 
     mark: AppliedMark
@@ -34,7 +34,7 @@ class Counted(NamedTuple):
     """The sums that `statemachine.rows.running_digest.count` returns."""
 
 
-def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.figures.row_count")) -> Counted:
+def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.figures.row_count")) -> CountedRows:
     """Counts the checkpoint at `path` in a helper process and waits for it; called on a lane. Raises KVError if its
     rows cannot be read, ValueError if the helper does not end properly."""
     with subprocess.Popen(
@@ -47,14 +47,14 @@ def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.f
     found = json.loads(said)
     if "wrong" in found:
         raise KVError(found["wrong"])
-    return Counted(AppliedMark(*found["mark"]), found["sums"])
+    return CountedRows(AppliedMark(*found["mark"]), found["sums"])
 
 
-def counted(rows: KV) -> Counted:
+def counted(rows: KV) -> CountedRows:
     """Counts the rows in this process. Uses only `get` and `scan` of `rows`. Raises KVError."""
-    row = rows.get(META, keys.APPLIED_KEY)
-    mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
-    return Counted(mark, running_digest.count(rows))
+    row = rows.get(META, meta_keys.APPLIED_KEY)
+    mark = NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))
+    return CountedRows(mark, running_digest.count(rows))
 
 
 def main(path: str) -> None:

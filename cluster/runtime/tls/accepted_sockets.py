@@ -45,6 +45,21 @@ SWEEP_S = 0.5
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
+class ArrivalLimits(NamedTuple):
+    """Limits what waits at one port."""
+
+    arrivals: int = ARRIVALS_MAX
+    handshakes: int = HANDSHAKES_MAX
+    first_byte_s: float = FIRST_BYTE_S
+    handshake_s: float = HANDSHAKE_S
+    turn_s: float = TURN_S
+    gives_way_s: float = GIVES_WAY_S
+    pressed_s: float = PRESSED_S
+
+
+ARRIVAL_LIMITS = ArrivalLimits()
+
+
 class AcceptedSocket(NamedTuple):
     """A socket that waits."""
 
@@ -63,10 +78,12 @@ class AcceptedSockets:
         factory: Factory,
         open_plain: Callable[[socket.socket], None],
         may_have_all: Callable[[str], bool] = lambda _: True,
+        limits: ArrivalLimits = ARRIVAL_LIMITS,
     ) -> None:
         """`open_plain` takes a socket that speaks plain text. A TLS socket becomes a connection here. `may_have_all`
         returns False for addresses that may not have the last quarter of the handshakes."""
         self._may_have_all = may_have_all
+        self._limits = limits
         self._loop = loop
         self._security = security
         self._factory = factory
@@ -111,19 +128,19 @@ class AcceptedSockets:
     @property
     def _most(self) -> int:
         """The most handshakes of strangers."""
-        return shared_part(HANDSHAKES_MAX) if self._reserves else HANDSHAKES_MAX
+        return shared_part(self._limits.handshakes) if self._reserves else self._limits.handshakes
 
     def take(self, connection: socket.socket, address: tuple[str, int]) -> None:
         """Takes an accepted, non-blocking socket."""
         host, number = address[0], connection.fileno()
-        if len(self._silent) + len(self._queued) >= ARRIVALS_MAX:
+        if len(self._silent) + len(self._queued) >= self._limits.arrivals:
             victim = self._places.victim(host)
             self._tell(address, "too many connections wait for a first byte or for a handshake")
             if victim is None:
                 connection.close()
                 return
             self._drop(victim)
-        self._silent[number] = AcceptedSocket(connection, address, self._loop.time() + FIRST_BYTE_S)
+        self._silent[number] = AcceptedSocket(connection, address, self._loop.time() + self._limits.first_byte_s)
         self._places.add(host, number)
         self._loop.add_reader(number, self._look, number)
         if self._sweep is None:
@@ -138,12 +155,13 @@ class AcceptedSockets:
         if victim is not None:
             self._drop(victim)
             return True
-        for ended, (since_s, host) in itertools.islice(self._begun.items(), HANDSHAKES_MAX):
+        for ended, (since_s, host) in itertools.islice(self._begun.items(), self._limits.handshakes):
             if ended.done() or self._may_have_all(host):
                 continue
-            if since_s > self._loop.time() - GIVES_WAY_S:
+            if since_s > self._loop.time() - self._limits.gives_way_s:
                 break
-            ended.set_result(TimeoutError(f"the handshake was not over after {GIVES_WAY_S:g} s, and others wait"))
+            limit_s = self._limits.gives_way_s
+            ended.set_result(TimeoutError(f"the handshake was not over after {limit_s:g} s, and others wait"))
             self._ending.add(ended)
             return True
         return False
@@ -177,7 +195,7 @@ class AcceptedSockets:
         elif first[0] == HELLO:
             self._loop.remove_reader(number)
             del self._silent[number]
-            self._queued[number] = arrival._replace(until_s=self._loop.time() + TURN_S)
+            self._queued[number] = arrival._replace(until_s=self._loop.time() + self._limits.turn_s)
             host = arrival.address[0]
             lines = self._late_lines if host in self._slow else self._lines
             lines.setdefault(host, deque()).append(number)
@@ -228,7 +246,7 @@ class AcceptedSockets:
     def _next(self) -> int | None:
         """Returns the socket that is next; None if none may begin. Passes over at most HANDSHAKES_MAX / ADDRESS_MAX
         addresses."""
-        if self._shaking.total() >= HANDSHAKES_MAX or self._closed:
+        if self._shaking.total() >= self._limits.handshakes or self._closed:
             return None
         all_may = self._shaking.total() < self._most
         for lines in (self._lines, self._late_lines):
@@ -245,10 +263,10 @@ class AcceptedSockets:
         return self._shaking[host] < ADDRESS_MAX and (all_may or self._may_have_all(host))
 
     def _press(self) -> None:
-        """While others wait for the places of handshakes, ends those that have lasted PRESSED_S."""
+        """While others wait for the places of handshakes, ends those that have lasted `pressed_s`."""
         if self._pressing is None and self._is_pressed():
             oldest_s, _ = next(iter(self._begun.values()), (self._loop.time(), ""))
-            self._pressing = self._loop.call_at(oldest_s + PRESSED_S, self._end_oldest)
+            self._pressing = self._loop.call_at(oldest_s + self._limits.pressed_s, self._end_oldest)
 
     def _is_pressed(self) -> bool:
         waits = bool(self._lines or self._late_lines)
@@ -258,10 +276,11 @@ class AcceptedSockets:
         self._pressing = None
         if not self._is_pressed():
             return
-        due_s = self._loop.time() - PRESSED_S
+        limit_s = self._limits.pressed_s
+        due_s = self._loop.time() - limit_s
         for ended, (since_s, _) in list(itertools.islice(self._begun.items(), STARTS_PER_TURN)):
             if since_s <= due_s and not ended.done():
-                ended.set_result(TimeoutError(f"the handshake was not over after {PRESSED_S:g} s, and others wait"))
+                ended.set_result(TimeoutError(f"the handshake was not over after {limit_s:g} s, and others wait"))
         self._press()
 
     def _shake(self, arrival: AcceptedSocket) -> None:
@@ -287,12 +306,12 @@ class AcceptedSockets:
         error: Exception | None
         try:
             await self._loop.connect_accepted_socket(lambda: made, arrival.connection)
-            async with asyncio.timeout(HANDSHAKE_S):
+            async with asyncio.timeout(self._limits.handshake_s):
                 error = await ended
             if isinstance(error, TimeoutError):
                 made.give_up(error)
         except TimeoutError:
-            error = TimeoutError(f"the handshake was not over after {HANDSHAKE_S:g} s")
+            error = TimeoutError(f"the handshake was not over after {self._limits.handshake_s:g} s")
             made.give_up(error)
         except OSError as failed:
             error = bare(failed)
@@ -319,15 +338,15 @@ class AcceptedSockets:
     def _note_slow(self, host: str) -> None:
         self._slow.pop(host, None)
         self._slow[host] = None
-        if len(self._slow) > ARRIVALS_MAX:
+        if len(self._slow) > self._limits.arrivals:
             self._slow.popitem(last=False)
 
     def _look_at_all(self) -> None:
         """Closes sockets that have waited for too long."""
         now_s = self._loop.time()
         for waiting, why in (
-            (self._silent, f"it has sent nothing for {FIRST_BYTE_S:g} s"),
-            (self._queued, f"{HANDSHAKES_MAX} handshakes, or {ADDRESS_MAX} of its address, are open"),
+            (self._silent, f"it has sent nothing for {self._limits.first_byte_s:g} s"),
+            (self._queued, f"{self._limits.handshakes} handshakes, or {ADDRESS_MAX} of its address, are open"),
         ):
             while waiting:
                 number, arrival = next(iter(waiting.items()))

@@ -13,7 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from cluster.runtime.tls.accepted_sockets import AcceptedSockets
+from cluster.runtime.tls.accepted_sockets import ARRIVAL_LIMITS, AcceptedSockets, ArrivalLimits
 from cluster.runtime.tls.port_security import PLAIN, Security
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class Acceptor:
         room: Callable[[int, str], str],
         security: Security = PLAIN,
         may_have_all: Callable[[str], bool] = lambda _: True,
+        limits: ArrivalLimits = ARRIVAL_LIMITS,
     ) -> None:
         """`room(opening, address)` returns the reason why no more connections of that address may be accepted, when
         `opening` accepted ones are not open yet; "" if one may. `may_have_all` returns False for addresses of strangers
@@ -71,7 +72,9 @@ class Acceptor:
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[object]] = set()
         self._arrivals = (
-            None if security.mode == "disabled" else AcceptedSockets(loop, security, factory, self._begin, may_have_all)
+            None
+            if security.mode == "disabled"
+            else AcceptedSockets(loop, security, factory, self._begin, may_have_all, limits)
         )
         self._quiet_until = 0.0
         self._closed = False

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.config.config import TlsSection
+from cluster.config.node_sections import TlsSection
 from cluster.config.source import ConfigError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from cluster.config.config import TlsMode
+from cluster.config.node_sections import TlsMode
 from cluster.runtime.logs import Seldom
 from cluster.runtime.tls.port_security import no_context, why_failed
 from cluster.runtime.tls.transport import TlsTransport

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cluster.config.config import TlsMode
+from cluster.config.node_sections import TlsMode
 from cluster.runtime.tls.transport import TlsTransport
 
 HELLO = 0x16

@@ -17,7 +17,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cluster.config.config import Config, TlsMode
+from cluster.config.config import Config
+from cluster.config.node_sections import TlsMode
 from cluster.config.source import ConfigError
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.findings import Code

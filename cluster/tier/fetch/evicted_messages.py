@@ -58,7 +58,7 @@ class EvictedPlace(NamedTuple):
     """The reader's messages below this offset were fetched ahead."""
 
 
-class Chosen(NamedTuple):
+class ChosenItems(NamedTuple):
     """The items that a pull is to get."""
 
     packed: bytes
@@ -234,7 +234,7 @@ def _below(items: Items, stop: int) -> Items:
     return items._replace(packed=items.packed[: max(0, stop - items.first_offset) * ITEM.size])
 
 
-def _choose(items: Items, pull: Pull) -> Chosen:
+def _choose(items: Items, pull: Pull) -> ChosenItems:
     """Chooses items within the pull's limits, but at least one if any has a wanted tag. An SQL92 filter needs the
     messages."""
     tags = None if isinstance(pull.wanted, SqlFilter) else pull.wanted
@@ -246,10 +246,10 @@ def _choose(items: Items, pull: Pull) -> Chosen:
             continue
         total += item[1]
         if parts and (total > pull.bytes_max or len(parts) == pull.messages_max):
-            return Chosen(b"".join(parts), offsets, offset)
+            return ChosenItems(b"".join(parts), offsets, offset)
         parts.append(ITEM.pack(*item))
         offsets.append(offset)
-    return Chosen(b"".join(parts), offsets, items.next_offset)
+    return ChosenItems(b"".join(parts), offsets, items.next_offset)
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:

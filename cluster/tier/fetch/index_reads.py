@@ -14,14 +14,31 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from cluster.broker.evicted.evicted_pulls import evicted_position
-from cluster.broker.reads.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, QueryResult, Stored, is_wanted
+from cluster.broker.reads.message_lookup import (
+    BYTES_MAX,
+    CANDIDATES_MAX,
+    KeyQuery,
+    QueryResult,
+    StoredMessage,
+    is_wanted,
+)
+from cluster.runtime.request_limits import TOPIC_LENGTH_MAX
 from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.errors import StoreError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.kept_errors import bare
-from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from raftmq_wire.message_format import (
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    Message,
+    MessageClaim,
+    MessageFormatError,
+    claim_in,
+    decode_message,
+)
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM
 from statemachine.topics.topics import TopicConfig
@@ -62,7 +79,7 @@ class EvictedKeyReads:
         """Finds the newest messages that the query wants (`EvictedKeys.find`)."""
         self._start(self.found(topic, query), f"a query for the key {query.shown} of {topic.name}", done)
 
-    def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
+    def at(self, position: int, done: Callable[[StoredMessage | Exception | None], None]) -> None:
         """Finds the message whose first byte is at the position (`EvictedKeys.at`)."""
         self._start(self._at(position), f"a query for the position {position}", done)
 
@@ -81,7 +98,7 @@ class EvictedKeyReads:
         """Returns the wanted messages below the local log. Raises StoreError."""
         key = query.key.encode("utf-8", "replace")
         end = evicted_position(self._state)
-        found: list[Stored] = []
+        found: list[StoredMessage] = []
         size = read = 0
         stopped = False
         async with aclosing(self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)) as positions:
@@ -98,23 +115,28 @@ class EvictedKeyReads:
                     size += len(stored.data)
         return QueryResult(found, None, stopped)
 
-    async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> Stored | None:
+    async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> StoredMessage | None:
         """Returns the message at the position; None if the query does not want it."""
         message = await self._unchecked(position)
         if message is None or not is_wanted(message, topic.name, query):
             return None
         return await self._intact(topic, message, position)
 
-    async def _at(self, position: int) -> Stored | None:
-        """Returns the message at the position; None if it is in no queue of an existing topic."""
+    async def _at(self, position: int) -> StoredMessage | None:
+        """Returns the message at the position; None if it is in no queue of an existing topic. Only its ends are read
+        before its row is found: bytes that only look like a message may say any size."""
         try:
-            message = await self._unchecked(position)
-        except NotTieredError:
+            head = await self._log.part(position, FIRST_READ)
+            claim = claim_in(head)
+            tail, wanted = head[claim.topic_at :], claim.length_bytes + TOPIC_LENGTH_MAX
+            if len(head) < claim.size and len(tail) < wanted:
+                tail = await self._log.part(position + claim.topic_at, wanted)
+        except (NotTieredError, MessageFormatError):
             return None
-        topic = None if message is None else self._state.topics.get(message.topic)
-        return None if message is None or topic is None else await self._intact(topic, message, position)
+        topic = self._state.topics.get(claim.topic_in(tail))
+        return None if topic is None else await self._intact(topic, claim, position)
 
-    async def _intact(self, topic: TopicConfig, message: Message, position: int) -> Stored | None:
+    async def _intact(self, topic: TopicConfig, message: Message | MessageClaim, position: int) -> StoredMessage | None:
         """Checks a message whose bytes are not checked yet. Returns None if no queue of the topic has it at this
         position."""
         if not 0 <= message.queue_id < self._state.stored_queues(topic) or message.queue_offset < 0:
@@ -126,7 +148,7 @@ class EvictedKeyReads:
         if items.first_offset != message.queue_offset or ITEM.unpack(items.packed)[0] != position:
             return None
         data = (await self._log.messages(items.packed)).body
-        return Stored(decode_message(data)[0], data, topic.name)
+        return StoredMessage(decode_message(data)[0], data, topic.name)
 
     async def _unchecked(self, position: int) -> Message | None:
         """Returns the message that begins at the position, without checking its bytes; None if there is none."""

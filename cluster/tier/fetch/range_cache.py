@@ -62,7 +62,8 @@ class CacheCounts:
 class RangeCache:
     """Event loop only."""
 
-    def __init__(self, folder: Path, bytes_max: int) -> None:
+    def __init__(self, folder: Path, bytes_max: int, files_max: int = FILES_MAX) -> None:
+        self._files_max = files_max
         self.counts = CacheCounts()
         self.bytes = 0
         self._folder = folder
@@ -148,7 +149,7 @@ class RangeCache:
         insort(self._objects.setdefault(name, []), extent)
         self._checksums[number] = (name, extent, checksums)
         self.bytes += len(data)
-        while self.bytes > self._bytes_max or len(self._checksums) > FILES_MAX:
+        while self.bytes > self._bytes_max or len(self._checksums) > self._files_max:
             self._forget(next(iter(self._checksums)))
 
     def drop(self, name: str, start: int, stop: int) -> None:

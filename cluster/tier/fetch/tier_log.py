@@ -26,7 +26,7 @@ OtherSource = Callable[[int, int], Awaitable[bytes | None]]
 has them."""
 
 
-class Piece(NamedTuple):
+class TierPiece(NamedTuple):
     """An object that holds the log's bytes [base, end)."""
 
     base: int
@@ -124,13 +124,13 @@ class TierLog:
         """Has the cache fetch the messages that the packed items name. Raises StoreError."""
         pieces = self._pieces(items)
 
-        async def fetch(span: Span) -> None:
+        async def fetch(span: LogSpan) -> None:
             base, end, name = self._piece(span, pieces)
             await self._reads.fetch(name, span.start - base, span.stop - base, reach=end - base if dense else 0)
 
         await asyncio.gather(*(fetch(span) for span in _cut(items, pieces, dense=dense)))
 
-    def _pieces(self, items: bytes) -> list[Piece]:
+    def _pieces(self, items: bytes) -> list[TierPiece]:
         """Returns the objects that may hold the items' messages."""
         if not items:
             return []
@@ -141,7 +141,7 @@ class TierLog:
         verified = [row for row in rows[low:high] if row.state is TierState.VERIFIED]
         return [piece for row in verified for piece in pieces_of(row, self._folder)]
 
-    async def _span(self, span: Span, pieces: Sequence[Piece], *, blocks: bool) -> Messages:
+    async def _span(self, span: LogSpan, pieces: Sequence[TierPiece], *, blocks: bool) -> Messages:
         base, end, name = self._piece(span, pieces)
         reach = end - base if blocks else 0
         try:
@@ -165,10 +165,10 @@ class TierLog:
             count += 1 + intact
         return Messages(b"".join(bodies), count)
 
-    async def _once_more(self, item: bytes, pieces: Sequence[Piece]) -> bytes:
+    async def _once_more(self, item: bytes, pieces: Sequence[TierPiece]) -> bytes:
         """Reads one message again that did not match. Raises DamagedError."""
         position, size = POSITION_SIZE.unpack(item)
-        base, _, name = self._piece(Span(position, position + size, item), pieces)
+        base, _, name = self._piece(LogSpan(position, position + size, item), pieces)
         message = f"{self._reads.where(name)} at position {position} of the log"
         broken = self._reads.broken
         broken.check(message)
@@ -197,7 +197,7 @@ class TierLog:
         return body
 
     @staticmethod
-    def _piece(span: Span, pieces: Sequence[Piece]) -> Piece:
+    def _piece(span: LogSpan, pieces: Sequence[TierPiece]) -> TierPiece:
         """Returns the object that holds the span. Raises NotTieredError."""
         number = bisect_right(pieces, span.start, key=lambda piece: piece.base) - 1
         if number < 0 or span.stop > pieces[number].end:
@@ -207,16 +207,16 @@ class TierLog:
         return pieces[number]
 
 
-def _cut(items: bytes, pieces: Sequence[Piece], *, dense: bool) -> list[Span]:
+def _cut(items: bytes, pieces: Sequence[TierPiece], *, dense: bool) -> list[LogSpan]:
     return list(spans_of(items, tuple(piece.end for piece in pieces), DENSE if dense else AMPLIFICATION))
 
 
-def pieces_of(row: TierSegment, folder: str) -> list[Piece]:
+def pieces_of(row: TierSegment, folder: str) -> list[TierPiece]:
     """Returns the objects with the frames of a segment, in order: their names begin with their positions."""
-    pieces: list[Piece] = []
+    pieces: list[TierPiece] = []
     at = row.base
     for part in sorted(log_parts(row), key=lambda part: part.name):
-        pieces.append(Piece(at, at + part.size, f"{folder}/{part.name}"))
+        pieces.append(TierPiece(at, at + part.size, f"{folder}/{part.name}"))
         at += part.size
     return pieces
 
@@ -249,7 +249,7 @@ SPAN_BYTES_MAX = 4 << 20
 """The most bytes of a span, unless a single message has more."""
 
 
-class Span(NamedTuple):
+class LogSpan(NamedTuple):
     """Bytes [start, stop) of the log, and the packed items whose messages lie in it."""
 
     start: int
@@ -269,7 +269,7 @@ def is_dense(items: bytes) -> bool:
     return bool(last + size - first[0] < DENSE * count * sum(sizes) / len(sizes))
 
 
-def spans_of(items: bytes, ends: tuple[int, ...] = (), amplification: int = AMPLIFICATION) -> Iterator[Span]:
+def spans_of(items: bytes, ends: tuple[int, ...] = (), amplification: int = AMPLIFICATION) -> Iterator[LogSpan]:
     """Cuts the packed items (`statemachine.payload.ITEM`), ascending by position, into spans. No span crosses one of
     the ascending positions `ends`, where one object ends and another begins."""
     first = number = 0
@@ -286,10 +286,10 @@ def spans_of(items: bytes, ends: tuple[int, ...] = (), amplification: int = AMPL
         )
         if not joins:
             if number > first:
-                yield Span(start, stop, items[first * ITEM.size : number * ITEM.size])
+                yield LogSpan(start, stop, items[first * ITEM.size : number * ITEM.size])
             first, start, useful = number, position, 0
             while 0 <= wall <= position or wall < 0:
                 wall = next(borders, 1 << 64)
         stop, useful = end, useful + size
     if items:
-        yield Span(start, stop, items[first * ITEM.size :])
+        yield LogSpan(start, stop, items[first * ITEM.size :])

@@ -21,11 +21,10 @@ from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file.index_worker import (
     Answer,
     Build,
-    Built,
+    BuiltFile,
     Damaged,
     Failed,
     Going,
-    Gone,
     IndexDirectory,
     IndexLane,
     Job,
@@ -33,12 +32,13 @@ from cluster.tier.index_file.index_worker import (
     Loaded,
     Remove,
     Removed,
+    RowsGone,
     Span,
     Sweep,
     Swept,
 )
 from cluster.tier.object_names import INDEX
-from cluster.tier.uploader import Made
+from cluster.tier.uploader import PartContent
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftmq_wire.checksums import crc32c
 from statemachine.tier import SegmentSpan
@@ -76,7 +76,9 @@ class IndexUnavailableError(RaftLogError):
 class IndexFiles:
     """The builder of index files. Event loop only, except for its lane."""
 
-    def __init__(self, context: NodeContext, storage: NodeStorage, *, enabled: bool) -> None:
+    def __init__(self, context: NodeContext, storage: NodeStorage, *, enabled: bool, gap_ms: float = GAP_MS) -> None:
+        """`gap_ms`: the pause between two steps of building a file."""
+        self._gap_s = gap_ms / 1000
         self._enabled = enabled
         self._context = context
         self._clock, self._loop, self._alarms = context.clock, context.loop, context.alarms
@@ -229,8 +231,8 @@ class IndexFiles:
     def _on_done(self, answers: list[Answer]) -> None:
         for answer in answers:
             if isinstance(answer, Going):
-                self._loop.call_later(GAP_MS / 1000, self._submit, Build(answer.span))
-            elif isinstance(answer, Built):
+                self._loop.call_later(self._gap_s, self._submit, Build(answer.span))
+            elif isinstance(answer, BuiltFile):
                 self._on_built(answer)
             elif isinstance(answer, Loaded):
                 self._settle(answer.span, answer.data)
@@ -242,7 +244,7 @@ class IndexFiles:
                 self._files, self._busy = answer.files, False
                 for span in self._waiting.keys() & answer.files.keys():
                     self._submit(Load(span))
-            elif isinstance(answer, Gone):
+            elif isinstance(answer, RowsGone):
                 self._built_to = max(self._built_to, answer.span.end)
                 self._ended()
                 self._settle(
@@ -251,7 +253,7 @@ class IndexFiles:
             else:
                 assert isinstance(answer, Removed)
 
-    def _on_built(self, built: Built) -> None:
+    def _on_built(self, built: BuiltFile) -> None:
         self._files[built.span] = built.size
         self._metrics.built.inc()
         self._error = ""
@@ -339,7 +341,7 @@ class LocalIndexParts:
     def __init__(self, files: IndexFiles) -> None:
         self._files = files
 
-    async def of_segment(self, base: int, span: SegmentSpan) -> Made:
+    async def of_segment(self, base: int, span: SegmentSpan) -> PartContent:
         """Returns the part; its file is built first if the node does not have it yet."""
         data = await self._files.load(base, span.end)
-        return Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))
+        return PartContent(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))

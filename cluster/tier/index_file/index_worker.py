@@ -69,7 +69,7 @@ class Going(NamedTuple):
     span: Span
 
 
-class Built(NamedTuple):
+class BuiltFile(NamedTuple):
     """The answer to Build: the file is complete and on disk."""
 
     span: Span
@@ -105,13 +105,13 @@ class Failed(NamedTuple):
     why: str
 
 
-class Gone(NamedTuple):
+class RowsGone(NamedTuple):
     """The answer to Build: the rows of the segment are removed or being removed."""
 
     span: Span
 
 
-Answer = Swept | Going | Built | Loaded | Removed | Damaged | Failed | Gone
+Answer = Swept | Going | BuiltFile | Loaded | Removed | Damaged | Failed | RowsGone
 
 
 class IndexLane(NeverIdle):
@@ -149,7 +149,7 @@ class IndexLane(NeverIdle):
     def _step(self, span: Span) -> Answer:
         if rows_begin(self._kv) > span.base:
             self._give_up()
-            return Gone(span)
+            return RowsGone(span)
         if self._build is None or self._build.span != span:
             self._give_up()
             self._build = _Build(span, meta_of(self._log, span), self._directory.create(span), self._kv)
@@ -159,11 +159,11 @@ class IndexLane(NeverIdle):
         file = self._build.file
         if rows_begin(self._kv) > span.base:  # checked again, because rows may have been removed during the read
             self._give_up()
-            return Gone(span)
+            return RowsGone(span)
         file.commit()
         self._own[span] = file.crc32c, meta
         self._build = None
-        return Built(span, file.size, meta)
+        return BuiltFile(span, file.size, meta)
 
     def _give_up(self) -> None:
         if self._build is not None:

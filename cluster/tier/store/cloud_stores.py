@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cluster.tier.store.errors import (
     AlreadyExists,
@@ -23,7 +23,7 @@ from cluster.tier.store.errors import (
     Unreachable,
     Unsupported,
 )
-from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from cluster.tier.store.object_store import Data, ObjectInfo, StoredObject, check_data, check_name, check_range
 from raftmq_wire.checksums import crc32c
 
 if TYPE_CHECKING:
@@ -35,15 +35,47 @@ LIST_CHUNK = 1000
 SETTLE_S = 0.1
 
 
-class CloudStore:
-    """An object store in the cloud (`ObjectStore`). `options.cloud_client` makes the client."""
+class Settings(NamedTuple):
+    """The names of what a person sets for a store: errors say which of them to look at."""
 
-    def __init__(self, client: Client, url: str) -> None:
+    url: str
+    endpoint: str
+    region: str
+    keys: str
+
+
+OF_TIER = Settings("tier.url", "tier.endpoint", "tier.region", "AWS_ACCESS_KEY_ID or tier.credentials_file")
+"""The names for a store that a configuration describes."""
+_OF_S3 = Settings("the URL", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+_OF_OTHERS = {
+    "gs": _OF_S3._replace(endpoint="the URL", region="the URL", keys="GOOGLE_APPLICATION_CREDENTIALS"),
+    **dict.fromkeys(
+        ("az", "abfs", "abfss"),
+        Settings(
+            "the URL",
+            "AZURE_STORAGE_ACCOUNT_NAME",
+            "the URL",
+            "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        ),
+    ),
+}
+
+
+def of_environment(url: str) -> Settings:
+    """Returns the names for a store of which everything but the URL comes from the environment."""
+    return _OF_OTHERS.get(url.partition(":")[0], _OF_S3)
+
+
+class CloudStore:
+    """An object store in the cloud (`ObjectStore`). `store_by_url.cloud_client` makes the client."""
+
+    def __init__(self, client: Client, url: str, settings: Settings = OF_TIER) -> None:
         import obstore
 
         self._obstore = obstore
         self._client = client
         self._url = url
+        self._settings = settings
 
     @property
     def root(self) -> str:
@@ -52,29 +84,29 @@ class CloudStore:
     async def create(self, name: str, data: Data) -> None:
         """Writes a new object, with If-None-Match (`ObjectStore.create`)."""
         check_name(name)
-        await _told(name, self._obstore.put_async(self._client, name, check_data(data), mode="create"))
+        await self._told(name, self._obstore.put_async(self._client, name, check_data(data), mode="create"))
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
         """Replaces the version `tag` of the object, with If-Match (`ObjectStore.replace`)."""
         check_name(name)
-        await _told(name, self._obstore.put_async(self._client, name, check_data(data), mode={"e_tag": tag}))
+        await self._told(name, self._obstore.put_async(self._client, name, check_data(data), mode={"e_tag": tag}))
 
-    async def get(self, name: str, size_max: int) -> Stored:
-        result = await _told(name, self._obstore.get_async(self._client, check_name(name)))
+    async def get(self, name: str, size_max: int) -> StoredObject:
+        result = await self._told(name, self._obstore.get_async(self._client, check_name(name)))
         size, tag = result.meta["size"], result.meta["e_tag"]
         if size > size_max:
             raise BadAnswer(f"{name} has {size} bytes, at most {size_max} were expected")
         if not tag:
             raise BadAnswer(f"{name} came without an ETag", "use a store with conditional writes")
-        data = bytes(await _told(name, result.bytes_async()))
+        data = bytes(await self._told(name, result.bytes_async()))
         if len(data) != size:
             raise BadAnswer(f"{name} has {size} bytes, {len(data)} came")
-        return Stored(data, tag)
+        return StoredObject(data, tag)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
         check_range(start, stop)
         call = self._obstore.get_range_async(self._client, check_name(name), start=start, end=stop)
-        data = bytes(await _told(name, call))
+        data = bytes(await self._told(name, call))
         if len(data) != stop - start:
             raise BadAnswer(f"{name}: {len(data)} bytes came, {start} to {stop} were asked for")
         return data
@@ -89,14 +121,14 @@ class CloudStore:
         return found
 
     async def head(self, name: str) -> ObjectInfo:
-        meta = await _told(name, self._obstore.head_async(self._client, check_name(name)))
+        meta = await self._told(name, self._obstore.head_async(self._client, check_name(name)))
         return ObjectInfo(name, meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
         stream = self._obstore.list(self._client, prefix=check_name(folder) if folder else None, chunk_size=LIST_CHUNK)
         while True:
             try:
-                page = await _told(folder or "the listing", anext(stream))
+                page = await self._told(folder or "the listing", anext(stream))
             except (StopAsyncIteration, NotFound):
                 return
             for meta in page:
@@ -104,7 +136,7 @@ class CloudStore:
 
     async def delete(self, name: str) -> None:
         try:
-            await _told(name, self._obstore.delete_async(self._client, check_name(name)))
+            await self._told(name, self._obstore.delete_async(self._client, check_name(name)))
         except NotFound:
             return
 
@@ -121,15 +153,14 @@ class CloudStore:
         """
         await asyncio.sleep(SETTLE_S)
 
+    async def _told(self, name: str, call: Awaitable[T]) -> T:
+        """Turns the library's errors into those of a store."""
+        from obstore.exceptions import BaseError
 
-async def _told(name: str, call: Awaitable[T]) -> T:
-    """Turns the library's errors into those of a store."""
-    from obstore.exceptions import BaseError
-
-    try:
-        return await call
-    except (BaseError, OSError, NotImplementedError, ValueError) as error:
-        raise store_error(error, name) from None  # the library's text may repeat headers
+        try:
+            return await call
+        except (BaseError, OSError, NotImplementedError, ValueError) as error:
+            raise store_error(error, name, self._settings) from None  # the library's text may repeat headers
 
 
 # Translates the errors of a cloud store's library into those of this package. Only code and message of an answer's body
@@ -147,20 +178,26 @@ _REDIRECT = "BareRedirect"
 _BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _FIXES = {
     "RequestTimeTooSkewed": "set this machine's clock: chronyc tracking, timedatectl",
-    "InvalidAccessKeyId": "check AWS_ACCESS_KEY_ID or tier.credentials_file",
-    "XAdminUserNotFound": "check AWS_ACCESS_KEY_ID or tier.credentials_file",  # versitygw sends it with 404
-    "SignatureDoesNotMatch": "check the secret key; keys come from the environment or tier.credentials_file",
-    "ExpiredToken": "renew the session token; tier.credentials_file is read again every minute",
-    "AuthorizationHeaderMalformed": "set tier.region to the bucket's region",
-    "PermanentRedirect": "set tier.region to the bucket's region, or tier.endpoint",
+    "InvalidAccessKeyId": "check the keys in {keys}",
+    "XAdminUserNotFound": "check the keys in {keys}",  # versitygw sends it with 404
+    "SignatureDoesNotMatch": "check the secret key; keys come from {keys}",
+    "ExpiredToken": "renew the session token in {keys}; a credentials file is read again every minute",
+    "AuthorizationHeaderMalformed": "set {region} to the bucket's region",
+    "PermanentRedirect": "set {region} to the bucket's region, or {endpoint}",
     "AccessDenied": "grant the key GetObject, PutObject, DeleteObject and ListBucket on the bucket",
 }
-_KEYS = "check the keys in the environment or tier.credentials_file, and that the policy covers the bucket"
-_ENDPOINT = "check tier.endpoint, the network, and that the store runs"
+_KEYS = "check the keys in {keys}, and that the policy covers the bucket"
+_ENDPOINT = "check {endpoint}, the network, and that the store runs"
 
 
-def store_error(error: Exception, name: str) -> StoreError:
+def store_error(error: Exception, name: str, settings: Settings = OF_TIER) -> StoreError:
     """Returns the error that the call on `name` raises in place of the library's."""
+    found = _translated(error, name)
+    return type(found)(found.what, found.fix.format_map(settings._asdict()))
+
+
+def _translated(error: Exception, name: str) -> StoreError:
+    """Returns the error with the places of names of settings in what it says to do."""
     text = str(error)
     status = _number(text)
     said = _said(text)
@@ -189,7 +226,7 @@ def _by_status(status: int, text: str, name: str, said: str) -> StoreError:
     if status in (400, 401, 403) or _REDIRECT in text:
         return _denied(text, name, said)
     if 400 <= status < 500 and status != 408:
-        return Unsupported(f"{name}: {said}", "the store does not know this request; check tier.endpoint")
+        return Unsupported(f"{name}: {said}", "the store does not know this request; check {endpoint}")
     return Unreachable(f"{name}: {said}", _ENDPOINT)
 
 
@@ -198,7 +235,7 @@ def _absent(text: str, name: str, said: str) -> StoreError:
     if code is not None and code[1] in _FIXES:
         return _denied(text, name, said)  # some servers answer 404 to unknown keys
     if any(code in text for code in _BUCKET):
-        return NotFound("there is no such bucket", "create it, or correct tier.url")
+        return NotFound("there is no such bucket", "create it, or correct {url}")
     return NotFound(f"there is no {name}")
 
 

@@ -25,7 +25,7 @@ from cluster.tier.store.errors import (
     Unreachable,
     Unsupported,
 )
-from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from cluster.tier.store.object_store import Data, ObjectInfo, StoredObject, check_data, check_name, check_range
 from cluster.tier.store.synced_file import checksum_from_disk, write_synced
 
 THREADS = 4
@@ -37,8 +37,9 @@ class DirectoryStore:
     """An object store in a directory (`ObjectStore`). Every call runs on a thread of the store's own, so a dead mount
     stops neither the event loop nor the end of the process."""
 
-    def __init__(self, root: Path) -> None:
-        """The first write makes `root` if it is absent."""
+    def __init__(self, root: Path, page: int = PAGE) -> None:
+        """The first write makes `root` if it is absent. A listing reads so many names at a time."""
+        self._page = page
         self._files = DirectoryFiles(root)
         self._threads = CallThreads("tier-store", THREADS)
 
@@ -52,7 +53,7 @@ class DirectoryStore:
     async def replace(self, name: str, data: Data, tag: str) -> None:
         await self._threads.call(self._files.replace, check_name(name), check_data(data), tag)
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         return await self._threads.call(self._files.get, check_name(name), size_max)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
@@ -75,7 +76,7 @@ class DirectoryStore:
         if folder:
             check_name(folder)
         after = ""
-        while page := await self._threads.call(self._files.list, folder, after, PAGE):
+        while page := await self._threads.call(self._files.list, folder, after, self._page):
             for info in page:
                 yield info
             after = page[-1].name
@@ -117,8 +118,9 @@ class DirectoryFiles:
     """The files of a store. Several threads and processes may use them at once. All calls block and raise
     StoreError."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, lock_tries: int = LOCK_TRIES) -> None:
         self.root = root
+        self._lock_tries = lock_tries
         self._tmp = root / OWN / "tmp"
         self._lock = root / OWN / "lock"
         self._synced: set[Path] = set()
@@ -168,13 +170,13 @@ class DirectoryFiles:
             temporary.rename(path)
             _sync(path.parent)
 
-    def get(self, name: str, size_max: int) -> Stored:
+    def get(self, name: str, size_max: int) -> StoredObject:
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > size_max:
                 raise BadAnswer(f"{name} has {size} bytes, at most {size_max} were expected")
             data = _read(file.fileno(), name, 0, size)
-        return Stored(data, _tag(data))
+        return StoredObject(data, _tag(data))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:
@@ -276,7 +278,7 @@ class DirectoryFiles:
         self._make_folders(self._lock.parent)
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            for _ in range(LOCK_TRIES):
+            for _ in range(self._lock_tries):
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -284,7 +286,7 @@ class DirectoryFiles:
                     time.sleep(LOCK_PAUSE_S)
             else:
                 raise Throttled(
-                    f"another process holds {self._lock} for {LOCK_TRIES * LOCK_PAUSE_S:.0f} s",
+                    f"another process holds {self._lock} for {self._lock_tries * LOCK_PAUSE_S:.0f} s",
                     f"look for a stopped process: fuser {self._lock}",
                 )
             yield

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
-from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from cluster.tier.store.object_store import Data, ObjectInfo, StoredObject, check_data, check_name, check_range
 from raftmq_wire.checksums import crc32c
 
 
@@ -40,11 +40,11 @@ class MemoryStore:
         self._modified_ms[name] = self._now_ms()
         self._versions[name] = self._versions.get(name, 0) + 1  # never the same number again, not even after a delete
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         data = self._read(name)
         if len(data) > size_max:
             raise BadAnswer(f"{name} has {len(data)} bytes, at most {size_max} were expected")
-        return Stored(data, str(self._versions[name]))
+        return StoredObject(data, str(self._versions[name]))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
         check_range(start, stop)

@@ -30,7 +30,7 @@ class ObjectInfo(NamedTuple):
     """Time of the last change, by the store's clock, in milliseconds since the Unix epoch."""
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """A whole object and the version that was read."""
 
     data: bytes
@@ -58,7 +58,7 @@ class ObjectStore(Protocol):
         """Replaces the object if it still has the version `tag`. Otherwise changes nothing and raises Conflict or
         NotFound."""
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         """Returns the whole object. Raises BadAnswer, before reading it, if it is larger than `size_max`."""
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, StoreError, Unreachable
-from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
+from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, StoredObject
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class RetryingStore:
         await self._call("replace", name, size, lambda: self._store.replace(name, data, tag), writes=True)
         self.counts.sent(size)
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         stored = await self._call("get", name, size_max, lambda: self._store.get(name, size_max))
         self.counts.received(len(stored.data))
         return stored

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from cluster.config.config import TierSection
-from cluster.tier.store.cloud_stores import CloudStore
+from cluster.config.storage_sections import TierSection
+from cluster.tier.store.cloud_stores import OF_TIER, CloudStore, of_environment
 from cluster.tier.store.directory_store import DirectoryStore
 from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import ObjectStore
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 CLOUD = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 SCHEMES = ("file", *CLOUD)
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CONNECT_S, REQUEST_S = 5, 120
+DELTA_REQUEST_S, DELTA_RETRIES = 30, 3
+"""The limits of deltalake's requests: of the small files of a Delta log, and of pieces of data files."""
 KEYS_MAX_AGE_S = 60
 RENEWED_BEFORE = timedelta(minutes=5)
 """The time before keys expire at which the library asks for new ones."""
@@ -31,7 +34,9 @@ _FIX = 'tier.url = "s3://bucket/prefix" or "gs://bucket/prefix" or "az://contain
 
 
 def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
-    """Returns the store without connecting to it. `options` add what the URL does not say. Raises LocalError."""
+    """Returns the store without connecting to it. `options` add what the URL does not say; without them the environment
+    does. Raises LocalError."""
+    settings = of_environment(url) if options is None else OF_TIER
     options = options or TierSection()
     parts = _parts(url)
     if parts.scheme == "file":
@@ -39,7 +44,7 @@ def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
     if parts.scheme == "memory":
         return MemoryStore()
     try:
-        return CloudStore(cloud_client(url, options), url)
+        return CloudStore(cloud_client(url, options), url, settings)
     except ImportError as error:
         raise LocalError(f"{url} needs obstore", str(error), "pip install 'raftmq[tier]'") from error
     except (ValueError, OSError) as error:
@@ -77,8 +82,9 @@ def _parts(url: str) -> Any:
     return parts
 
 
-def cloud_client(url: str, options: TierSection) -> Client:
-    """Returns a client with the library's retries off. Raises ImportError, ValueError or OSError."""
+def cloud_client(url: str, options: TierSection, retries: int = 0) -> Client:
+    """Returns a client that sends a request again at most `retries` times: none for conditional writes, of which a
+    second one hides what became of the first. Raises ImportError, ValueError or OSError."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
@@ -94,9 +100,27 @@ def cloud_client(url: str, options: TierSection) -> Client:
             more["credential_provider"] = keys_of(Path(options.credentials_file), options.credentials_profile)
     make: Callable[..., Client] = from_url  # the overloads differ by scheme, which is known only here
     try:
-        return make(url, client_options=http, retry_config={"max_retries": 0}, **more)
+        return make(url, client_options=http, retry_config={"max_retries": retries}, **more)
     except BaseError as error:
         raise ValueError(str(error)) from None
+
+
+def delta_options(url: str) -> dict[str, str]:
+    """Returns what deltalake needs to reach the store in the same way: as text, for a store that the environment
+    describes. A commit is a conditional write, whatever locks the environment asks for."""
+    found = {
+        "connect_timeout": f"{CONNECT_S} s",
+        "timeout": f"{DELTA_REQUEST_S} s",
+        "max_retries": str(DELTA_RETRIES),
+        "retry_timeout": f"{DELTA_REQUEST_S} s",
+    }
+    if url.startswith("s3"):
+        endpoint = _endpoint(TierSection())
+        region = next((os.environ[name] for name in REGIONS if os.environ.get(name)), "us-east-1")
+        found |= {"aws_conditional_put": "etag", "aws_region": region, "aws_virtual_hosted_style_request": "false"}
+        if endpoint:
+            found |= {"aws_endpoint": endpoint, "allow_http": str(endpoint.startswith("http://")).lower()}
+    return found
 
 
 def _endpoint(options: TierSection) -> str:

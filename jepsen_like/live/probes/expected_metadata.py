@@ -86,7 +86,7 @@ class Catalogue:
     ) -> None:
         """Creates or changes these topics, groups and offsets; topics and groups before offsets. Raises RaftMQError."""
         admin = MetadataAdmin(client.view)
-        topics = {name: self._merged(name, spec) for name, spec in topics.items()}
+        topics = {name: self.merged(name, spec) for name, spec in topics.items()}
         await _all(
             admin.create_topic(name, spec.queues, spec.attributes, perm=spec.perm) for name, spec in topics.items()
         )
@@ -96,7 +96,7 @@ class Catalogue:
         self.groups |= groups
         self.offsets |= offsets
 
-    def _merged(self, name: str, spec: TopicSpec) -> TopicSpec:
+    def merged(self, name: str, spec: TopicSpec) -> TopicSpec:
         """Returns the expected topic: new attributes are added to those that it has ("+name=value"), and the others
         stay."""
         old = self.topics.get(name)

@@ -120,15 +120,15 @@ class GroupsLoad(Lanes):
                 due = min(10.0, due + (loop.time() - begun) * self._rate)  # what had no room is not made up for
                 begun = loop.time()
             due -= 1
-            key = self._free_key(topic)
+            key = self.free_key(topic)
             value = {"topic": topic, "id": f"{writer}-{number:07d}"}
             invoked = self._history.invoke(SENDERS_FROM + self._slots.take(), "send", value)
             outcome = await client.submit(value["id"], topic, key)
             in_flight.add(outcome)
             outcome.add_done_callback(in_flight.discard)
-            outcome.add_done_callback(functools.partial(self._settle, invoked, key))
+            outcome.add_done_callback(functools.partial(self.settle, invoked, key))
 
-    def _free_key(self, topic: str) -> str | None:
+    def free_key(self, topic: str) -> str | None:
         """Returns a key without a send in flight: as in a program that minds their order, a key's next message follows
         the outcome of the last one. None for a message without a key."""
         key = f"key-{self._rng.randrange(KEYS)}"
@@ -137,7 +137,8 @@ class GroupsLoad(Lanes):
         self._keys_busy.add((topic, key))
         return key
 
-    def _settle(self, invoked: Op, key: str | None, done: asyncio.Future[Placed]) -> None:
+    def settle(self, invoked: Op, key: str | None, done: asyncio.Future[Placed]) -> None:
+        """Records the outcome of a send."""
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if key is not None and (error is None or isinstance(error, SendFailed)):
             self._keys_busy.remove((invoked.value["topic"], key))  # after an unknown outcome it may still come
@@ -216,7 +217,7 @@ class GroupsLoad(Lanes):
             try:
                 async with client.consumer(f"{group}-{topics[0]}", topics) as consumer:
                     while not self._stopping:
-                        await self._take(group, consumer, floor)
+                        await self.take_some(group, consumer, floor)
             except RaftMQError:
                 await asyncio.sleep(PAUSE_S)
 
@@ -251,7 +252,7 @@ class GroupsLoad(Lanes):
         handed.add(offset)
         self._highest[queue] = max(highest, offset)
 
-    async def _take(self, group: str, consumer: AsyncConsumer, floor: dict[Queue, int]) -> None:
+    async def take_some(self, group: str, consumer: AsyncConsumer, floor: dict[Queue, int]) -> None:
         """Takes some messages and commits them. Whoever is alone in the group never gets a message again that it has
         committed."""
         taken: dict[Queue, int] = {}

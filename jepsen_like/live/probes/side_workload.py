@@ -131,10 +131,10 @@ class SideWorkload(Lanes):
 
 
 async def _get(address: str, name: str) -> dict[str, Any]:
-    return await asyncio.get_running_loop().run_in_executor(None, _get_topic, address, name)
+    return await asyncio.get_running_loop().run_in_executor(None, get_topic, address, name)
 
 
-def _get_topic(address: str, name: str) -> dict[str, Any]:
+def get_topic(address: str, name: str) -> dict[str, Any]:
     """Returns the number of queues, or None if there is no such topic. Raises OSError for any other answer."""
     path = f"/v1/topics/{name}?consistency=linearizable"
     try:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from cluster.state.fsck import Fsck
 from cluster.state.rebuild import Rebuild, RebuildError
@@ -50,35 +51,29 @@ AROUND = 100
 DAMAGED = "-damaged-"
 
 
+class Flips(NamedTuple):
+    """The flips of a run: how many of each kind of file and with each end, those that are still there, and how many
+    there were to be."""
+
+    kinds: Counter[str]
+    ends: Counter[str]
+    left: list[Flip]
+    wanted: int
+
+
 def play(scene: Scene) -> None:
     _grow(scene)
-    ends: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    left: list[Flip] = []
-    victim = rotten = scene.rng.choice(scene.subject.node_ids)
-    wanted, until_s = scene.count(FLIPS), time.monotonic() + PLAY_S
-    scene.stage.load.factor = GROWN_FACTOR
-    for number in range(wanted):
-        if time.monotonic() > until_s:
-            scene.tell(f"         no further flip: {number} of {wanted} took more than {PLAY_S:.0f} s")
-            break
-        kind = KINDS[number % len(KINDS)]
-        if kind is Kind.TABLE:
-            victim, kind = (rotten, kind) if not left else (victim, Kind.SEALED)
-        with scene.act(f"flip {number + 1}") as told:
-            made = _flip(scene, victim, kind)
-            told.append(str(made))
-            end = _provoke(scene, made)
-            told.append(end)
-        ends[end] += 1
-        kinds[made.kind.value] += 1
-        left = [each for each in (*left, *([made] if end == LEFT else ())) if each.is_there]
-        if not left:
-            victim = scene.rng.choice(scene.subject.node_ids)
+    flips = flip_all(scene)
     with scene.act("the nodes compare themselves") as told:
         told.append(_inspect(scene))
         scene.gate("inspect-consistency finds everything equal", told[0] == EQUAL, 1, told=told[0])
     _compare(scene)
+    judge(scene, flips)
+
+
+def judge(scene: Scene, flips: Flips) -> None:
+    """Demands that all flips were made, and repaired."""
+    kinds, ends, left, wanted = flips
     scene.measured |= {"flips": dict(kinds), "ends": dict(ends)}
     scene.gate("flips", sum(ends.values()), wanted)
     still = ", ".join(map(str, left))
@@ -98,7 +93,7 @@ def _grow(scene: Scene) -> None:
         raise StoryEnds(f"the log did not grow to {GROWN_BYTES >> 20} MiB within {GROW_S:.0f} s")
 
 
-def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
+def flip_one(scene: Scene, victim: int, kind: Kind) -> Flip:
     """Changes a byte in a file of this kind, or of another kind if there is no such file. Raises StoryEnds if there is
     none at all."""
     for each in dict.fromkeys((kind, Kind.SEALED, Kind.ACTIVE, Kind.INDEX)):
@@ -108,7 +103,7 @@ def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
     raise StoryEnds(f"node {victim} has no file to hurt")
 
 
-def _provoke(scene: Scene, made: Flip) -> str:
+def provoke(scene: Scene, made: Flip) -> str:
     """Makes the node notice the flip: by reading, by comparing, by a restart, or by an offline check. Returns the
     result."""
     if made.kind in (Kind.SEALED, Kind.ACTIVE):
@@ -128,6 +123,40 @@ def _provoke(scene: Scene, made: Flip) -> str:
         return IRRELEVANT
     _read_around(scene, made)
     return CHECKED if _gone(made, MEND_S) else LEFT
+
+
+def flip_all(
+    scene: Scene,
+    flip_one: Callable[[Scene, int, Kind], Flip] = flip_one,
+    provoke: Callable[[Scene, Flip], str] = provoke,
+    clock: Callable[[], float] = time.monotonic,
+) -> Flips:
+    """Flips one byte after the other, each followed by what makes its node notice it, for PLAY_S at most. Raises
+    StoryEnds."""
+    ends: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    left: list[Flip] = []
+    victim = rotten = scene.rng.choice(scene.subject.node_ids)
+    wanted, until_s = scene.count(FLIPS), clock() + PLAY_S
+    scene.stage.load.factor = GROWN_FACTOR
+    for number in range(wanted):
+        if clock() > until_s:
+            scene.tell(f"         no further flip: {number} of {wanted} took more than {PLAY_S:.0f} s")
+            break
+        kind = KINDS[number % len(KINDS)]
+        if kind is Kind.TABLE:
+            victim, kind = (rotten, kind) if not left else (victim, Kind.SEALED)
+        with scene.act(f"flip {number + 1}") as told:
+            made = flip_one(scene, victim, kind)
+            told.append(str(made))
+            end = provoke(scene, made)
+            told.append(end)
+        ends[end] += 1
+        kinds[made.kind.value] += 1
+        left = [each for each in (*left, *([made] if end == LEFT else ())) if each.is_there]
+        if not left:
+            victim = scene.rng.choice(scene.subject.node_ids)
+    return Flips(kinds, ends, left, wanted)
 
 
 EQUAL = "everything is equal"

@@ -105,7 +105,7 @@ def _read_all(scene: Scene, groups: GroupsScene) -> None:
                 left = _ask(groups, "GET", DRAIN)
             except OSError:
                 return False
-            return bool(left["done"]) or _is_read_by_others(left)
+            return bool(left["done"]) or is_read_by_others(left)
 
         if not until(done, DONE_S, 0.5):
             raise StoryEnds(f"something was left {DONE_S:.0f} s after the last kill: {left}")
@@ -116,7 +116,7 @@ def _read_all(scene: Scene, groups: GroupsScene) -> None:
         told.append(f"{len(groups.load.acks_s[SECOND]):,} of its messages were acknowledged")
 
 
-def _is_read_by_others(left: dict[str, Any]) -> bool:
+def is_read_by_others(left: dict[str, Any]) -> bool:
     """Returns True if nothing is left but messages of members that read by broadcasting."""
     waiting = ("topics_read_by_nobody", "groups_with_dead_letters", "timers", "half_messages", "attempts")
     return (
@@ -140,7 +140,7 @@ def _is_retired(groups: GroupsScene) -> bool:
     """Asks the group to retire, by force if somebody reads by broadcasting; returns True if it has."""
     try:
         left = _ask(groups, "GET", DRAIN)
-        force = not left["done"] and _is_read_by_others(left)
+        force = not left["done"] and is_read_by_others(left)
         return bool(_ask(groups, "POST", RETIRE, {"force": force})["state"] == "retired")
     except OSError:
         return False

@@ -115,7 +115,7 @@ def play(scene: Scene) -> None:
         orders.every_s = plan.every_s
         with Assault(subject.processes, orders, rounds.hear) as assault:
             for hand in plan.hands:
-                attacks.append(_play_hand(scene, assault, rounds, hand, plan))
+                attacks.append(play_hand(scene, assault, rounds, hand, plan))
                 scene.stage.sleep(DRAIN_S)
                 calms.append(_calm(scene, plan.calm_s, rate))
         if assault.died:
@@ -127,11 +127,11 @@ def play(scene: Scene) -> None:
         "calm_s": round(plan.calm_s * len(calms), 1),
         "attacked_s": round(attacked_s, 1),
     }
-    _judge_life(scene, watch, rounds, begun_s)
-    _judge_memory(scene, resting, watch.peak)
-    _judge_turns(scene, {node.id: asyncio.run(ask_turns(node)) for node in subject.nodes})
+    judge_life(scene, watch, rounds, begun_s)
+    judge_memory(scene, resting, watch.peak)
+    judge_turns(scene, {node.id: asyncio.run(ask_turns(node)) for node in subject.nodes})
     judge_honest(scene, calms, attacks, plan.hands)
-    _judge_rounds(scene, rounds, attacked_s, plan)
+    judge_rounds(scene, rounds, attacked_s, plan)
 
 
 def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
@@ -197,7 +197,7 @@ class Rounds:
         return sorted(name for name, count in open_rounds.items() if count > 0)
 
 
-def _play_hand(scene: Scene, assault: Assault, rounds: Rounds, hand: Hand, plan: Layout) -> Span:
+def play_hand(scene: Scene, assault: Assault, rounds: Rounds, hand: Hand, plan: Layout) -> Span:
     """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
     dealt."""
     before, begun = len(rounds.over), rounds.counts()
@@ -226,7 +226,8 @@ def _all_run(scene: Scene) -> bool:
     return all(map(scene.subject.is_running, scene.subject.node_ids))
 
 
-def _judge_life(scene: Scene, watch: Watch, rounds: Rounds, begun_s: float) -> None:
+def judge_life(scene: Scene, watch: Watch, rounds: Rounds, begun_s: float) -> None:
+    """Demands that no node ended, and that the leader stayed."""
     for change in watch.changes[:_SHOWN]:
         late_ms, under_way = 1000 * watch.late_near(change.at_s), rounds.under_way(change.at_s)
         scene.demand(
@@ -241,7 +242,8 @@ def _judge_life(scene: Scene, watch: Watch, rounds: Rounds, begun_s: float) -> N
     }
 
 
-def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -> None:
+def judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -> None:
+    """Demands that the memory of each node stayed below its bound."""
     for node, bytes_ in peak.items():
         rest = resting.get(node, 0)
         scene.measured[f"memory_mib_node_{node}"] = f"{rest // _MIB} at rest, {bytes_ // _MIB} at most"
@@ -252,15 +254,24 @@ def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -
         )
 
 
-def _judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
+def judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
     """Demands that no turn of an event loop is long by the loop's own CPU clock, whatever else ran on the machine."""
     for node, told in turns.items():
         scene.measured[f"longest_turn_node_{node}"] = str(told)
         scene.demand(told.longest_s <= TURN_MAX_S, f"node {node}: a turn of its event loop took {told}")
 
 
-def judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: list[Hand]) -> None:
-    """Demands that every honest request was answered, from the first attack to the last calm."""
+def judge_honest(
+    scene: Scene,
+    calms: list[Span],
+    attacks: list[Span],
+    hands: list[Hand],
+    *,
+    p99_max_ms: float = P99_MAX_MS,
+    slower_max: float = SLOWER_MAX,
+) -> None:
+    """Demands that every honest request was answered, from the first attack to the last calm, and their p99 at most
+    `p99_max_ms`, or `slower_max` times that of the calms."""
     whole = [(attacks[0][0], calms[-1][1])]
     by_hand = seen_each(scene.history.ops, attacks)
     before, during = joined(seen_each(scene.history.ops, calms)), joined(by_hand)
@@ -282,7 +293,7 @@ def judge_honest(scene: Scene, calms: list[Span], attacks: list[Span], hands: li
         f"{lost} honest requests were not answered as they should be: "
         f"{dict(always.unanswered)}; the first: {always.first}",
     )
-    allowed_ms = max(P99_MAX_MS, round(SLOWER_MAX * calm_ms))
+    allowed_ms = max(p99_max_ms, round(slower_max * calm_ms))
     scene.gate("p99 of honest sends under attack, ms", round(attacked_ms), allowed_ms, at_most=True)
 
 
@@ -295,7 +306,8 @@ def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
     ]
 
 
-def _judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) -> None:
+def judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) -> None:
+    """Demands that each attack was played as often as planned, and broke no promise."""
     found: dict[str, list[Round]] = defaultdict(list)
     for _, each in rounds.over:
         found[each.attack].append(each)

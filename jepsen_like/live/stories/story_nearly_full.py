@@ -7,7 +7,7 @@ each node's log takes, so that the disk and not the processors decide the capaci
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from jepsen_like.live.stories.open_load import bench, brief, count_stored, said_with_refusals
 from jepsen_like.live.stories.story import Scene, Story
@@ -34,6 +34,12 @@ def play(scene: Scene) -> None:
     for node in subject.node_ids:
         subject.set_failpoint(node, "append.fdatasync", "off")
     count_stored(scene, TOPIC, run["stored"])
+    judge(scene, report)
+
+
+def judge(scene: Scene, report: dict[str, Any]) -> None:
+    """Demands of the generator's report that no send was refused and none is unknown."""
+    capacity, run = report["capacity"], report["runs"][0]
     scene.measured |= {"capacity": round(capacity), "capacity_busy": report["capacity_busy"], "run": brief(run)}
     scene.demand(not run["refused"], f"{sum(run['refused'].values())} sends were refused")
     scene.demand(not run["unknown"], f"{run['unknown']} sends have an unknown outcome")

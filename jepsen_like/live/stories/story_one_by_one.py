@@ -68,7 +68,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
         scene.wait_well()
         turns = {node.id: asyncio.run(ask_turns(node)) for node in subject.nodes}
         told += [f"node {node}: {each}" for node, each in turns.items()]
-    cell = _judged(scene, attack, beside, rounds, watch, resting, span, turns)
+    cell = judged(scene, attack, beside, rounds, watch, resting, span, turns)
     scene.played.append(Played(attack, Effect(cell["requests"] > 0, ""), 0.0, (span[1] - span[0]) / 1e9, 0.0))
     if assault.died:
         scene.doubts.append(f"{attack}: the attacker ended by itself: {' | '.join(assault.noise)}")
@@ -87,7 +87,7 @@ def _sent(rounds: list[Round]) -> int:
     return sum(each.sent for each in rounds if each.is_over)
 
 
-def _judged(
+def judged(
     scene: Scene,
     attack: str,
     beside: Beside,

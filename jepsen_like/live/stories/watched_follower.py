@@ -29,8 +29,18 @@ class Found(NamedTuple):
 class Watched:
     """One follower as its leader sees it."""
 
-    def __init__(self, scene: Scene, leader: int, node: int) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        leader: int,
+        node: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`clock`, which runs while it waits by `sleep`, tells seconds."""
         self.node = node
+        self._clock = clock
+        self._sleep = sleep
         self._scene = scene
         self._leader = leader
 
@@ -55,27 +65,27 @@ class Watched:
                 return self.finding() is None
             return False
 
-        if not until(is_so, PATIENCE_S, 0.5):
+        if not until(is_so, PATIENCE_S, 0.5, self._clock, self._sleep):
             raise StoryEnds(f"node {self.node} is still a finding {PATIENCE_S:.0f} s after it was well again")
 
     def found(self, since_s: float) -> Found | None:
         """Waits for a finding for twice the time that it may take; None if there is none. `since_s`: when the fault
-        began, monotonic."""
-        while time.monotonic() - since_s < 2 * FOUND_S:
+        began, by the clock."""
+        while self._clock() - since_s < 2 * FOUND_S:
             with suppress(OSError):
                 if (known := self.finding()) is not None:
-                    return Found(time.monotonic() - since_s, *known)
-            time.sleep(0.1)
+                    return Found(self._clock() - since_s, *known)
+            self._sleep(0.1)
         return None
 
     def lag_finding(self, timeout_s: float) -> str:
         """Waits for the finding about the follower's lag, and returns its text; "" if it does not come."""
-        end_s = time.monotonic() + timeout_s
-        while time.monotonic() < end_s:
+        end_s = self._clock() + timeout_s
+        while self._clock() < end_s:
             with suppress(OSError):
                 if (known := self.finding(CODES[1:])) is not None:
                     return known[1]
-            time.sleep(0.1)
+            self._sleep(0.1)
         return ""
 
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
@@ -88,12 +98,12 @@ class Watched:
                 return holds(seen)
             return False
 
-        if not until(is_so, timeout_s, 0.1):
+        if not until(is_so, timeout_s, 0.1, self._clock, self._sleep):
             raise StoryEnds(f"node {self.node}: {what} did not come within {timeout_s:.0f} s: {seen}")
         return seen
 
     def wait_caught_up(self, timeout_s: float) -> float:
         """Waits until the follower lacks next to nothing, and returns the seconds that this took. Raises StoryEnds."""
-        begun_s = time.monotonic()
+        begun_s = self._clock()
         self.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, timeout_s)
-        return time.monotonic() - begun_s
+        return self._clock() - begun_s

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from raftlog.storage.files import layout
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import META, TABLE_SUFFIX
 from statemachine.rows.rocksdb_store import RocksKV
@@ -50,8 +50,8 @@ def opened_copy(data: Path) -> Iterator[RocksKV]:
 def read_digest(data: Path) -> Digest:
     """Returns the digests of every row in a stopped node's state. Raises KVError."""
     with opened_copy(data) as kv:
-        row = kv.get(META, keys.APPLIED_KEY)
-        mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
+        row = kv.get(META, meta_keys.APPLIED_KEY)
+        mark = NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))
         return Digest(mark.index, digest(kv))
 
 

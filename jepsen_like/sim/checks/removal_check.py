@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from statemachine.delivery.staged_writes import AttemptState
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import CQ, DEDUP, LOCKS, META, OFFSETS, RESETS, TRANS
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class RemovalCheck:
         """Checks a batch of rows that a node is about to write."""
         if not any(family == META and key.startswith(b"removal") for family, key, _, _ in batch.ops):
             return
-        if any(family == META and key.startswith(keys.REMOVAL_PREFIX) and value for family, key, value, _ in batch.ops):
+        if any(
+            family == META and key.startswith(meta_keys.REMOVAL_PREFIX) and value for family, key, value, _ in batch.ops
+        ):
             return  # a removal begins, beside whatever else the run does
         self._slices += 1
         gone = sum([value is None for family, _, value, _ in batch.ops if family in REMOVED])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.checks.monitor import Monitor
     from jepsen_like.sim.faults.fault_plan import Fault
     from jepsen_like.sim.faults.nemesis import Nemesis
+    from jepsen_like.sim.group_states import GroupReach
     from jepsen_like.sim.machines.loop import SimLoop
     from jepsen_like.sim.machines.machine import Machine
 
@@ -102,12 +103,10 @@ class StallsWorld(Protocol):
     loop: SimLoop
     monitor: Monitor
     nemesis: Nemesis
+    reach: GroupReach
 
     def members(self) -> list[Machine]:
         """Returns the machines whose nodes are members of the Raft group."""
-
-    def deaf(self) -> bool:
-        """Returns True if a member sends on a connection to another that leads nowhere, or has none."""
 
     def pass_time(self, seconds: float) -> None:
         """Runs the simulation for this many seconds of virtual time."""
@@ -136,7 +135,7 @@ class Stalls:
         seconds, which = 0.1 * 50 ** self._rng.random(), self._rng.choice(("leader", "follower", "some", "all"))
         victims = self._victims(which, leader)
         before, handed = self._reigns(), self._handed()
-        deaf, rotten = world.deaf(), _is_rotten(leader)
+        deaf, rotten = world.reach.is_deaf(), _is_rotten(leader)
         processes = [machine.process for machine in world.members()]
         for machine in victims:
             machine.stall(seconds)

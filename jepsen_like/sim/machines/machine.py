@@ -12,30 +12,29 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from cluster.broker.reads.tier_read_policy import LEVELS
-from cluster.config.config import (
+from cluster.config.config import Config
+from cluster.config.node_sections import (
     AuthSection,
     ClusterSection,
-    Config,
-    FlowSection,
     HaSection,
-    LimitsSection,
     Listener,
-    LogSection,
-    ModesSection,
     NodeSection,
-    OffsetsSection,
     PeerNode,
     PeerSection,
     RaftSection,
-    RepairSection,
+)
+from cluster.config.service_sections import (
+    FlowSection,
+    LimitsSection,
+    ModesSection,
+    OffsetsSection,
     ReplicationSection,
-    RetentionSection,
     SendSection,
-    TierSection,
     TimerSection,
     TopicsSection,
     TransactionSection,
 )
+from cluster.config.storage_sections import LogSection, RepairSection, RetentionSection, TierSection
 from cluster.node.node import Node
 from cluster.node.node_runs import NodeRuns
 from cluster.peer.keyring import encode
@@ -44,7 +43,7 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import INLINE_BYTES_MAX
 from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
-from cluster.runtime.figures.row_count import Counted, counted
+from cluster.runtime.figures.row_count import CountedRows, counted
 from cluster.runtime.lanes import Lane
 from cluster.state.state_opening import StateLostError
 from jepsen_like.fakes.memory_fs import PowerCut
@@ -272,7 +271,7 @@ class Machine:
         self.processes.append(process)
         environment = Environment(
             fs=self.fs,
-            open_kv=self._open_kv,
+            open_kv=self.open_kv,
             open_rows=self._open_rows,
             count_rows=self._count_rows,
             clock=self.clock,
@@ -405,7 +404,7 @@ class Machine:
             lane.abandon()
         self._lanes.clear()
 
-    def _open_kv(self, path: str) -> DigestKV:
+    def open_kv(self, path: str) -> DigestKV:
         """Opens the state database. The rows outlive the process in `kv`, and the file CURRENT tells whether those rows
         belong to this directory."""
         current = Path(path) / CURRENT_FILE
@@ -427,7 +426,7 @@ class Machine:
     def _open_rows(self, path: Path) -> AbstractContextManager[MemoryKV]:
         return nullcontext(MemoryKV.load(self.fs, path))
 
-    def _count_rows(self, path: Path) -> Counted:
+    def _count_rows(self, path: Path) -> CountedRows:
         with self._open_rows(path) as rows:
             return counted(rows)
 

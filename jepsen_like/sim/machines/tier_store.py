@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cluster.tier.store.errors import AlreadyExists, StoreError, Throttled, Unreachable
 from cluster.tier.store.memory_store import MemoryStore
-from cluster.tier.store.object_store import Data, ObjectInfo, Stored
+from cluster.tier.store.object_store import Data, ObjectInfo, StoredObject
 from jepsen_like.sim.machines.loop import SimLoop
 from raftmq_wire.checksums import crc32c
 
@@ -96,7 +96,7 @@ class SimStore:
         content[len(content) // 3] ^= 1
         self.inner.objects[name] = bytes(content)
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         """Returns the whole object. Raises BadAnswer if it is larger than `size_max`."""
         return await self._call(lambda: _run(self.inner.get(name, size_max)))
 

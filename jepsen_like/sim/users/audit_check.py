@@ -17,7 +17,7 @@ import msgpack
 from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.machine import Machine
 from statemachine.access import users
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import META
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class AuditCheck:
     def look(self, machine: Machine) -> None:
         """Looks at the audit of one node; to be called more often than KEPT changes are made."""
         found: dict[int, None] = {}
-        for key, row in machine.kv.scan(META, *keys.AUDIT):
-            number, fields = keys.audit_number(key), msgpack.unpackb(row)
+        for key, row in machine.kv.scan(META, *meta_keys.AUDIT):
+            number, fields = meta_keys.audit_number(key), msgpack.unpackb(row)
             found[number] = None
             if len(fields) > _FIELDS:
                 self._of_user[fields[1]][number] = None

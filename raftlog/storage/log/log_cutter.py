@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftlog.errors import DamagedLogError, FrameError
+from raftlog.errors import DamagedLogError, FrameError, out_of_space
 from raftlog.frame import HEADER_SIZE, FrameHeader, follow
 from raftlog.storage.files import layout
-from raftlog.storage.files.fs import zero_fill
+from raftlog.storage.files.fs import storage_error, zero_fill
 from raftlog.storage.files.trash import TrashReport, set_aside
 from raftlog.storage.log.log_reader import LogReader
 from raftlog.storage.log.log_state import LogState
@@ -30,7 +30,8 @@ class LogCutter:
 
     def resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Skips entries that the log already contains. At the first one that differs, cuts the log before it. Returns
-        the entries to append."""
+        the entries to append. Raises OutOfSpaceError if a file cannot be set aside for lack of space: the same call may
+        be made again."""
         state = self._state
         low = entries[0].index
         if low < state.first_index:
@@ -116,27 +117,41 @@ class LogCutter:
                 file.fdatasync()
 
     def _drop_last_segment(self) -> None:
+        """Sets the last file aside, and makes the one before it active again. Raises OutOfSpaceError if there is no
+        space for the report in trash/: then the last file is the one that it was."""
         state = self._state
         dropped = state.segments[-1]
         sealed = state.segments[-2]
         before = Segment(sealed.path, sealed.header)  # a new key: what is cached for the sealed one is of its old end
         loaded = load_index(state.fs, before, dropped.header.previous, state.group_id)
-        for damaged in loaded.damaged:
-            state.damage.add(damaged)
         before.index = loaded.segment_index
         before.tell(before.index)
         before.file = state.fs.open(before.path)
+        seq = newest_seq(before.file)
+        self._set_aside(dropped)
+        for damaged in loaded.damaged:
+            state.damage.add(damaged)
         # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
-        self._marks.go_on_from(newest_seq(before.file))
+        self._marks.go_on_from(seq)
         state.tail = dropped.header.previous
         with state.publishing:
             state.segments = (*state.segments[:-2], before)
+
+    def _set_aside(self, dropped: Segment) -> None:
+        """Moves the last file to trash/, after its sidecar, which it does without."""
+        state = self._state
+        fs, trash = state.fs, state.directory / layout.TRASH
         why = "a conflict: a leader's log has other entries here"
-        report = TrashReport(why, position=dropped.base, index=state.tail.index + 1)
-        set_aside(state.fs, dropped.path, state.directory / layout.TRASH, report)
+        report = TrashReport(why, position=dropped.base, index=dropped.header.base_index)
         sidecar = dropped.path.with_suffix(layout.INDEX_SUFFIX)
-        if state.fs.exists(sidecar):
-            set_aside(state.fs, sidecar, state.directory / layout.TRASH, report)
+        try:
+            if fs.exists(sidecar):
+                set_aside(fs, sidecar, trash, report)
+            set_aside(fs, dropped.path, trash, report)
+        except OSError as error:
+            if out_of_space(error) and fs.exists(dropped.path):
+                raise storage_error(fs, "setting aside", dropped.path, error, again=True) from error
+            raise
 
 
 def check_chain(tail: LogTail, entries: Sequence[Entry], group_id: int) -> LogTail:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raftlog.errors import OutOfRangeError
 from raftlog.storage.files import layout
-from raftlog.storage.files.fs import write_file
+from raftlog.storage.files.fs import storage_error, write_file
 from raftlog.storage.log.log_repair import STAGED, Part, RangeRepair, check_still_damaged, copy_frames
 from raftlog.storage.log.log_state import LogState
 from raftlog.storage.segments.damage import DamagedRange
@@ -44,13 +44,16 @@ class LogRepairer:
     def repairing(self, damaged: DamagedRange) -> RangeRepair:
         """Begins the repair of a range in pieces; the caller feeds it from `next_position` on, then calls `finish`.
 
-        Raises OutOfRangeError unless `damaged` is one of `damage.ranges`.
+        Raises OutOfRangeError unless `damaged` is one of `damage.ranges`, StorageError if the disk fails.
         """
         state = self._state
         check_still_damaged(state.damage.ranges, damaged)
-        for name in state.fs.listdir(state.log):
-            if name.startswith(STAGED.partition("{")[0]):
-                state.fs.unlink(state.log / name)
+        try:
+            for name in state.fs.listdir(state.log):
+                if name.startswith(STAGED.partition("{")[0]):
+                    state.fs.unlink(state.log / name)
+        except OSError as error:
+            raise storage_error(state.fs, "removing what an earlier repair left in", state.log, error) from error
         return RangeRepair(state.fs, state.log, state.group_id, damaged, self._tail_below(damaged), self._put_in_place)
 
     def _tail_below(self, damaged: DamagedRange) -> LogTail:

@@ -75,7 +75,7 @@ class LogWriter:
                 if not entries:
                     return
             tail = check_chain(state.tail, entries, state.group_id)
-        except OSError as error:  # a cut that broke off half-way is recovery's to finish
+        except OSError as error:  # a cut that broke off half-way, but for lack of space, is recovery's to finish
             raise self._fail("appending to", error) from error
         try:
             self._write(entries)

@@ -31,19 +31,10 @@ from raftmq_wire.denial import unreadable_topic
 from raftmq_wire.queue_numbers import group_of
 from raftmq_wire.topic_identity import Position, why_another
 
-HEARTBEAT_S = 5.0
-RELOCK_S = 1.0
-"""Time after which an ordered consumer asks again for a queue that another client still holds, in seconds."""
-DEALT_WITH_S = 0.05
-"""Interval in seconds at which the consumer checks if the reader has finished the last message of a queue that it hands
-over."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
-GONE_S = 10.0
-"""Time in seconds for which a topic that was deleted may be missing until it is created again; then the reader gets the
-error."""
 COMMIT_TRIES, COMMIT_PAUSE_S = 4, 0.2
-ROUTE_TRIES, ROUTE_PAUSE_S = 6, 0.5
+ROUTE_TRIES = 6
 
 _log = logging.getLogger("raftmq")
 
@@ -85,6 +76,7 @@ class QueueShare:
         """Held while locks are requested or released: a lock request that arrived behind an unlock would keep the queue
         from its owner."""
         self._view = view
+        self._patience = view.environment.patience
         self._inbox = inbox
         self._start = start
         self._follow = follow
@@ -142,8 +134,9 @@ class QueueShare:
     async def _keep_membership(self) -> None:
         rebalance_at, gone_since = self._loop.time() + REBALANCE_S, None
         while True:
+            soon = self.missing or not self.assigned
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELOCK_S if self.missing or not self.assigned else HEARTBEAT_S):
+                async with asyncio.timeout(self._patience.relock_every_s if soon else self._patience.heartbeat_every_s):
                     await self.rebalance.wait()
             asked = self.rebalance.is_set()
             self.rebalance.clear()
@@ -156,7 +149,7 @@ class QueueShare:
             except RaftMQError as error:
                 gone = isinstance(error, NotFound)
                 gone_since = (self._loop.time() if gone_since is None else gone_since) if gone else None
-                too_long = gone_since is not None and self._loop.time() - gone_since > GONE_S
+                too_long = gone_since is not None and self._loop.time() - gone_since > self._patience.gone_s
                 # An offset beyond the end does not pass by itself either.
                 if too_long or error.code == ResponseCode.PULL_OFFSET_MOVED:
                     raise
@@ -283,7 +276,7 @@ class QueueShare:
         """Releases a queue's lock, and so lets the next owner begin, once the reader has handled the queue's last
         message."""
         while self._inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
-            await asyncio.sleep(DEALT_WITH_S)
+            await asyncio.sleep(self._patience.dealt_with_every_s)
         try:
             await self.commit(feed, self._inbox.settled(feed))
         except RaftMQError as error:
@@ -320,13 +313,13 @@ class QueueShare:
             route = await self._view.route(feed.topic, timeout_s=10.0, fresh=True)
             if feed.queue_id not in route.readable:
                 return True
-            await asyncio.sleep(ROUTE_PAUSE_S)
+            await asyncio.sleep(self._patience.route_pause_s)
         return False
 
     async def _of_new_topic(self, feed: QueueFeed, error: NotFound) -> QueueFeed | None:
         """Returns the feed with which to go on when a feed's topic is gone: the same queue of the topic that was
         created again under the name, or the same feed if only the node that was asked has no such topic. None if the
-        new topic lacks the queue. Raises `error` if there is no topic of the name for GONE_S."""
+        new topic lacks the queue. Raises `error` if there is no topic of the name for `gone_s`."""
         key, backoff, since = QueueKey(feed.topic, feed.queue_id), Backoff(self._view.jitter), self._loop.time()
         if key.topic == self.retry_topic:
             self._drop(feed)
@@ -344,7 +337,7 @@ class QueueShare:
                 self.rebalance.set()
                 return None
             except RaftMQError as why_not:
-                if self._loop.time() - since > GONE_S:
+                if self._loop.time() - since > self._patience.gone_s:
                     raise error from why_not
                 continue
             if not (why := why_another(feed.counted_in, fresh.counted_in)):

@@ -14,11 +14,12 @@ from raftmq.client.consuming.assigned_queues import QueueShare
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.offsets import Start, check_start
 from raftmq.client.consuming.pull import PullRequest, pull_once
-from raftmq.client.consuming.run_loop import COMMIT_EVERY_S, Pace, log_failure
+from raftmq.client.consuming.run_loop import Pace, log_failure
 from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.errors import Failed, RaftMQError, Unreachable
 from raftmq.client.message import Message, check_queue_id
+from raftmq.client.patience import COMMIT_EVERY_S
 from raftmq.client.producing.delivery_delay import Delay
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.topic_identity import Position
@@ -442,7 +443,7 @@ class AsyncConsumer:
 
     async def _keep_committing(self) -> None:
         while True:
-            await asyncio.sleep(COMMIT_EVERY_S)
+            await asyncio.sleep(self._view.environment.patience.commit_every_s)
             await self._try_to_commit()
 
     async def close(self, *, commit: bool = True, current_done: bool = True) -> None:

@@ -41,7 +41,7 @@ class MemberList(msgspec.Struct, frozen=True):
         return [each for each, wish in zip(self.consumerIdList, self.raftmqWishOf, strict=True) if wanted[wish]]
 
 
-def _together(lists: Sequence[MemberList]) -> MemberList:
+def together(lists: Sequence[MemberList]) -> MemberList:
     """Returns the members that any of the lists has, each with what it wants."""
     wishes: dict[str, list[str] | None] = {}
     for each in lists:
@@ -166,7 +166,7 @@ class GroupMember:
         """Returns the group's members, those of all groups of brokers together; none while the cluster knows none.
         Raises RaftMQError if no group of brokers answers."""
         lists = await self._lists()
-        return lists[0] if len(lists) == 1 else _together(lists)
+        return lists[0] if len(lists) == 1 else together(lists)
 
     async def _lists(self) -> list[MemberList]:
         """Returns the list of each group of brokers that answers; at least one. Raises RaftMQError."""

@@ -33,18 +33,24 @@ class QueueLocks:
     """The locks that one client holds on queues of one topic."""
 
     def __init__(
-        self, view: ClusterView, links: Callable[[int], ConnectionPool], group: str, topic: str, client_id: str
+        self,
+        view: ClusterView,
+        links: Callable[[int], ConnectionPool],
+        group: str,
+        topic: str,
+        client_id: str,
+        now: Callable[[], float] | None = None,
     ) -> None:
         """`links`: group of brokers -> the connections that carry the client's heartbeats. The cluster grants no lock
-        over others."""
+        over others. `now`: the clock in seconds; None: the running loop's."""
         self._view = view
         self._links = links
         self._group = group
         self._topic = topic
         self._client_id = client_id
-        self._now = asyncio.get_running_loop().time
+        self._now = now or asyncio.get_running_loop().time
         self._confirmed_s: dict[int, float] = {}
-        """Queue id -> time of the last lock request that was granted, by the loop's clock."""
+        """Queue id -> time of the last lock request that was granted."""
 
     def holds(self, queue_id: int) -> bool:
         """Returns True if the queue may be read now. Any thread may call it."""

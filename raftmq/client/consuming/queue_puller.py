@@ -26,12 +26,6 @@ from raftmq.client.retries import Retry
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.queue_numbers import queue_text
 
-LONG_POLL_S = 15.0
-PULL_RETRY_S = 30.0
-"""Time in seconds for which the pulls of a queue may fail with errors of the server before the reader gets the
-error."""
-SWITCHED_OFF_S = 3.0
-"""Pause in seconds before a queue that may not be read now is asked again, as RocketMQ's clients do."""
 MAX_BUFFERED_MESSAGES = 2048
 MAX_BUFFERED_BYTES = 64 << 20
 
@@ -60,6 +54,7 @@ class QueuePuller:
         self.trimmed = 0
         self.undecoded = 0
         self._view = view
+        self._patience = view.environment.patience
         self._links = links
         self._group = group
         self._subscriptions = subscriptions
@@ -102,7 +97,7 @@ class QueuePuller:
                     await self._wait_until_on(feed, error)
                     continue
                 failing_since = began if failing_since is None else failing_since
-                if not _passes(error) or self._loop.time() - failing_since > PULL_RETRY_S:
+                if not _passes(error) or self._loop.time() - failing_since > self._patience.pull_retry_s:
                     raise
                 self._tell(feed, f"says: {error}", error.code)
                 await backoff.pause()
@@ -120,7 +115,7 @@ class QueuePuller:
             self._off.add(feed)
             _log.warning("group %s waits: %s", self._group, error)
         self._tell(feed, f"says: {error}", error.code)
-        await asyncio.sleep(SWITCHED_OFF_S)
+        await asyncio.sleep(self._patience.switched_off_s)
 
     def _tell(self, feed: QueueFeed, cause: str, code: int) -> None:
         what = f"pull of {feed.key} by group {self._group}"
@@ -149,7 +144,7 @@ class QueuePuller:
             feed.next_offset,
             self._group,
             subscription=self._subscriptions[feed.topic],
-            wait_s=LONG_POLL_S if self._follow else 0.0,
+            wait_s=self._patience.long_poll_s if self._follow else 0.0,
             counted_in=feed.counted_in,
         )
         try:

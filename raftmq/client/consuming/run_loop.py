@@ -8,9 +8,6 @@ from collections.abc import Callable
 
 from raftmq.client.message import Message
 
-COMMIT_EVERY_S = 5.0
-"""The default interval between commits, in seconds (RocketMQ: persistConsumerOffsetInterval)."""
-
 _log = logging.getLogger("raftmq")
 
 

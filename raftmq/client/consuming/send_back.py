@@ -24,7 +24,6 @@ LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200,
 BY_BACK_OFF, DEAD = 0, -1
 """Two values that stand in place of a delay level. BY_BACK_OFF: 10 s, and one level more with each failure. DEAD: no
 further attempt."""
-_TIMEOUT_S = 30.0
 
 
 def level_of(after: Delay, level: int | None) -> int:
@@ -68,4 +67,6 @@ async def send_back(view: ClusterView, group: str, message: Message, level: int,
         ext["maxReconsumeTimes"] = str(max_retries)
     what = f"sending back {message.place} of group {group}"
     of_message = await view.groups.at(message.queue_id)
-    await of_message.call(RequestCode.CONSUMER_SEND_MSG_BACK, ext, what=what, timeout_s=_TIMEOUT_S, writes=True)
+    await of_message.call(
+        RequestCode.CONSUMER_SEND_MSG_BACK, ext, what=what, timeout_s=view.environment.patience.send_back_s, writes=True
+    )

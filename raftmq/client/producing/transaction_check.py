@@ -24,7 +24,6 @@ from raftmq_wire.codec import Header, ext_of
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import number_of
 
-HEARTBEAT_S = 5.0
 HOLD_MAX = 2000
 """The most checks that one producer holds (RocketMQ's checkRequestHoldMax)."""
 
@@ -83,9 +82,10 @@ class CheckBack:
 
     async def _keep_known(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            every_s = self._view.environment.patience.heartbeat_every_s
+            await asyncio.sleep(every_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S * 2):
+                async with asyncio.timeout(every_s * 2):
                     await self._beat()
 
     def _on_request(self, group_of_brokers: int, header: Header, body: bytes) -> None:

@@ -15,6 +15,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.tables.iceberg_place import IcebergPlace
+    from raftmq.tables.table_folder import Where
 
 DELTA, ICEBERG = "delta", "iceberg"
 _FORMAT = click.option(
@@ -23,7 +24,7 @@ _FORMAT = click.option(
     type=click.Choice([DELTA, ICEBERG]),
     default=DELTA,
     show_default=True,
-    help="The format of the table.",
+    help="The format of the table. An Iceberg table is in a folder, a Delta table in one or on an object store.",
 )
 _CATALOG = (
     click.option(
@@ -54,7 +55,7 @@ def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
     def added_to(command: Callable[..., Any]) -> Any:
         @functools.wraps(command)
         def called(*first: Any, **given: Any) -> Any:
-            from raftmq.tables.iceberg_place import CATALOG_FILE, place_of
+            from raftmq.tables.iceberg_place import iceberg_folder, place_of
 
             catalog, properties, named = given.pop("catalog"), given.pop("properties"), given.pop("named")
             place: IcebergPlace | None = place_of(catalog, properties, named)
@@ -62,8 +63,10 @@ def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
                 if given.pop("table_format") == DELTA:
                     _refuse_catalog(place)
                     place = None
-            elif place == place_of(None, (), None) and not (Path(given["folder"]) / CATALOG_FILE).exists():
+            elif place == place_of(None, (), None) and not _has_catalog(given["folder"]):
                 place = None
+            if place is not None:
+                iceberg_folder(first[0].to if choose else given["folder"])
             (require_tables if place is None else require_iceberg)()
             return command(*first, place=place, **given)
 
@@ -73,6 +76,12 @@ def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
         return result
 
     return added_to
+
+
+def _has_catalog(where: Where) -> bool:
+    from raftmq.tables.iceberg_place import CATALOG_FILE
+
+    return isinstance(where, Path) and (where / CATALOG_FILE).exists()
 
 
 def _refuse_catalog(place: IcebergPlace | None) -> None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.config.local_layout import name_of
-from raftmq.commands.shared_options import cluster_options, print_json
+from raftmq.commands.shared_options import cluster_options, plain, print_json
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.all_groups import all_groups, in_one
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView
-    from cluster.repair.node_comparison import Comparison, Finding
+    from cluster.repair.node_comparison import Comparison, Difference
 
 _APPLY_WAIT_S, _POLL_S = 5.0, 0.05
 
@@ -140,9 +140,9 @@ def _print(report: Comparison, group: int) -> None:
         + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows")
     )
     for finding in report.findings:
-        click.echo(_sentence(finding, group))
+        click.echo(plain(_sentence(finding, group)))
     for doubt in report.unknown:
-        click.echo(f"unknown: {doubt}")
+        click.echo(plain(f"unknown: {doubt}"))
     if not report.findings and not report.unknown:
         click.echo("equal: header chain, log bytes, consume queues, index, dedup, offsets, groups, topics, meta")
 
@@ -151,7 +151,7 @@ def _names(nodes: Iterable[int], group: int) -> str:
     return ", ".join(str(name_of(group, node)) for node in nodes)
 
 
-def _sentence(finding: Finding, group: int) -> str:
+def _sentence(finding: Difference, group: int) -> str:
     held = ", ".join(
         f"node {name_of(group, node)} {value or 'nothing readable'}" for node, value in sorted(finding.nodes.items())
     )

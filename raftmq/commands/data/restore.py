@@ -79,8 +79,8 @@ def restore(
     backup in the same folder, the end of the log in the tier, or that of --acl-from, which takes its users and rules.
     """
     from cluster.backup.group_backups import further_sources
-    from cluster.backup.replay import Target
-    from cluster.backup.restore import Source, found_source, users_from
+    from cluster.backup.replay import RestoreTarget
+    from cluster.backup.restore import RestoreSource, found_source, users_from
     from cluster.backup.restore import restore as make
     from cluster.config.node_files import set_tier
     from raftmq.local.process import is_free
@@ -94,7 +94,9 @@ def restore(
     rest += [] if nodes == NODES else ["--nodes", str(nodes)]
     rest += [] if base_port is None else ["--base-port", str(base_port)]
     rest += [] if acl_from is None else ["--acl-from", acl_from]
-    wanted = Source(source, tier, cluster, Target(to_index, to_time), (*rest, *(["--json"] if as_json else [])))
+    wanted = RestoreSource(
+        source, tier, cluster, RestoreTarget(to_index, to_time), (*rest, *(["--json"] if as_json else []))
+    )
     with (
         console(stderr=True).status("starting") as spinner,
         found_source(wanted, into, now_ms, spinner.update) as found,

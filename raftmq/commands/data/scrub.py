@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cluster.config.local_layout import NodeName
-from raftmq.commands.shared_options import cluster_options, counted, print_json, show_problems
+from raftmq.commands.shared_options import cluster_options, counted, plain, print_json, show_problems
 from raftmq.commands.value_types import NodeNameType
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.all_groups import all_groups, each_node_of, named
@@ -60,4 +60,4 @@ def _print(view: dict[str, Any]) -> None:
     what = "runs" if view["running"] else f"failed: {view['failure']}" if view["failure"] else read
     click.echo(f"node {number}: {what}, {counted(len(view['findings']), 'finding')}")
     for finding in view["findings"]:
-        click.echo(f"  {finding}")
+        click.echo(plain(f"  {finding}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ import click
 from raftmq.commands.command_group import command_group
 from raftmq.commands.data.iceberg_options import iceberg_options
 from raftmq.commands.data.table_steps import (
-    FOLDER,
+    TABLE,
     Wanted,
     delta_errors,
     passing,
@@ -36,6 +35,7 @@ from raftmq_wire.queue_numbers import queue_text
 
 if TYPE_CHECKING:
     from raftmq.tables.iceberg_place import IcebergPlace
+    from raftmq.tables.table_folder import Where
 
 
 @command_group()
@@ -57,13 +57,14 @@ def run(wanted: Wanted, place: IcebergPlace | None, servers: str | None, as_json
 
     Needs the extra table: pip install 'raftmq[table]'; for Iceberg, raftmq[iceberg].
     """
+    from raftmq.tables.table_folder import absolute
     from raftmq.tables.table_run import TableRun
 
     options, to = wanted.options("raftmq table run …")._replace(iceberg=place), wanted.to
     total = bad = 0
     with Stop() as stop, connect(servers) as mq:
         wanted.check_topics(mq)
-        with TableRun(mq, wanted.topics, to.absolute(), options) as running, wanted.upkeep(place) as upkeep:
+        with TableRun(mq, wanted.topics, absolute(to), options) as running, wanted.upkeep(place) as upkeep:
             while not stop.asked:
                 began = time.monotonic()
                 with passing(to, again=not wanted.once):
@@ -84,12 +85,12 @@ def run(wanted: Wanted, place: IcebergPlace | None, servers: str | None, as_json
 
 
 @table.command("status")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("folder", metavar="DIR|URL", type=TABLE)
 @iceberg_options(choose=False)
 @servers_option
 @json_option
-def status_command(folder: Path, place: IcebergPlace | None, servers: str | None, as_json: bool) -> int:
-    """Show how far the table in DIR is: messages it lacks by queue, their age, its files, errors.
+def status_command(folder: Where, place: IcebergPlace | None, servers: str | None, as_json: bool) -> int:
+    """Show how far the table is: messages it lacks by queue, their age, its files, errors.
 
     Exits with 1 if the table cannot go on in a queue.
     """
@@ -120,12 +121,12 @@ def status_command(folder: Path, place: IcebergPlace | None, servers: str | None
 
 
 @table.command("compact")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("folder", metavar="DIR|URL", type=TABLE)
 @iceberg_options(choose=False)
 @click.option("--keep", type=DurationType(), default="7d", show_default=True, help="As for raftmq table run.")
 @json_option
-def compact_command(folder: Path, place: IcebergPlace | None, keep: float, as_json: bool) -> None:
-    """Merge the small files of each day of the table in DIR, and delete files that no version names.
+def compact_command(folder: Where, place: IcebergPlace | None, keep: float, as_json: bool) -> None:
+    """Merge the small files of each day of a table, and delete files that no version names.
 
     `raftmq table run` does it by itself. Readers and a run may be at work meanwhile.
     """

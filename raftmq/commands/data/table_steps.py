@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from raftmq.commands.name_completion import with_near_miss
 from raftmq.commands.shared_options import counted, plain, show
 from raftmq.commands.stop import Stop
 from raftmq.commands.value_types import DurationType, NameType
-from raftmq.local_path import LocalPath
+from raftmq.local_path import LocalPath, param_name
+from raftmq.tables.store_folder import StoreFailed, is_url, store_folder
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
@@ -24,16 +26,44 @@ if TYPE_CHECKING:
     from raftmq.tables.formats import Tending
     from raftmq.tables.iceberg_place import IcebergPlace
     from raftmq.tables.kept_table import Round, TableOptions
+    from raftmq.tables.table_folder import Where
     from raftmq.tables.upkeep import Upkept
 
 _TICK_S = 0.2
 """Interval in seconds at which a command looks for a signal between two rounds."""
 SAMPLED = "json"
 """The value of --schema with which all fields become columns, as they come."""
-FOLDER = LocalPath(file_okay=False, path_type=Path)
+
+
+_FOLDER = LocalPath(file_okay=False, path_type=Path)
+
+
+class TableType(click.ParamType[Any]):
+    """The place of a table: a folder of this machine, or the URL of a prefix of a bucket."""
+
+    name = "table"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns a Path or a StoreFolder. Raises LocalError for another URL, and BadParameter as click does."""
+        if isinstance(value, str) and is_url(value):
+            return store_folder(value, param_name(param))
+        return _FOLDER.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Returns what completes a folder."""
+        return _FOLDER.shell_complete(ctx, param, incomplete)
+
+
+TABLE = TableType()
 _OPTIONS = (
     click.argument("topics", nargs=-1, required=True, type=NameType("topic")),
-    click.option("--to", metavar="DIR", required=True, type=FOLDER, help="The folder of the table; made if needed."),
+    click.option(
+        "--to",
+        metavar="DIR|URL",
+        required=True,
+        type=TABLE,
+        help="Where the table is, which is made if needed: a folder, or s3://bucket/prefix, gs://…, az://….",
+    ),
     click.option(
         "--every", type=DurationType(), default="5s", show_default=True, help="The interval between two commits."
     ),
@@ -81,7 +111,7 @@ class Wanted(NamedTuple):
     """The arguments and options of a command that keeps a table. Times are in seconds."""
 
     topics: tuple[str, ...]
-    to: Path
+    to: Where
     every: float
     once: bool
     columns: str | None
@@ -141,14 +171,14 @@ def table_options(command: Callable[..., Any]) -> Any:
 
 
 @contextlib.contextmanager
-def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def passing(to: Where, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
     errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
     from raftmq.arrow.undecodable import Undecoded
     from raftmq.client.errors import RaftMQError
     from raftmq.tables.errors import CatalogError, LostRace
 
-    passes: tuple[type[Exception], ...] = (RaftMQError, OSError, LostRace, *delta_errors(), *more)
+    passes: tuple[type[Exception], ...] = (RaftMQError, OSError, StoreFailed, LostRace, *delta_errors(), *more)
     try:
         yield
     except Undecoded as error:
@@ -175,7 +205,7 @@ def delta_errors() -> tuple[type[Exception], ...]:
     return (DeltaError,)
 
 
-def tend(upkeep: Tending, to: Path, *, as_json: bool) -> None:
+def tend(upkeep: Tending, to: Where, *, as_json: bool) -> None:
     """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
     with passing(to, again=True):
         done = upkeep.tend()
@@ -189,7 +219,7 @@ def tell_upkept(done: Upkept, *, as_json: bool) -> None:
     show(as_json, done._asdict(), f"{merged}; deleted: {counted(done.deleted, 'file')}")
 
 
-def tell_round(to: Path, done: Round, *, as_json: bool) -> None:
+def tell_round(to: Where, done: Round, *, as_json: bool) -> None:
     """Prints what a round has committed."""
     answer = {key: value for key, value in done._asdict().items() if key != "reached"}
     size = f"{counted(done.files, 'file')}, {done.bytes / 1e6:.1f} MB"

@@ -10,6 +10,7 @@ from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import (
     cluster_options,
     counted,
+    plain,
     print_json,
     print_table,
     show,
@@ -59,7 +60,7 @@ def _show(view: dict[str, Any]) -> None:
     if view["state_copy"] is not None:
         click.echo(f"state      copied as of index {view['state_copy']}")
     if view["failing"]:
-        click.echo(f"failing    for {view['failing_ms'] / 1000:.0f} s: {view['failing']}")
+        click.echo(plain(f"failing    for {view['failing_ms'] / 1000:.0f} s: {view['failing']}"))
     if view["last"]:
         rows = [
             [row["base"], row["end"], row["state"], row["term"], len(row["parts"]), row["stored_bytes"]]
@@ -163,7 +164,7 @@ def _scrub(groups: Groups, wishes: dict[str, bool], as_json: bool) -> int:
 
 def _show_scrub(view: dict[str, Any]) -> None:
     if view["failure"]:
-        click.echo(f"failed     {view['failure']}")
+        click.echo(plain(f"failed     {view['failure']}"))
         return
     click.echo(
         f"objects    {view['objects']} for {counted(view['segments'], 'segment')}; {view['read_bytes']} bytes read"
@@ -173,4 +174,4 @@ def _show_scrub(view: dict[str, Any]) -> None:
     if view["unsettled"]:
         click.echo(f"unsettled  {view['unsettled']} that an upload may yet name")
     for finding in view["findings"]:
-        click.echo(f"  {finding}")
+        click.echo(plain(f"  {finding}"))

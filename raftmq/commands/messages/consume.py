@@ -84,7 +84,7 @@ def consume(
         if group:
             options: dict[str, Any] = {"start": start, "filter": expression, "ordered": ordered, "follow": follow}
             with Stop() as stop, mq.consumer(group, topic, **options) as member:
-                _print_and_commit(member, most, stop, printed)
+                print_and_commit(member, most, stop, printed)
             interrupted, gone_back = stop.asked, member.undecoded
         else:
             interrupted = _print_all(walk(mq, topic, start, expression=expression, follow=follow), most, printed)
@@ -100,7 +100,7 @@ def consume(
     return INTERRUPTED if interrupted else 0
 
 
-def _print_and_commit(member: Consumer, most: int | None, stop: Stop, printed: Printer) -> None:
+def print_and_commit(member: Consumer, most: int | None, stop: Stop, printed: Printer) -> None:
     """Prints messages until the end, `most` or a signal. Printed messages are committed after a second at most, even if
     no further message comes.
 

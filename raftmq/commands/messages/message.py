@@ -131,7 +131,7 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
 def _group_of_id(mq: Client, message_id: str, position: int) -> int:
     """Returns the group of brokers of an offsetMsgId, which names the node that stored the message. Raises
     LocalError."""
-    from cluster.config.config import join_address
+    from cluster.config.address import join_address
     from raftmq_wire.message_format import MessageFormatError, decode_message_id
 
     groups = mq.admin.broker_groups()

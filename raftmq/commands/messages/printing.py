@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import string
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import counted, plain, yaml_document, yaml_wanted
+from raftmq.commands.shared_options import counted, json_line, plain, yaml_document, yaml_wanted
 from raftmq_wire.queue_numbers import group_of, offset_text, queue_text
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Printer:
         self.undecoded = 0
         """The number of printed messages whose bodies cannot be decompressed."""
         self._out = sys.stdout.buffer
-        self._line = _line(as_json, form)
+        self._line = line_of(as_json, form)
 
     def show(self, message: Message) -> None:
         """Prints one message and flushes it, so that a reader at the other end of a pipe sees it at once."""
@@ -82,15 +81,16 @@ class Printer:
         return counted(self.count) + undecoded(self.undecoded)
 
 
-def _line(as_json: bool, form: str | None) -> Callable[[Message], bytes]:
+def line_of(as_json: bool, form: str | None) -> Callable[[Message], bytes]:
+    """Returns the function that makes the line of a message."""
     if as_json and yaml_wanted():
         return lambda one: yaml_document(to_json(one)).encode().rstrip(b"\n")
     if as_json:
-        return lambda one: json.dumps(to_json(one), ensure_ascii=False).encode()
+        return lambda one: json_line(to_json(one)).encode()
     if form is not None:
         parts = list(string.Formatter().parse(form))
         return lambda one: b"".join(_part(one, text, field) for text, field, *_ in parts)
-    return _columns if sys.stdout.isatty() else lambda one: one.body
+    return columns_of if sys.stdout.isatty() else lambda one: one.body
 
 
 def _part(one: Message, text: str, field: str | None) -> bytes:
@@ -100,7 +100,7 @@ def _part(one: Message, text: str, field: str | None) -> bytes:
     return text.encode() + (value.encode() if isinstance(value, str) else value)
 
 
-def _columns(one: Message) -> bytes:
+def columns_of(one: Message) -> bytes:
     """Returns time, queue, offset, key, tag and body as columns for a person; control characters are escaped, so that
     none of them commands the terminal."""
     when = stored(one)[:23]

@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     """Lines that a person has to look at."""
 
 
-_TRANSLATED: Final[Mapping[str, str]] = {
+TRANSLATED: Final[Mapping[str, str]] = {
     "brokerClusterName": "cluster.name",
     "brokerName": "cluster.broker_name",
     "autoCreateTopicEnable": "topics.auto_create",
@@ -87,7 +87,7 @@ _TRANSLATED: Final[Mapping[str, str]] = {
     "mappedFileSizeCommitLog": "log.segment_size_bytes",
     "mapedFileSizeCommitLog": "log.segment_size_bytes",
 }
-_FACTORS: Final[Mapping[str, int]] = {"timerMaxDelaySec": 1000}
+FACTORS: Final[Mapping[str, int]] = {"timerMaxDelaySec": 1000}
 """Key of broker.conf -> the factor from its unit to the unit here."""
 _MAJORITY: Final = "a majority of the nodes has a message before it is acknowledged"
 _UNNEEDED: Final[Mapping[str, str]] = {
@@ -190,13 +190,13 @@ def _why_unneeded(old: str, text: str) -> str:
 def _line(old: str, text: str) -> Translated | Left:
     if old in _BY_HAND:
         return Left(old, text, _BY_HAND[old])
-    if old not in _TRANSLATED:
+    if old not in TRANSLATED:
         return Left(old, text, 'no key here has this meaning; see the page "Foreign clients" of the docs')
-    key = _TRANSLATED[old]
+    key = TRANSLATED[old]
     if why := DANGEROUS_WORDS.get((key, text)):
         return Left(old, text, f"with it, {why}; if you want that, type: raftmq config set {key} {text}")
     try:
-        return Translated(old, text, key, _value(key, text, _FACTORS.get(old, 1)))
+        return Translated(old, text, key, _value(key, text, FACTORS.get(old, 1)))
     except ConfigError as error:
         return Left(old, text, f"{key} cannot have this value: {error.why}")
 

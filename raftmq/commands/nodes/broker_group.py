@@ -80,10 +80,10 @@ def drain(
     api = AdminApi(admin_addresses(admin, data), f"raftmq broker-group drain {group} --plan")
     path = f"/v1/broker-groups/{group}/drain?broker_group={group}"
     if plan:
-        _show(api.local(path), as_json)
+        show_drain(api.local(path), as_json)
         return
     if cancel:
-        _show(api.delete(path), as_json)
+        show_drain(api.delete(path), as_json)
         return
     body = {"spread": spread, "move_keys": move_keys}
     if not yes:
@@ -94,7 +94,7 @@ def drain(
                 f"drain group {group}? It takes no new messages; keys of {counted(moved, 'topic')} come elsewhere."
             )
             click.confirm(question, abort=True, err=True)
-    _show(api.post(path, body), as_json)
+    show_drain(api.post(path, body), as_json)
 
 
 @broker_group.command("retire")
@@ -122,7 +122,7 @@ def retire(
     api = AdminApi(addresses, f"raftmq broker-group drain {group} --plan")
     drained = f"/v1/broker-groups/{group}/drain?broker_group={group}"
     if plan:
-        _show(api.local(drained), as_json)
+        show_drain(api.local(drained), as_json)
         return ExitCode.OK
     known = {row["group"]: row for row in api.local("/v1/broker-groups")["groups"]}
     view: dict[str, Any] = known.get(group, {})
@@ -170,7 +170,8 @@ def _until_done(post: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, 
         time.sleep(AGAIN_S)
 
 
-def _show(view: dict[str, Any], as_json: bool) -> None:
+def show_drain(view: dict[str, Any], as_json: bool) -> None:
+    """Prints how far a drain is."""
     if as_json:
         print_json({"schema": 1, **view})
         return

@@ -393,7 +393,7 @@ def _moved(
     view: dict[str, Any], node: NodeName, address: str, http: str | None, listeners: tuple[str, ...]
 ) -> dict[str, Any]:
     """Returns the body of the request: what the cluster knows of the node, with the changed addresses."""
-    from cluster.config.config import split_address
+    from cluster.config.address import split_address
 
     own = key_of(node)[1]
     member = next((each for each in view["members"] if each["id"] == own), None)

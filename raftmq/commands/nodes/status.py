@@ -12,7 +12,7 @@ from cluster.config.local_layout import name_of
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.aimed import aimed_here
 from raftmq.commands.point_in_time import time_text
-from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, print_json, print_table
+from raftmq.commands.shared_options import cluster_options, console, counted, data_dir, plain, print_json, print_table
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, GivenAddresses, admin_addresses, raise_if_refused, status_of
 from raftmq.local.http.credentials import address_of
 from raftmq.local.retired_groups import retired_groups
@@ -71,9 +71,9 @@ def _print_group(view: ClusterView) -> None:
     titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
     print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
     for line in mode_lines(view):
-        out.print(line, markup=False, style="yellow", soft_wrap=True)
+        out.print(plain(line), markup=False, style="yellow", soft_wrap=True)
     for style, line in _problems(view):
-        out.print(line, markup=False, style=style, soft_wrap=True)
+        out.print(plain(line), markup=False, style=style, soft_wrap=True)
     for line in kernel_lines(view):
         out.print(line, markup=False, soft_wrap=True)
 
@@ -182,7 +182,7 @@ def _problems(view: ClusterView) -> list[tuple[str, str]]:
 
 def finding_lines(findings: list[dict[str, Any]], group: int = FIRST_GROUP) -> list[tuple[str, str]]:
     """Returns (style, line) for the findings of a group, in the order of the API: what it is, since when, and what to
-    type."""
+    type. A client's id, which stands in some, commands no terminal."""
     lines = []
     for each in findings:
         style = STYLES.get(each["severity"], "yellow")
@@ -195,7 +195,7 @@ def finding_lines(findings: list[dict[str, Any]], group: int = FIRST_GROUP) -> l
             lines.append(
                 ("green", f"    type: {aimed_here(each['do_now'], group)}    (more: raftmq runbook {each['code']})")
             )
-    return lines
+    return [(style, plain(line)) for style, line in lines]
 
 
 def alarm_lines(view: ClusterView) -> list[str]:

@@ -186,9 +186,10 @@ def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[
     return [escape(line) for line in lines]
 
 
-def program() -> str:
-    """Returns `raftmq` if the shell finds the running program under that name, else the program's path."""
-    own = Path(sys.argv[0])
+def program(argv0: str | None = None) -> str:
+    """Returns `raftmq` if the shell finds the running program under that name, else the program's path. `argv0`: how it
+    was called, if not as this process."""
+    own = Path(argv0 or sys.argv[0])
     if own.name != "raftmq":
         return f"{shlex.quote(sys.executable)} -m raftmq"
     found = shutil.which("raftmq")

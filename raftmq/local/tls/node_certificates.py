@@ -99,7 +99,7 @@ def why_unfit(config: Config) -> str:
 
 def _hosts(config: Config) -> Iterator[str]:
     """Yields every host by which the node's configuration says that it can be reached."""
-    from cluster.config.config import split_address
+    from cluster.config.address import split_address
 
     own = config.peer_of(config.node.id)
     yield own.host

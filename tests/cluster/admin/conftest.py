@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -16,6 +17,7 @@ from google_crc32c import value as crc32c
 from cluster.admin.access import HttpAccess, digest_of
 from cluster.admin.figure_history import Samples
 from cluster.admin.node_interface import (
+    WAITS,
     AdminPort,
     ClientView,
     Counted,
@@ -25,6 +27,8 @@ from cluster.admin.node_interface import (
     NodeStatus,
     PeerStatus,
 )
+from cluster.admin.route import Route
+from cluster.admin.routes import ROUTES
 from cluster.admin.server import build_app
 from cluster.admin.signed_identity import Passes
 from cluster.backup.service import Backups
@@ -45,7 +49,7 @@ from cluster.config.cluster_keys import USUAL
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.local_layout import name_of, node_object
-from cluster.config.ranges import Held
+from cluster.config.ranges import OutOfRange
 from cluster.config.reload import KeyChange
 from cluster.flow.backlogs import Backlogs
 from cluster.flow.gate import Gate
@@ -86,6 +90,7 @@ from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, FIRST_GROUP, NOBODY, Entry, EntryType, NodeId
+from raftlog.work import METER
 from raftmq_wire.message_format import Message, encode_message
 from raftmq_wire.topic_identity import IDENTITY_FIELD, TopicIdentity
 from statemachine.access.access_commands import CreateUser, Origin, PutToken, SetAuthKey, SetAuthMode, SetRules
@@ -171,6 +176,28 @@ class InLogTime:
         return getattr(self._node, name)
 
 
+class CountedTurns(Turns):
+    """The turns of a node, with the units that were spent before each breath."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda callback: asyncio.get_running_loop().call_soon(callback))
+        self.spent_before: list[int] = []
+        self.begun: Callable[[], object] = lambda: None
+        """Called in the turn in which steps have begun."""
+
+    def begin(self, owner: Any, steps: Any) -> None:
+        super().begin(owner, steps)
+        self.begun()
+
+    async def breathe(self, owner: Any) -> None:
+        self.spent_before.append(METER.units)
+        await super().breathe(owner)
+
+    def steps(self) -> list[int]:
+        """Returns the units of each step between two breaths."""
+        return [after - before for before, after in pairwise(self.spent_before)]
+
+
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
@@ -218,6 +245,15 @@ class FakeNode:
         self.backups = Backups(self.config, identity, self.kv, self.alarms, lambda: 1_700_000_000_000)
         self.leader = NodeId(1)
         self.fate = Outcome.OK
+        self.is_unacceptable = False
+        """True if no entry can hold what is proposed, if the fate is to fail."""
+        self.before_apply: Callable[[list[Command]], object] = lambda commands: None
+        """Called with commands before they are applied: what others do meanwhile."""
+        self.followers: list[FakeNode] = []
+        """The nodes that apply what is proposed here."""
+        self.closed_looks = 0
+        """How many looks of a request find a leader that takes no writes yet."""
+        self.waits = WAITS
         self.confirms: bool | None = True
         self.refuses_transfer: RaftLogError | None = None
         self.failure: str | None = None
@@ -245,11 +281,11 @@ class FakeNode:
         """Topic -> clients that do not want it, of groups that are divided among all."""
         self.contradicted: list[KeyChange] = []
         self.load = LoadStatus(connections=50, long_polls=4, inflight_bytes=300, client_inflight_bytes=200)
-        self.turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback))
-        self.held_keys: list[Held] = []
+        self.turns = CountedTurns()
+        self.held_keys: list[OutOfRange] = []
         self._tail = EMPTY_TAIL
         self.log = bytearray()
-        self._append(EntryType.NOOP, b"")
+        self.append_entry(EntryType.NOOP, b"")
         fake = FakeRaw(node_id, lambda: self.leads, lambda: self._tail)
         fake.commits = self._commit_soon
         self.raw: Any = cast("Any", fake)
@@ -313,7 +349,7 @@ class FakeNode:
 
     def commit_members(self, entry: Entry) -> None:
         """The entry is committed and applied here."""
-        self._append(EntryType(entry.type), entry.payload)
+        self.append_entry(EntryType(entry.type), entry.payload)
         self.raw.committed_membership_index = entry.index
         self.membership.on_members()
         self.changes.on_applied(run_of(entry))
@@ -379,17 +415,18 @@ class FakeNode:
         yield from self.failpoints.conditions(me)
 
     def counted(self) -> Counted:
-        node: Any = self
-        return counted(node)
+        meters: Any = self.meters
+        return counted(meters, self.serving.broker.deliveries)
 
     def overruled(self) -> list[KeyChange]:
         return self.contradicted
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[OutOfRange]:
         return self.held_keys
 
     def writes_open(self) -> bool:
-        return self.leads
+        self.closed_looks -= 1
+        return self.leads and self.closed_looks < 0
 
     def log_time_ms(self) -> int:
         return 0
@@ -401,10 +438,12 @@ class FakeNode:
         self, commands: list[Command], done: Callable[[ProposeResult], None], session: Any = None, author: str = ""
     ) -> None:
         if self.fate is not Outcome.OK:
-            done(ProposeResult(self.fate, [], None, "as the test wants it"))
+            done(ProposeResult(self.fate, [], None, "as the test wants it", unacceptable=self.is_unacceptable))
             return
         self.proposed += commands
         done(ProposeResult(Outcome.OK, self.apply(commands), self.state.applied, ""))
+        for node in self.followers:
+            node.apply(commands)
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
         """Commits that wait are in the log then."""
@@ -465,7 +504,8 @@ class FakeNode:
 
     def apply(self, commands: list[Command]) -> list[Any]:
         """Applies the commands; returns apply's answer to each."""
-        results = self._append(EntryType.COMMAND, pack(commands))
+        self.before_apply(commands)
+        results = self.append_entry(EntryType.COMMAND, pack(commands))
         assert all(result is not None for result in results)
         return results
 
@@ -474,7 +514,7 @@ class FakeNode:
         topic_id = self.state.topics[topic].id
         base = self.state.max_offset(topic_id, queue_id)
         items = b"".join(ITEM.pack(self._tail.end_position + 104, 1, 0, 0, 0) for _ in range(count))
-        self._append(EntryType.MESSAGES, encode([b"x"], count, [Run(topic_id, queue_id, base, count, 0, items)]))
+        self.append_entry(EntryType.MESSAGES, encode([b"x"], count, [Run(topic_id, queue_id, base, count, 0, items)]))
 
     def add_message(self, topic: str, body: bytes, keys: str) -> int:
         """Stores a message in queue 0; returns its position."""
@@ -484,7 +524,7 @@ class FakeNode:
         data = encode_message(Message(topic, body, properties, queue_offset=offset, position=position, store_ms=7))
         run = Run(config.id, 0, offset, 1, 0, ITEM.pack(position, len(data), crc32c(data), 0, 7))
         records = b"".join(RECORD.pack(key_hash(config.id, word.encode()), position) for word in keys.split())
-        self._append(EntryType.MESSAGES, encode([data], 1, [run], keys=records))
+        self.append_entry(EntryType.MESSAGES, encode([data], 1, [run], keys=records))
         return position
 
     def add_half(self, topic: str, body: bytes, properties: dict[str, str], check_ms: int = 6007) -> int:
@@ -493,7 +533,7 @@ class FakeNode:
         message = Message("H", body, build_properties(properties), queue_offset=position, position=position, store_ms=7)
         data = encode_message(message)
         run = Run(config.id, 0, check_ms, 1, RowKind.HALF, ITEM.pack(position, len(data), crc32c(data), 0, 7))
-        self._append(EntryType.MESSAGES, encode([data], 1, [run]))
+        self.append_entry(EntryType.MESSAGES, encode([data], 1, [run]))
         return position
 
     def add_user(self, name: str, *rules: tuple[str, list[str]], is_super: bool = False) -> str:
@@ -515,7 +555,7 @@ class FakeNode:
     def add_group(self, name: str, *topics: str) -> None:
         self.apply([PutGroup({"name": name}, True), Subscribe(name, [(t, "TAG", "*", 1) for t in topics])])
 
-    def _append(self, kind: EntryType, payload: bytes) -> list[Any]:
+    def append_entry(self, kind: EntryType, payload: bytes) -> list[Any]:
         entry: Entry = make_entry(
             self._tail, term=TERM, entry_type=kind, payload=payload, timestamp_ms=0, group_id=0, segment_size=1 << 26
         )
@@ -524,7 +564,7 @@ class FakeNode:
         return list(self.state.apply([entry]).results[0])
 
 
-Serve = Callable[[FakeNode], Awaitable[TestClient[Any, Any]]]
+Serve = Callable[..., Awaitable[TestClient[Any, Any]]]
 
 
 @pytest.fixture
@@ -548,8 +588,8 @@ def make_node() -> type[FakeNode]:
 async def serve() -> AsyncIterator[Serve]:
     clients: list[TestClient[Any, Any]] = []
 
-    async def start(node: FakeNode) -> TestClient[Any, Any]:
-        client = TestClient(TestServer(build_app(node)))  # type: ignore[arg-type]
+    async def start(node: FakeNode, routes: Sequence[Route] = ROUTES) -> TestClient[Any, Any]:
+        client = TestClient(TestServer(build_app(node, routes=routes)))  # type: ignore[arg-type]
         await client.start_server()
         clients.append(client)
         return client

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cluster.admin import server
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.routes import ROUTES
 from cluster.requests.judge import needs_of
@@ -78,10 +77,7 @@ async def reached(call: Call) -> ReadView:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-async def test_a_route_lets_in_whom_its_row_names(
-    route: Any, make_node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "ROUTES", tuple([each._replace(handler=reached) for each in ROUTES]))
+async def test_a_route_lets_in_whom_its_row_names(route: Any, make_node: Any, serve: Any) -> None:
     node = make_node()
     rights = HTTP[f"{route.method} {route.path}"]
     names = names_in(rights)
@@ -95,7 +91,7 @@ async def test_a_route_lets_in_whom_its_row_names(
         for left in range(len(rules))
     ]
     node.set_mode("enforce")
-    client = await serve(node)
+    client = await serve(node, [each._replace(handler=reached) for each in ROUTES])
     path = re.sub(r"{(\w+)}", lambda found: names.get(found[1]) or PATHS[found[1]], route.path)
     body = BODIES.get((route.method, route.path), {} if route.body else None)
 

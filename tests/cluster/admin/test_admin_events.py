@@ -7,8 +7,7 @@ import json
 import logging
 from typing import Any
 
-import pytest
-
+from cluster.admin.handlers.events import STREAMS_MAX
 from cluster.admin.node_interface import ClientGroup, ClientView
 from cluster.runtime import logs
 from tests.support.codes import KEYS
@@ -80,13 +79,14 @@ async def test_a_stream_without_since_begins_now(client: Any, node: Any) -> None
     answer.close()
 
 
-async def test_only_so_many_streams(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.admin.handlers.events.STREAMS_MAX", 1)
-    first = await client.get("/v1/events/stream")
-    await first.content.readline()
+async def test_only_so_many_streams(client: Any) -> None:
+    streams = [await client.get("/v1/events/stream") for _ in range(STREAMS_MAX)]
+    for stream in streams:
+        await stream.content.readline()
     answer = await client.get("/v1/events/stream")
     assert (answer.status, (await answer.json())["error"]["code"]) == (503, "busy")
-    first.close()
+    for stream in streams:
+        stream.close()
 
 
 async def test_findings_are_events(client: Any, node: Any) -> None:

@@ -6,13 +6,11 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.handler_request import Call
 from cluster.admin.handlers.groups import list_groups
 from cluster.admin.node_interface import MemberView
-from cluster.broker.groups.group_lag import LagMetrics
+from cluster.broker.groups.group_lag import SERIES_MAX, LagMetrics
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.removal_slices import DeleteTopic
@@ -100,12 +98,12 @@ async def test_a_group_that_never_committed_lags_from_the_first_message_that_is_
     assert {row["name"]: row["lag"] for row in listed["groups"]}["new"] == 3
 
 
-async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any) -> None:
     fill(node)
     node.add_group("new", "a")
 
-    def figures(*, leads: bool) -> dict[tuple[str, ...], float]:
-        metrics = LagMetrics(node.state, lambda: leads, lambda: 10_000)
+    def figures(*, leads: bool, series_max: int = SERIES_MAX) -> dict[tuple[str, ...], float]:
+        metrics = LagMetrics(node.state, lambda: leads, lambda: 10_000, series_max)
         for _ in metrics.look_in_steps():
             pass
         return {(name, *labels.values()): value for name, labels, value in samples(metrics)}
@@ -124,8 +122,7 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
         ("raftmq_group_lag_left_out",): 0,
     }
     assert figures(leads=False) == {("raftmq_group_lag_left_out",): 0}
-    monkeypatch.setattr("cluster.broker.groups.group_lag.SERIES_MAX", 2)
-    assert figures(leads=True) == {
+    assert figures(leads=True, series_max=2) == {
         ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
         ("rocketmq_consumer_lag_messages", "billing", "b"): 0,
         ("raftmq_group_lag_messages", "billing"): 6,

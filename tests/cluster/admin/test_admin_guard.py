@@ -12,7 +12,6 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
-from cluster.admin import resource_limits as guarding
 from cluster.admin.errors import ApiError
 from cluster.admin.resource_limits import (
     ANSWERS_BYTES_MAX,
@@ -145,9 +144,8 @@ def test_a_reader_is_closed_when_it_takes_too_little(a_second: int, closed: bool
     assert transport.aborted is closed
 
 
-async def test_large_answers_have_room_together_and_who_finds_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarding, "PATIENCE_S", 0.02)
-    guard = Guard(Clock())
+async def test_large_answers_have_room_together_and_who_finds_none_is_told() -> None:
+    guard = Guard(Clock(), patience_s=0.02)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(guard.answering(None, ANSWERS_BYTES_MAX // 4))
@@ -208,14 +206,11 @@ def test_what_grows_with_what_is_stored_is_known() -> None:
     assert not {"/v1/health/live", "/v1/status", "/v1/failpoints", "/"} & large
 
 
-async def test_idle_connections_neither_fill_the_node_nor_keep_others_out(
-    make_node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guarding, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.05)
+async def test_idle_connections_neither_fill_the_node_nor_keep_others_out(make_node: Any) -> None:
+    guard = Guard(asyncio.get_running_loop().time, patience_s=0.5, look_every_s=0.05)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    server = AdminServer(make_node(1, admin__port=port))
+    server = AdminServer(make_node(1, admin__port=port), guard)
     await server.start()
     try:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX + 20)]

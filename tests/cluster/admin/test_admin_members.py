@@ -10,8 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cluster.admin import server
-from cluster.members.changes import Ending
+from cluster.members.changes import ChangeOutcome
 from cluster.members.checks import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from tests.support.codes import KEYS
@@ -169,15 +168,11 @@ async def test_a_leader_that_moves_hands_over_first_and_the_next_one_moves_it(ma
     assert new.membership.peer_addresses()[1][0] == ("10.0.0.9", 10901)
 
 
-async def test_a_node_that_was_elected_just_now_is_waited_for(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_that_was_elected_just_now_is_waited_for(client: Any, node: Any) -> None:
     """It is where a leader that handed over passes a request on to, a few milliseconds after the election."""
-    looks = iter([False] * 5)
-    monkeypatch.setattr(node, "writes_open", lambda: next(looks, True))
+    node.closed_looks = 5
     assert (await client.post("/v1/members", json=ELSEWHERE)).status == 200
-    monkeypatch.setattr(node, "writes_open", lambda: False)
-    monkeypatch.setattr(server, "OPENS_S", 0.05)
+    node.closed_looks, node.waits = 1 << 30, node.waits._replace(opens_s=0.05)
     assert (await error_of(await client.post("/v1/members", json=ELSEWHERE)))[:2] == (503, "not_leader")
 
 
@@ -355,12 +350,12 @@ async def test_a_leader_without_a_successor_is_not_drained(client: Any, node: An
 def test_who_asked_is_told_once_what_stands_at_that_index(node: Any) -> None:
     proposed: list[Any] = []
     node.raw.commits = proposed.append
-    heard: list[Ending] = []
+    heard: list[ChangeOutcome] = []
     node.changes.remove(3, heard.append)
     assert heard == [], "it is not committed yet"
     node.commit_members(proposed[0])
     node.changes.on_applied(run_of(*proposed))
-    assert heard == [Ending.DONE]
+    assert heard == [ChangeOutcome.DONE]
 
 
 async def test_fewer_than_three_voters_are_left_only_if_that_is_meant(client: Any, node: Any) -> None:

@@ -181,7 +181,7 @@ async def test_an_event_is_put_to_rest_once(client: Any, node: Any) -> None:
     assert (await client.post("/v1/alarms/unsafe_recovered/ack")).status == 404
     voter = Voter(NodeId(1), UUID(int=1))
     members = Membership(UUID(int=2), (voter,), (), memberships.UNSAFE_RECOVER, "a disk burnt")
-    node._append(EntryType.MEMBERSHIP, memberships.encode(members))
+    node.append_entry(EntryType.MEMBERSHIP, memberships.encode(members))
     watch_event(node.state, node.alarms)
     assert [alarm.key for alarm in node.alarms.all()] == ["unsafe_recovered"]
     answer = await client.post("/v1/alarms/unsafe_recovered/ack")
@@ -196,7 +196,9 @@ async def test_an_event_is_put_to_rest_once(client: Any, node: Any) -> None:
 
 def test_a_restore_is_an_event_without_an_alarm(node: Any) -> None:
     voter = Voter(NodeId(1), UUID(int=1))
-    node._append(EntryType.MEMBERSHIP, memberships.encode(Membership(UUID(int=2), (voter,), (), memberships.RESTORE)))
+    node.append_entry(
+        EntryType.MEMBERSHIP, memberships.encode(Membership(UUID(int=2), (voter,), (), memberships.RESTORE))
+    )
     watch_event(node.state, node.alarms)
     assert node.alarms.all() == []
 
@@ -234,6 +236,10 @@ async def test_a_backup_over_http(make_node: Any, serve: Any) -> None:
         ("{0}/backups;s3://bucket/a", "s3://bucket/a/b", True),
         ("s3://bucket/a", "s3://bucket/ab", False),
         ("s3://bucket/a", "s3://bucket/a/../b", False),
+        ("s3://bucket/a", "s3://bucket/a/%2e%2e/b", False),
+        ("s3://bucket/a", "s3://bucket/a/.%2E", False),
+        ("s3://bucket/a", "s3://bucket/a/%2E%2e/%2e./b", False),
+        ("s3://bucket/a", "s3://bucket/a/b%2f..%2f..%2fc", False),
         ("{0}/backups", "s3://bucket/a", False),
         ("", "file://{0}/tier", True),
         ("", "file://{0}/tier/../x", False),

@@ -170,10 +170,8 @@ async def test_transfer_to_nobody(client: Any) -> None:
     assert error["hint"] == "use one of 1, 2, 3; raftmq node list shows them"
 
 
-async def test_transfer_that_does_not_finish_is_unknown(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.admin.handlers.member_requests.TRANSFER_WAIT_S_MIN", 0.01)
+async def test_transfer_that_does_not_finish_is_unknown(client: Any, node: Any) -> None:
+    node.waits = node.waits._replace(transfer_min_s=0.01)
     node.config = msgspec.structs.replace(node.config, raft=msgspec.structs.replace(node.config.raft, tick_ms=1))
     node.transfer = lambda to: None
     answer = await client.post("/v1/leader/transfer", json={"to": 2})

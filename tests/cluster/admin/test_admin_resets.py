@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
-from cluster.broker import services as broker_services
+from cluster.broker.services import PART_MAX
 from cluster.peer.keyring import Keyring
 from cluster.replication.outcome import Outcome
 from statemachine.consuming.consumer_offsets import CommitOffsets, ResetOffsets
@@ -54,32 +54,21 @@ async def test_where_it_goes(client: Any, filled: Any, body: dict[str, Any], off
 
 @pytest.mark.parametrize("to", [{"to": "latest"}, {"to": "time", "value": 1}])
 async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch, to: dict[str, Any]
+    client: Any, node: Any, to: dict[str, Any]
 ) -> None:
-    node.apply([CreateTopic({"name": "a", "read_queues": 300, "write_queues": 300}, True)])
+    count = 2 * PART_MAX + 1
+    node.apply([CreateTopic({"name": "a", "read_queues": count, "write_queues": count}, True)])
     node.add_group("billing", "a")
-    monkeypatch.setattr(broker_services, "PART_MAX", 100)
     node.turns.share = 1
-    sizes, waited = list[int](), list[bool]()
-    propose = node.propose
-
-    def noted(run: Any, done: Any) -> None:
-        sizes.extend([len(command.rows) for command in run if isinstance(command, ResetOffsets)])
-        propose(run, done)
-
-    monkeypatch.setattr(node, "propose", noted)
-    begin = node.turns.begin
-
-    def begins(owner: Any, steps: Any) -> None:
-        begin(owner, steps)
-        waited.append(not sizes)
-
-    monkeypatch.setattr(node.turns, "begin", begins)
+    asked = len(node.proposed)
+    waited = list[bool]()
+    node.turns.begun = lambda: waited.append(len(node.proposed) == asked)
     status, answer = await reset(client, **to)
-    assert (status, len(answer["queues"])) == (200, 300)
-    assert sizes == [100, 100, 100]
+    assert (status, len(answer["queues"])) == (200, count)
+    sizes = [len(command.rows) for command in node.proposed if isinstance(command, ResetOffsets)]
+    assert sizes == [PART_MAX, PART_MAX, 1]
     assert waited == [True], "not in the turn of the request"
-    assert len(node.state.resets_of_group("billing")) == 300
+    assert len(node.state.resets_of_group("billing")) == count
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.retention.policy import Decision
+from cluster.retention.policy import TrimDecision
 from cluster.retention.service import Ran
 from cluster.retention.views import LeaseView, RetentionView
 from raftlog.types import EntryId
@@ -69,10 +69,10 @@ async def test_a_node_shows_where_its_log_begins(client: Any, retention: Retenti
 @pytest.mark.parametrize(
     ("answer", "status", "told"),
     [
-        (Ran(Decision(300, 3, "age", 2), EntryId(3, 0)), 200, {"segments": 2, "index": 0, "reason": "age"}),
-        (Ran(Decision(0, 0, "", 0, "topic x"), None), 200, {"segments": 0, "index": None, "held_by": "topic x"}),
+        (Ran(TrimDecision(300, 3, "age", 2), EntryId(3, 0)), 200, {"segments": 2, "index": 0, "reason": "age"}),
+        (Ran(TrimDecision(0, 0, "", 0, "topic x"), None), 200, {"segments": 0, "index": None, "held_by": "topic x"}),
         (None, 503, "not_leader"),
-        (Ran(Decision(300, 3, "age", 2), None), 503, "not_leader"),
+        (Ran(TrimDecision(300, 3, "age", 2), None), 503, "not_leader"),
     ],
 )
 async def test_a_person_who_asks_is_told_what_went(
@@ -88,17 +88,15 @@ async def test_a_person_who_asks_is_told_what_went(
         assert body["error"]["code"] == told
 
 
-async def test_a_trim_that_is_not_applied_in_time_is_unknown(
-    client: Any, retention: Retention, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.admin.handlers.retention._APPLY_WAIT_S", 0.01)
-    retention.answer = Ran(Decision(300, 3, "age", 2), EntryId(3, 99))
+async def test_a_trim_that_is_not_applied_in_time_is_unknown(client: Any, node: Any, retention: Retention) -> None:
+    node.waits = node.waits._replace(trimmed_s=0.01)
+    retention.answer = Ran(TrimDecision(300, 3, "age", 2), EntryId(3, 99))
     reply = await client.post("/v1/retention/run", json={})
     assert (reply.status, (await reply.json())["error"]["code"]) == (504, "unknown_outcome")
 
 
 async def test_a_dry_run_says_what_would_go(client: Any, retention: Retention) -> None:
-    retention.answer = Ran(Decision(300, 3, "age", 2), None, 4)
+    retention.answer = Ran(TrimDecision(300, 3, "age", 2), None, 4)
     reply = await client.post("/v1/retention/run?dry_run=true", json={})
     body = await reply.json()
     assert (reply.status, retention.dry) == (200, [True])

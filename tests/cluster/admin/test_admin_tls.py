@@ -12,7 +12,7 @@ import pytest
 
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.server import AdminServer
-from cluster.config.config import TlsMode
+from cluster.config.node_sections import TlsMode
 from cluster.members.addresses import probe_http
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port

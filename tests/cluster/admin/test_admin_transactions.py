@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.handlers import open_transactions
+from cluster.admin.handlers.open_transactions import READ_BYTES_MAX, TRANSACTIONS_MAX
 from statemachine.delivery.half_messages import CheckHalves, EndHalves
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
@@ -51,16 +51,15 @@ async def test_open_transactions_are_listed_in_the_order_of_the_log(client: Any,
     assert (found["open"], found["bytes"], found["transactions"]) == (0, 0, [])
 
 
-async def test_no_more_than_the_bounds(
-    client: Any, node: Any, halves: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = (await listed(client))["transactions"][0]["size"]
-    monkeypatch.setattr(open_transactions, "READ_BYTES_MAX", size)
+async def test_no_more_than_the_bounds(client: Any, node: Any, halves: list[int]) -> None:
+    halves.append(node.add_half("orders", bytes(READ_BYTES_MAX), {"PGROUP": "large"}))
     rows = (await listed(client))["transactions"]
-    assert [row["group"] for row in rows] == ["shop", None], "only so much is read"
-    monkeypatch.setattr(open_transactions, "TRANSACTIONS_MAX", 1)
+    assert [row["group"] for row in rows] == ["shop", "other", None], "only so much is read"
+    halves += [node.add_half("orders", b"x", {"PGROUP": "shop"}) for _ in range(TRANSACTIONS_MAX)]
     found = await listed(client)
-    assert ([row["position"] for row in found["transactions"]], found["open"], found["more"]) == (halves[:1], 2, True)
+    shown = halves[:TRANSACTIONS_MAX]
+    assert ([row["position"] for row in found["transactions"]], found["more"]) == (shown, True)
+    assert found["open"] == len(halves)
 
 
 @pytest.mark.parametrize("fenced", [True, False])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +17,9 @@ from cluster.admin.resource_limits import ANSWERS_BYTES_MAX
 from cluster.admin.route import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX, Route, whole_message
 from cluster.admin.routes import ROUTES
 from cluster.admin.streamed_json import SENT_BYTES, Pieces
-from cluster.config.config import LimitsSection
+from cluster.config.service_sections import LimitsSection
 from cluster.runtime import resource_budget
 from raftlog.types import NodeId
-from raftlog.work import METER
 from statemachine.topics.topics import CreateTopic
 from tests.support.pace import at_most
 from tests.support.rows import each_row
@@ -112,22 +110,12 @@ async def test_bytes_that_are_no_text_only_at_their_end_are_base64_throughout(cl
     assert (cut["message"]["body_base64"], cut["message"]["body_cut"]) == ("YWFh", True)
 
 
-async def test_a_large_message_is_made_in_steps_that_are_charged(
-    client: Any, orders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_message_is_made_in_steps_that_are_charged(client: Any, orders: Any) -> None:
     position = orders.add_message("orders", b"\x01" * 1_000_000, "k")
     orders.turns.share = 1
-    steps: list[int] = []
-    breathe = orders.turns.breathe
-
-    async def counted(owner: Any) -> None:
-        steps.append(METER.units)
-        await breathe(owner)
-
-    monkeypatch.setattr(orders.turns, "breathe", counted)
     whole, _ = await asked(client, f"/v1/messages/{position}")
     assert len(whole["message"]["body"]) == 1_000_000
-    spent = [after - before for before, after in pairwise(steps)]
+    spent = orders.turns.steps()
     assert len(spent) >= 19
     assert 0 < max(spent) <= 1_000
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cluster.admin.findings.rules import own_conditions
-from cluster.admin.handlers import drains
 from cluster.replication.outcome import Outcome
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup, RetireBrokerGroup
 from statemachine.cluster_wide.closed_log import LogEnd
@@ -58,6 +57,7 @@ class SecondGroup(FakeNode):
                 self.first.run(RetireBrokerGroup(2))
                 self.copy()
             return results
+        self.before_apply(commands)
         results = self.first.run(*commands)
         self.copy()
         return results
@@ -310,26 +310,16 @@ async def test_clients_with_a_route_of_before_are_waited_for(node: SecondGroup, 
     assert (await ask(client, "POST", RETIRE, force=True))[1]["state"] == "retired"
 
 
-async def test_a_message_that_comes_meanwhile_keeps_the_log_open(
-    node: SecondGroup, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_comes_meanwhile_keeps_the_log_open(node: SecondGroup, serve: Serve) -> None:
     client = await serve(node)
     await ask(client, "POST")
-    apply = node.apply
-
-    def late(commands: list[Command]) -> list[Any]:
-        node.add_messages("both", 0, 1)
-        return apply(commands)
-
-    monkeypatch.setattr(node, "apply", late)
+    node.before_apply = lambda commands: node.add_messages("both", 0, 1)
     status, answer = await ask(client, "POST", RETIRE)
     assert (status, "nothing was changed: a message was stored in entry" in answer["error"]["message"]) == (409, True)
 
 
-async def test_a_log_that_is_closed_is_told_until_the_first_group_knows(
-    node: SecondGroup, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drains, "RETIRED_WAIT_S", 0.05)
+async def test_a_log_that_is_closed_is_told_until_the_first_group_knows(node: SecondGroup, serve: Serve) -> None:
+    node.waits = node.waits._replace(retired_s=0.05)
     node.retires = False
     client = await serve(node)
     await ask(client, "POST")
@@ -338,17 +328,14 @@ async def test_a_log_that_is_closed_is_told_until_the_first_group_knows(
     assert (status, answer["error"]["message"]) == (409, "group 2 has retired, for ever")
 
 
-async def test_a_topic_that_is_made_while_a_drain_begins_gets_queues_elsewhere(
-    node: SecondGroup, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, apply = await serve(node), node.apply
+async def test_a_topic_that_is_made_while_a_drain_begins_gets_queues_elsewhere(node: SecondGroup, serve: Serve) -> None:
+    client = await serve(node)
 
-    def made_before(commands: list[Command]) -> list[Any]:
-        if any(isinstance(command, DrainBrokerGroup) for command in commands):
-            apply([CreateTopic({"name": "fresh", "place": [[2, 2, 2]]}, False)])
-        return apply(commands)
+    def made_before(commands: list[Command]) -> None:
+        if isinstance(commands[0], DrainBrokerGroup):
+            node.apply([CreateTopic({"name": "fresh", "place": [[2, 2, 2]]}, False)])
 
-    monkeypatch.setattr(node, "apply", made_before)
+    node.before_apply = made_before
     status, begun = await ask(client, "POST", spread=True)
     assert (status, begun["state"], begun["topics_alone"]) == (200, "draining", [])
     assert node.state.topics["fresh"].queues_of_groups.keys() == {1, 2, 3}

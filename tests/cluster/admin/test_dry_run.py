@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import click
-import pytest
 
 from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
+from cluster.backup.manifest import MANIFEST, Manifest, encode
 from cluster.tier.scrub.scrub_service import _NOTHING, _view
 from cluster.tier.scrub.scrubber import ScrubOptions
 from raftmq.cli import cli
@@ -135,13 +134,35 @@ async def test_a_dry_sweep_changes_nothing_in_the_store(client: Any, node: Any) 
     assert Scrubs.wishes == [ScrubOptions(False, False, False), ScrubOptions(False, True, True)]
 
 
-async def test_a_dry_backup_names_the_older_ones_that_would_go(
-    make_node: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new one counts, those of another cluster do not."""
-    known = [SimpleNamespace(name=name, cluster_uuid=uuid) for name, uuid in (("a", ""), ("x", "other"), ("b", ""))]
-    monkeypatch.setattr("cluster.admin.handlers.backup.backups_in", lambda target: (known, []))
+async def test_a_dry_backup_names_the_older_ones_that_would_go(make_node: Any, serve: Any, tmp_path: Path) -> None:
+    """The new one counts, those of another cluster and what a person put aside do not."""
     node = make_node(1, backup__roots=str(tmp_path))
+    own = node.status().cluster_id
+    for at, (name, uuid, folder) in enumerate([("a", own, "a"), ("x", "other", "x"), ("b", own, "b"), ("a", own, "c")]):
+        made = Manifest(
+            name=name,
+            made_ms=at,
+            node=1,
+            cluster_uuid=uuid,
+            cluster_name="",
+            broker_name="",
+            group_id=1,
+            index=1,
+            term=1,
+            position=0,
+            header_crc=0,
+            timestamp_ms=0,
+            segment_size=0,
+            origin=[],
+            digest={},
+            segments=[],
+            state=[],
+            bytes_total=0,
+            bytes_new=0,
+            versions={},
+        )
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / MANIFEST).write_bytes(encode(made))
     begun: list[str] = []
     node.backups.begin = lambda to, **_: begun.append(to)
     client = await serve(node)

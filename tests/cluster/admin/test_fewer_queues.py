@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cluster.broker.groups.group_lag import each_lag
-from cluster.broker.watches import hidden_watch
 from cluster.broker.watches.group_watch import GroupWatch
 from cluster.broker.watches.hidden_watch import HiddenWatch
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.removal_slices import DeleteTopic
 from statemachine.topics.topics import CreateTopic
+from tests.support.rows import each_row
 
 ORDERS = {"name": "orders", "if_exists": "update"}
 
@@ -89,6 +89,19 @@ async def test_what_no_group_reads_is_not_consumed(client: Any, node: Any) -> No
 
 
 @pytest.mark.usefixtures("orders")
+@each_row(
+    "body",
+    [{"queues": 5_000}, {"attributes": {"dedup": "maybe"}}, {"attributes": {"colour": "red"}}, {"write_queues": 1_025}],
+)
+async def test_a_change_that_cannot_be_is_not_said_to_be_one_that_would(client: Any, body: dict[str, Any]) -> None:
+    """The answer to a dry run is the one that the change itself gets."""
+    wanted = ORDERS | body
+    told = [await client.post(f"/v1/topics{query}", json=wanted) for query in ("?dry_run=true", "")]
+    assert [each.status for each in told] == [400, 400]
+    assert (await told[0].json()) == (await told[1].json())
+
+
+@pytest.mark.usefixtures("orders")
 async def test_with_now_they_are_hidden_and_counted_and_more_queues_bring_them_back(client: Any) -> None:
     status, answer = await put(client, queues=1, now=True)
     assert (status, answer["topic"]["messages"], answer["topic"]["hidden"]) == (200, 40, 30)
@@ -134,13 +147,12 @@ async def test_an_import_hides_nothing_either(client: Any, node: Any) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_the_finding_names_the_number_and_the_command(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_finding_names_the_number_and_the_command(node: Any) -> None:
     node.apply([CreateTopic({"name": f"t{at}", "read_queues": 1, "write_queues": 1}, True) for at in range(9)])
-    watch = HiddenWatch(node)
-    assert list(watch.look()) == []
+    assert list(HiddenWatch(node).look()) == []
+    watch = HiddenWatch(node, steps_per_look=2)
     shrink = {"name": "orders", "read_queues": 1, "write_queues": 1}
     node.apply([CreateTopic(shrink, False)])
-    monkeypatch.setattr(hidden_watch, "STEPS_PER_LOOK", 2)
     looks = [list(watch.look()) for _ in range(20)]
     (condition,) = looks[-1]
     assert [] in looks, "topics are looked at in slices"

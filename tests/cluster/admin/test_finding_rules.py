@@ -25,7 +25,7 @@ from cluster.broker.watches.hidden_watch import HiddenWatch
 from cluster.broker.watches.hot_watch import hot_conditions
 from cluster.broker.watches.quota_watch import learnt_conditions, quota_conditions
 from cluster.config.exposure_check import open_folder
-from cluster.config.ranges import Held
+from cluster.config.ranges import OutOfRange
 from cluster.members.checks import quorum_of
 from cluster.members.cluster_level import MIXED_MS
 from cluster.peer.links import LinkView
@@ -295,7 +295,7 @@ def unfinished(node: Any) -> set[str]:
 
 def settings(make_node: Any) -> set[str]:
     node = make_node(1, offsets__flush_ms=5000)
-    node.held_keys = [Held("limits.message_bytes_max", 1, 1024)]
+    node.held_keys = [OutOfRange("limits.message_bytes_max", 1, 1024)]
     return set(conditions(node))
 
 
@@ -374,7 +374,7 @@ def test_a_bound_that_is_reached_is_a_finding(node: Any, raised: Callable[[Any],
 def test_a_value_that_is_held_and_one_that_is_dangerous_are_named(make_node: Any) -> None:
     assert {"config_held", "config_dangerous"} & set(conditions(make_node())) == set()
     node = make_node(1, offsets__flush_ms=5000)
-    node.held_keys = [Held("limits.message_bytes_max", 1, 1024)]
+    node.held_keys = [OutOfRange("limits.message_bytes_max", 1, 1024)]
     found = conditions(node)
     assert "limits.message_bytes_max = 1" in found["config_held"].says
     assert "the node goes by 1024" in found["config_held"].says

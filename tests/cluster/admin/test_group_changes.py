@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from cluster.broker import services as broker_services
+from cluster.broker.services import PART_MAX
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.topics.topics import CreateTopic
 
@@ -49,24 +47,15 @@ async def test_delete_says_first_what_goes(client: Any, node: Any) -> None:
     assert (missing.status, (await missing.json())["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_clone_of_many_offsets_is_proposed_in_parts(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_services, "PART_MAX", 3)
-    node.apply([CreateTopic({"name": "a", "read_queues": 10, "write_queues": 10}, False)])
+async def test_a_clone_of_many_offsets_is_proposed_in_parts(client: Any, node: Any) -> None:
+    count = 2 * PART_MAX + 1
+    node.apply([CreateTopic({"name": "a", "read_queues": count, "write_queues": count}, False)])
     node.add_group("billing")
-    node.apply([CommitOffsets([("billing", 1, queue, queue) for queue in range(10)])])
-    sizes: list[int] = []
-    propose = node.propose
-
-    def noted(run: Any, done: Any) -> None:
-        sizes.extend([len(command.rows) for command in run if isinstance(command, CommitOffsets)])
-        propose(run, done)
-
-    monkeypatch.setattr(node, "propose", noted)
+    node.apply([CommitOffsets([("billing", 1, queue, queue) for queue in range(count)])])
     cloned = await client.post("/v1/groups/audit/clone", json={"source": "billing"})
-    assert len((await cloned.json())["offsets"]) == 10
-    assert sizes == [3, 3, 3, 1]
+    assert len((await cloned.json())["offsets"]) == count
+    sizes = [len(command.rows) for command in node.proposed if isinstance(command, CommitOffsets)]
+    assert sizes == [PART_MAX, PART_MAX, 1]
     assert node.state.offsets_of_group("audit") == node.state.offsets_of_group("billing")
 
 

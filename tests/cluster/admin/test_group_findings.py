@@ -24,7 +24,11 @@ def watch(node: Any) -> GroupWatch:
     node.add_group("billing", "a")
     node.add_messages("a", 0, 10)
     node.add_messages("a", 1, 10)
-    return GroupWatch(node, member_count=node.member_count, unread=node.unread, wall_ms=node.wall_ms)
+    return watch_of(node)
+
+
+def watch_of(node: Any, **limits: int) -> GroupWatch:
+    return GroupWatch(node, member_count=node.member_count, unread=node.unread, wall_ms=node.wall_ms, **limits)
 
 
 def codes(watch: GroupWatch, now_ms: int) -> list[tuple[str, str]]:
@@ -77,8 +81,9 @@ def test_the_age_of_a_commit_is_known_once_one_was_seen(node: Any, watch: GroupW
     assert watch.committed_age_ms("billing", "a", 1, 150) is None
 
 
-def test_many_groups_are_looked_at_in_slices(node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_watch, "QUEUES_PER_LOOK", 4)
+@pytest.mark.usefixtures("watch")
+def test_many_groups_are_looked_at_in_slices(node: Any) -> None:
+    watch = watch_of(node, queues_per_look=4)
     for name in ("b1", "b2", "b3", "b4"):
         node.add_group(name, "a")
     seen = [len(codes(watch, look)) for look in range(4)]
@@ -94,12 +99,11 @@ def test_only_the_leader_watches(node: Any, watch: GroupWatch) -> None:
     assert codes(watch, 1) == []
 
 
-def test_one_group_with_many_queues_takes_several_looks(
-    node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("watch")
+def test_one_group_with_many_queues_takes_several_looks(node: Any) -> None:
     node.apply([CreateTopic({"name": "wide", "read_queues": 20_000, "write_queues": 20_000}, False)])
     node.add_group("wide", "wide")
-    monkeypatch.setattr(group_watch, "WATCHED_MAX", 5_000)
+    watch = watch_of(node, watched_max=5_000)
     before = METER.units
     codes(watch, 0)
     one_look = METER.units - before
@@ -109,8 +113,9 @@ def test_one_group_with_many_queues_takes_several_looks(
     assert len(watch._seen["wide"]) == 5_000
 
 
-def test_findings_about_groups_have_a_limit(node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_watch, "GROUPS_TOLD_MAX", 3)
+@pytest.mark.usefixtures("watch")
+def test_findings_about_groups_have_a_limit(node: Any) -> None:
+    watch = watch_of(node, groups_told_max=3)
     for name in ("b1", "b2", "b3", "b4"):
         node.add_group(name, "a")
     assert len(codes(watch, 0)) == 3

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.rights import Rights
 from cluster.replication.hot_spots import WINDOW_MS, Window
 from cluster.runtime.figures.heavy_hitters import Heavy
 from statemachine.topics.topics import CreateTopic
@@ -21,8 +20,8 @@ def hot(node: Any) -> None:
     node.window = Window(WINDOW_MS, 0.9, 1_000, queues, [Heavy((orders, "k1"), 500, 0), Heavy((gone, "k2"), 100, 0)])
 
 
-async def told(client: Any) -> Any:
-    answer = await client.get("/v1/hot")
+async def told(client: Any, **headers: str) -> Any:
+    answer = await client.get("/v1/hot", headers=headers)
     assert answer.status == 200
     return await answer.json()
 
@@ -48,7 +47,12 @@ async def test_topics_queues_and_keys_with_their_shares(client: Any) -> None:
 
 
 @pytest.mark.usefixtures("hot")
-async def test_keys_are_told_to_those_who_may_read_the_topic(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rights, "is_allowed", lambda self, party, needs: False)
-    found = await told(client)
+async def test_keys_are_told_to_those_who_may_read_the_topic(client: Any, node: Any) -> None:
+    sees = node.add_user("sees", ("Cluster:*", ["Get"]))
+    reads = node.add_user("reads", ("Cluster:*", ["Get"]), ("Topic:orders", ["Sub"]))
+    node.add_user("root", is_super=True)
+    node.set_mode("enforce")
+    found = await told(client, Authorization=f"Bearer {sees}")
     assert (len(found["queues"]), found["keys"]) == (2, [])
+    found = await told(client, Authorization=f"Bearer {reads}")
+    assert [each["key"] for each in found["keys"]] == ["k1"]

@@ -8,8 +8,7 @@ import pytest
 
 from cluster.admin.handlers.quotas import PER_REQUEST
 from cluster.admin.request_parsing import BODY_BYTES_MAX
-from statemachine.access import quotas
-from statemachine.access.quotas import SetQuotas
+from statemachine.access.quotas import QUOTAS_MAX, ROWS_PER_COMMAND, SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from statemachine.topics.topics import CreateTopic
@@ -88,13 +87,14 @@ async def test_what_cannot_be_is_refused_in_words(
 
 
 @pytest.mark.usefixtures("raised")
-async def test_there_is_a_most_of_them(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.admin.handlers.quotas.QUOTAS_MAX", 2)
-    monkeypatch.setattr(quotas, "QUOTAS_MAX", 2)
+async def test_there_is_a_most_of_them(client: Any, node: Any) -> None:
     one = {"send_bytes": 1}
-    assert (await put(client, {"topic=a": one, "topic=b": one}))[0] == 200
+    others = [(f"topic=t{at}", one) for at in range(QUOTAS_MAX - 1)]
+    for at in range(0, len(others), ROWS_PER_COMMAND):
+        node.apply([SetQuotas(others[at : at + ROWS_PER_COMMAND], 0, "ann")])
+    assert (await put(client, {"topic=a": one}))[0] == 200
     status, told = await put(client, {"topic=c": one})
-    assert (status, told["error"]["message"]) == (409, "a cluster has at most 2 quotas")
+    assert (status, told["error"]["message"]) == (409, f"a cluster has at most {QUOTAS_MAX} quotas")
     assert (await put(client, {"topic=a": None, "topic=c": one}))[0] == 200
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
+from cluster.replication.outcome import Outcome
 from tests.support.rows import each_row
 
 GROUP = {
@@ -77,11 +76,8 @@ async def test_what_is_no_document(client: Any, where: str, text: str) -> None:
     assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_json")
 
 
-async def test_what_no_entry_can_hold_is_a_bad_request(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cluster.replication.outcome import Outcome, ProposeResult
-
-    refused = ProposeResult(Outcome.FAIL, [], None, "too large", unacceptable=True)
-    monkeypatch.setattr(node, "propose", lambda run, done, **_: done(refused))
+async def test_what_no_entry_can_hold_is_a_bad_request(client: Any, node: Any) -> None:
+    node.fate, node.is_unacceptable = Outcome.FAIL, True
     for where, body in (("topics", {"name": "T"}), ("metadata", {"topics": [TOPIC]})):
         answer = await client.post(f"/v1/{where}", json=body)
         assert (answer.status, (await answer.json())["error"]["code"]) == (400, "bad_command")

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.admin import server
 from cluster.admin.handler_request import Raw
 from cluster.admin.openapi import document
 from cluster.admin.request_parsing import BROKER_GROUP
@@ -136,9 +135,8 @@ SETTLED = Route.of_verb(
 
 
 @pytest.fixture
-async def x(node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(server, "ROUTES", (CONFIRMED, SETTLED))
-    return await serve(node)
+async def x(node: Any, serve: Any) -> Any:
+    return await serve(node, (CONFIRMED, SETTLED))
 
 
 async def test_a_confirmed_route_is_answered_after_a_majority_confirmed(x: Any, node: Any) -> None:
@@ -166,14 +164,11 @@ async def test_a_route_waits_for_the_commits_that_its_verb_waits_for(x: Any, nod
     assert node.reads_confirmed == 2
 
 
-async def test_commits_that_never_end_do_not_send_to_a_local_answer(
-    make_node: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_commits_that_never_end_do_not_send_to_a_local_answer(make_node: Any, serve: Any) -> None:
     """A confirmed route has none."""
-    monkeypatch.setattr(server, "ROUTES", (SETTLED,))
     node = make_node(1, send__deadline_ms=20, send__leader_wait_ms=20)
     node.settle_offsets = lambda group, done: None
-    error = (await (await (await serve(node)).get("/v1/y/billing")).json())["error"]
+    error = (await (await (await serve(node, (SETTLED,))).get("/v1/y/billing")).json())["error"]
     assert (error["code"], "local" in error["hint"]) == ("no_leader", False)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +72,18 @@ def test_sealed_files_are_linked_and_the_last_one_is_copied(stopped: Any, tmp_pa
     assert copies.manifest.segments == made.manifest.segments
 
 
-def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    linking = files.link
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system, to which no file of a node can be linked."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        assert Path(folder).stat().st_dev != tmp_path.stat().st_dev
+        yield Path(folder)
 
-    def not_across(source: Path, target: Path) -> bool:
-        """Refuses a link as if the target were on another file system."""
-        return str(tmp_path / "to") in str(source) and linking(source, target)
 
-    monkeypatch.setattr(files, "link", not_across)
-    first = create(stopped.request(tmp_path / "to"))
+def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, elsewhere: Path) -> None:
+    first = create(stopped.request(elsewhere))
     later = stopped._replace(checkpoint=stopped.grow(200))
-    second = create(later.request(tmp_path / "to", NOW_MS + 1000))
+    second = create(later.request(elsewhere, NOW_MS + 1000))
     assert first.manifest.bytes_new >= first.manifest.bytes_total
     assert second.manifest.bytes_new < second.manifest.bytes_total - 500_000
     same = [
@@ -95,16 +98,14 @@ def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path
     assert verify(Path(second.path)).problems == []
 
 
-def test_rot_of_an_earlier_backup_is_not_inherited(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    linking = files.link
-    monkeypatch.setattr(files, "link", lambda a, b: str(tmp_path / "to") in str(a) and linking(a, b))
-    first = Path(create(stopped.request(tmp_path / "to")).path)
+def test_rot_of_an_earlier_backup_is_not_inherited(stopped: Any, elsewhere: Path) -> None:
+    first = Path(create(stopped.request(elsewhere)).path)
     table = next((first / "state").glob("*.sst"))
     for path, at in ((sorted((first / "log").iterdir())[1], 9000), (table, table.stat().st_size // 2)):
         with path.open("r+b") as file:
             os.pwrite(file.fileno(), b"\x5a\xa5", at)
     assert len(problems(first)) > 0
-    second = create(stopped.request(tmp_path / "to", NOW_MS + 1000))
+    second = create(stopped.request(elsewhere, NOW_MS + 1000))
     assert verify(Path(second.path)).problems == []
     assert 130_000 < second.manifest.bytes_new < second.manifest.bytes_total
 
@@ -126,6 +127,16 @@ def test_a_backup_stays_what_it_was_while_the_node_goes_on(stopped: Any, tmp_pat
     assert verify(Path(made.path)).problems == []
 
 
+def test_what_was_just_made_stays_although_the_clock_of_its_node_is_behind(stopped: Any, tmp_path: Path) -> None:
+    """Names and times are those of the nodes that made them, and clocks differ."""
+    target = tmp_path / "to"
+    ahead = [create(stopped.request(target, NOW_MS + day * DAY_MS, keep=2)).manifest.name for day in (1, 2)]
+    made = create(stopped.request(target, NOW_MS, keep=2))
+    assert made.removed == ahead[:1]
+    assert names(target) == [made.manifest.name, ahead[1]]
+    assert verify(Path(made.path)).problems == []
+
+
 def test_the_oldest_go_when_there_are_more_than_keep(stopped: Any, tmp_path: Path) -> None:
     target = tmp_path / "to"
     made_names = []
@@ -139,6 +150,27 @@ def test_the_oldest_go_when_there_are_more_than_keep(stopped: Any, tmp_path: Pat
         made_names.append(made.manifest.name)
     assert [Path(path).name for path in made.removed] == [made_names[1]]
     assert names(target) == [foreign.name, *made_names[2:]]
+
+
+def test_a_copy_under_another_name_is_not_counted_and_keeps_no_other(stopped: Any, tmp_path: Path) -> None:
+    """The folder that a person put aside has the manifest of the backup that it was."""
+    target = tmp_path / "to"
+    first = Path(create(stopped.request(target)).path)
+    first.rename(target / "before-the-upgrade")
+    made = [create(stopped.request(target, NOW_MS + day * DAY_MS, keep=2)) for day in range(1, 4)]
+    assert [each.removed for each in made] == [[], [], [made[0].manifest.name]]
+    assert names(target) == [*(each.manifest.name for each in made[1:]), "before-the-upgrade"]
+
+
+def test_a_manifest_names_no_folder_to_remove_but_its_own(stopped: Any, tmp_path: Path) -> None:
+    target, victim = tmp_path / "to", tmp_path / "victim"
+    made = Path(create(stopped.request(victim)).path)
+    forged = replace(manifest.load(made), name=f"../victim/{made.name}")
+    (target / "x").mkdir(parents=True)
+    (target / "x" / manifest.MANIFEST).write_bytes(manifest.encode(forged))
+    later = create(stopped.request(target, NOW_MS + DAY_MS, keep=1))
+    assert (names(victim), later.removed) == ([made.name], [])
+    assert problems(made) == []
 
 
 def test_every_flipped_byte_of_a_small_backup_is_noticed_or_does_not_count(stopped: Any, tmp_path: Path) -> None:

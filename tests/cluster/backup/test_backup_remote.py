@@ -10,14 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.backup import remote
-from cluster.backup.create import Made
+from cluster.backup.create import MadeBackup
 from cluster.backup.remote import backups_at, create_remote, fetch_backup, newest_ms, verify_backup
-from cluster.backup.replay import Target
-from cluster.backup.restore import Source, found_source, restore
+from cluster.backup.replay import RestoreTarget
+from cluster.backup.restore import RestoreSource, found_source, restore
 from cluster.tier import stored_files
 from cluster.tier.store import retrying_store
 from cluster.tier.store.memory_store import MemoryStore
-from cluster.tier.store.object_store import Stored
+from cluster.tier.store.object_store import StoredObject
 from raftmq_wire.errors import LocalError
 
 NOW_MS = 1_700_000_000_000
@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
     return (tmp_path / "store").as_uri()
 
 
-def made(stopped: Any, url: str, number: int = 0, **changes: Any) -> Made:
+def made(stopped: Any, url: str, number: int = 0, **changes: Any) -> MadeBackup:
     return create_remote(replace(stopped.request(Path("/"), NOW_MS + 1000 * number, **changes), to=url))
 
 
@@ -43,13 +43,23 @@ def objects(url: str) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith(".")}
 
 
+def test_what_was_just_made_stays_although_the_clock_of_its_node_is_behind(
+    stopped: Any, url: str, tmp_path: Path
+) -> None:
+    ahead = made(stopped, url, 5)
+    done = made(stopped, url, 1, keep=1)
+    assert done.removed == [ahead.manifest.name]
+    assert backups_at(url) == ([done.manifest], [])
+    assert verify_backup(done.path, tmp_path / "scratch").problems == []
+
+
 def test_a_backup_there_and_back_is_a_good_backup(stopped: Any, url: str, tmp_path: Path) -> None:
     done = made(stopped, url)
     assert done.path == f"{url}/{done.manifest.name}"
     assert backups_at(url) == ([done.manifest], [])
     assert not (stopped.data / "checkpoints" / remote.STAGING).exists()
     stages: list[str] = []
-    with found_source(Source(done.path), tmp_path / "new", NOW_MS, stages.append) as local:
+    with found_source(RestoreSource(done.path), tmp_path / "new", NOW_MS, stages.append) as local:
         new = restore(local.path, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS)
     assert new.manifest.digest == done.manifest.digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "node", "store"]
@@ -118,7 +128,7 @@ def test_a_rotten_part_is_not_taken_by_the_next_backup(stopped: Any, url: str, t
     assert verify_backup(second.path, tmp_path / "scratch").problems == []
 
 
-def open_source(source: Source, into: Path) -> None:
+def open_source(source: RestoreSource, into: Path) -> None:
     with found_source(source, into, NOW_MS, lambda stage: None):
         pass
 
@@ -132,9 +142,9 @@ def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None
         fetch_backup(f"{url}/none", tmp_path / "new")
     (tmp_path / "new" / "mine").touch()
     with pytest.raises(LocalError, match=r"is not empty"):
-        open_source(Source(f"{url}/x"), tmp_path / "new")
+        open_source(RestoreSource(f"{url}/x"), tmp_path / "new")
     with pytest.raises(LocalError, match=r"(?s)a backup alone is restored as it is.*--from-tier URL"):
-        open_source(Source(f"{url}/x", target=Target(7)), tmp_path / "other")
+        open_source(RestoreSource(f"{url}/x", target=RestoreTarget(7)), tmp_path / "other")
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match=r"(?s)the store file://.* failed"):
         made(stopped, (tmp_path / "file").as_uri())
@@ -146,7 +156,7 @@ def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None
 class Hanging(MemoryStore):
     """Never answers."""
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         await asyncio.Event().wait()
         raise AssertionError(name, size_max)
 

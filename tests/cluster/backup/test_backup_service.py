@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -14,14 +16,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cluster.backup import service
 from cluster.backup.create import BackupOrder
 from cluster.backup.remote import STAGING, verify_backup
-from cluster.backup.service import Backups
+from cluster.backup.service import Backups, BackupWaits
 from cluster.backup.verify import verify
 from cluster.config.loading import load
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.host.helper_process import background
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.identity import Identity
@@ -45,14 +45,15 @@ class Clock:
 class Node(Backups):
     """`Backups` with its clock and alarms at hand."""
 
-    def __init__(self, data: Path, kv: Any, identity: Identity, **keys: Any) -> None:
+    def __init__(self, data: Path, kv: Any, identity: Identity, *, runs: Any = None, **keys: Any) -> None:
+        """`runs`: how it runs a backup."""
         self.clock = Clock()
         self.answers: list[bool] | None = None
         """The answers to the questions of the backup, one after the other, and then False; None: always True."""
         self.asked = 0
         self.alarms = Alarms(self.clock)
         config = load(None, {}, {"node.id": 1, "node.data_dir": str(data)} | keys)
-        super().__init__(config, identity, kv, self.alarms, self.clock, confirm=self._answer)
+        super().__init__(config, identity, kv, self.alarms, self.clock, confirm=self._answer, **runs or {})
 
     def _answer(self, done: Callable[[bool], None]) -> None:
         self.asked += 1
@@ -107,12 +108,12 @@ async def test_a_backup_by_the_worker(stopped: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("answers", "confirmed"), [([False, True], True), ([], False)])
 async def test_a_backup_waits_for_what_was_acknowledged_before(
-    stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool], confirmed: bool
+    stopped: Any, tmp_path: Path, answers: list[bool], confirmed: bool
 ) -> None:
     """`raftmq backup create` asks a follower: right after a send, that message was not in it."""
-    monkeypatch.setattr(service, "CONFIRM_S", 0.3)
     kv = RocksKV(str(stopped.data / "state"))
-    node = Node(stopped.data, kv, identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data))
+    identity = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)
+    node = Node(stopped.data, kv, identity, runs={"waits": BackupWaits(confirm_s=0.3)})
     node.answers = list(answers)
     node.begin(str(tmp_path / "to"))
     done = await node.finished()
@@ -145,16 +146,9 @@ async def test_a_backup_to_a_store_by_the_worker(stopped: Any, tmp_path: Path) -
     ("script", "words"), [("import sys; sys.exit(9)", "exit code 9"), ('print(\'{"stage": "log"}\')', "exit code 0")]
 )
 async def test_a_worker_that_ends_without_a_word(
-    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any, script: str, words: str
+    make: Callable[..., Node], tmp_path: Path, script: str, words: str
 ) -> None:
-    node = make()
-    start = asyncio.create_subprocess_exec
-
-    async def other(*command: str, **options: Any) -> Any:
-        assert command == background("cluster.backup.worker")
-        return await start(sys.executable, "-c", script, **options)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
+    node = make(runs={"worker": [sys.executable, "-c", script]})
     node._make_checkpoint = lambda: None  # type: ignore[method-assign]
     node.begin(str(tmp_path / "to"))
     failed = await node.finished()
@@ -162,33 +156,43 @@ async def test_a_worker_that_ends_without_a_word(
     assert node.raised == ["backup_failed"]
 
 
+async def test_a_worker_that_cannot_be_started_is_told(
+    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any
+) -> None:
+    node = make()
+
+    async def none(*command: str, **options: Any) -> Any:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
+    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
+    node.begin(str(tmp_path / "to"))
+    failed = await node.finished()
+    assert "Resource temporarily unavailable" in failed.error[1]
+    assert node.raised == ["backup_failed"]
+
+
 PAUSED = 'print(\'{"stage": "log"}\', flush=True); signal.pause()'
 DEAF = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSED}"
 
 
-@pytest.mark.parametrize(("script", "code"), [(PAUSED, -signal.SIGTERM), (DEAF, -signal.SIGKILL)])
+@pytest.mark.parametrize(("script", "killed"), [(PAUSED, False), (DEAF, True)])
 async def test_a_node_that_stops_ends_its_worker(
-    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any, script: str, code: int
+    make: Callable[..., Node], tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, killed: bool
 ) -> None:
     """One that does not end in time is killed, and waited for: nothing of it is left."""
-    node = make()
-    start = asyncio.create_subprocess_exec
-    workers = []
-
-    async def other(*_: Any, **options: Any) -> Any:
-        workers.append(await start(sys.executable, "-c", f"import signal; {script}", **options))
-        return workers[0]
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
-    if code == -signal.SIGKILL:
-        monkeypatch.setattr(service, "WORKER_END_S", 0.1)
-        monkeypatch.setattr(service, "KILLED_S", PATIENCE_S)
+    pid = tmp_path / "pid"
+    notes = f"import os, signal; open({str(pid)!r}, 'w').write(str(os.getpid()))"
+    waits = BackupWaits(worker_end_s=0.1 if killed else PATIENCE_S, killed_s=PATIENCE_S)
+    node = make(runs={"worker": [sys.executable, "-c", f"{notes}; {script}"], "waits": waits})
     node._make_checkpoint = lambda: None  # type: ignore[method-assign]
     attempt = node.begin(str(tmp_path / "to"))
     while attempt.stage != "log":
         await asyncio.sleep(0.005)
     await node.close()
-    assert workers[0].returncode == code
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert any("is killed" in record.getMessage() for record in caplog.records) == killed
     assert (attempt.state, attempt.error[1]) == ("failed", "the node is stopping")  # type: ignore[index]
 
 

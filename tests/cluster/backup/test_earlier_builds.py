@@ -15,7 +15,7 @@ import pytest
 from cluster.backup import metadata
 from cluster.backup.from_tier import TierRestore, rebuild
 from cluster.backup.remote import stored
-from cluster.backup.replay import Target
+from cluster.backup.replay import RestoreTarget
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
 from cluster.config.local_layout import read_cluster
@@ -166,7 +166,7 @@ def test_a_tier_is_refused(left: str, earlier: Path) -> None:
         shutil.rmtree(folder / "state")
     before = tree(root)
     with pytest.raises(LocalError, match=EARLIER):
-        rebuild(TierRestore(root.as_uri(), Target(None, None)), earlier / "new", NOW_MS)
+        rebuild(TierRestore(root.as_uri(), RestoreTarget(None, None)), earlier / "new", NOW_MS)
     assert tree(root) == before
     assert not (earlier / "new").exists()
 

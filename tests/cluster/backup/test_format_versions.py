@@ -50,7 +50,7 @@ from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.levels import LEVEL
-from statemachine.rows import keys, rocksdb_store, running_digest
+from statemachine.rows import keys, meta_keys, rocksdb_store, running_digest
 from statemachine.rows.kv import META, Batch
 from statemachine.trim import Trim
 from tests.support.rows import each_row
@@ -157,7 +157,7 @@ def newer_command(_: Path) -> Any:
 
 def other_rows(_: Path, version: int) -> Any:
     kv, batch = MemoryKV(), Batch()
-    batch.put(META, keys.FORMAT_KEY, keys.U32.pack(version))
+    batch.put(META, meta_keys.FORMAT_KEY, keys.U32.pack(version))
     kv.write(batch)
     return BrokerState(kv)
 
@@ -284,13 +284,13 @@ def test_running_sums_of_a_newer_version_are_counted_again(tmp_path: Path) -> No
     kv, batch = MemoryKV(), Batch()
     row = running_digest.pack(7, running_digest.count(kv))
     for value, known in ((row, True), (bytes([running_digest.VERSION + 1]) + row[1:], False)):
-        batch.put(META, keys.SUMS_KEY, value)
+        batch.put(META, meta_keys.SUMS_KEY, value)
         kv.write(batch)
         assert (running_digest.load(kv, 7) is not None) is known
 
 
 def test_early_answers_noted_by_a_newer_version_are_not_known() -> None:
-    page = ledger.encode({EntryId(1, 2): 3}, ledger.Totals(0, 0))
+    page = ledger.encode({EntryId(1, 2): 3}, ledger.LostAnswers(0, 0))
     assert ledger.decode(page) is not None
     rest = (ledger.FORMAT + 1).to_bytes(2) + page[10:]
     assert ledger.decode(page[:4] + crc32c(rest).to_bytes(4) + rest) is None
@@ -325,7 +325,7 @@ def test_no_version_is_forgotten() -> None:
 
 def level_of_rows(_: Path, level: int) -> Any:
     kv, batch = MemoryKV(), Batch()
-    batch.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
+    batch.put(META, meta_keys.LEVEL_KEY, keys.U32.pack(level))
     kv.write(batch)
     return BrokerState(kv, known_level=LEVEL)
 

@@ -13,7 +13,7 @@ from cluster.backup import manifest as manifests
 from cluster.backup.group_backups import Truth, beside, check_together, further_sources, places_in, truth_in
 from cluster.backup.manifest import MANIFEST, STATE, Manifest
 from cluster.backup.remote import BACKUPS
-from cluster.backup.restore import ChosenBackup, Source
+from cluster.backup.restore import ChosenBackup, RestoreSource
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.rows import each_row
 
@@ -73,7 +73,9 @@ def test_a_group_that_could_not_go_on_copying_is_refused(copied: int, fits: bool
 
 def test_a_backup_of_a_cluster_with_one_group_has_no_others(backup: Path, tmp_path: Path) -> None:
     assert truth_in(backup / STATE) == Truth()
-    with further_sources(Source(str(backup)), ChosenBackup(backup), tmp_path / "new", 0, lambda stage: None) as found:
+    with further_sources(
+        RestoreSource(str(backup)), ChosenBackup(backup), tmp_path / "new", 0, lambda stage: None
+    ) as found:
         assert found == {}
 
 
@@ -82,6 +84,6 @@ def test_a_backup_of_a_further_group_is_not_restored_alone(backup: Path, tmp_pat
     shutil.copytree(backup / STATE, alone / STATE)
     with (
         pytest.raises(LocalError, match="is a backup of group 2 alone"),
-        further_sources(Source(str(alone)), ChosenBackup(alone), tmp_path / "new", 0, lambda stage: None),
+        further_sources(RestoreSource(str(alone)), ChosenBackup(alone), tmp_path / "new", 0, lambda stage: None),
     ):
         pass

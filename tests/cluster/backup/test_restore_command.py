@@ -11,7 +11,7 @@ import click
 import pytest
 
 from cluster.backup.from_tier import TierRestore, rebuild
-from cluster.backup.replay import Target
+from cluster.backup.replay import RestoreTarget
 from cluster.config.loading import load
 from cluster.runtime.events import rfc3339
 from raftmq.cli import run as raftmq
@@ -103,7 +103,7 @@ def test_a_moment_before_a_backup_is_not_looked_for_after_it(
 ) -> None:
     lost = Lost(stopped.data, tmp_path / "store")
     lost.upload()
-    made = rebuild(TierRestore(lost.url, Target(500)), tmp_path / "backup", 1_800_000_000_000)
+    made = rebuild(TierRestore(lost.url, RestoreTarget(500)), tmp_path / "backup", 1_800_000_000_000)
     when = f"{rfc3339(lost.entries[500].timestamp_ms)} (index 500)"
     command = ["restore", "--from", str(made.path), "--into", str(tmp_path / "new")]
     assert raftmq([*command, "--to-time", "1990-01-01"]) == ExitCode.REFUSED

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.backup import remote
 from cluster.backup.from_tier import Rebuilt, TierRestore, rebuild
-from cluster.backup.replay import Target
+from cluster.backup.replay import RestoreTarget
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
 from cluster.runtime.events import rfc3339
@@ -32,7 +32,7 @@ def lost(stopped: Any, tmp_path: Path) -> Lost:
 
 
 def rebuilt(lost: Lost, folder: Path, **wishes: Any) -> Rebuilt:
-    target = Target(wishes.pop("index", None), wishes.pop("time_ms", None))
+    target = RestoreTarget(wishes.pop("index", None), wishes.pop("time_ms", None))
     return rebuild(TierRestore(lost.url, target, **wishes), folder, NOW_MS)
 
 
@@ -160,7 +160,7 @@ def test_a_moment_before_the_first_entry_names_the_earliest(lost: Lost, tmp_path
         lost.copy_state(copied, tmp_path / "kv")
     first_ms = lost.entries[0].timestamp_ms
     assert first_ms > 0
-    typed = TierRestore(lost.url, Target(time_ms=first_ms - 1), rest=("--into", "new", "--nodes", "1"))
+    typed = TierRestore(lost.url, RestoreTarget(time_ms=first_ms - 1), rest=("--into", "new", "--nodes", "1"))
     with pytest.raises(LocalError) as refused:
         rebuild(typed, tmp_path / "new", NOW_MS)
     assert refused.value.what == f"time {rfc3339(first_ms - 1)} lies before the first entry of the log"
@@ -188,7 +188,7 @@ def test_several_clusters_are_told_apart_by_their_moments(lost: Lost, tmp_path: 
     fork.copy_state([at + 5], tmp_path / "kv2")
     last = len(fork.entries) - 1
 
-    def told(target: Target) -> LocalError:
+    def told(target: RestoreTarget) -> LocalError:
         with pytest.raises(LocalError) as refused:
             rebuild(TierRestore(lost.url, target, rest=("--into", "zz", "--nodes", "1")), tmp_path / "new", NOW_MS)
         return refused.value
@@ -196,7 +196,7 @@ def test_several_clusters_are_told_apart_by_their_moments(lost: Lost, tmp_path: 
     def moment(of: Lost, index: int) -> str:
         return f"{rfc3339(of.entries[index].timestamp_ms)} (index {index})"
 
-    shared = told(Target(time_ms=lost.entries[at - 9].timestamp_ms))
+    shared = told(RestoreTarget(time_ms=lost.entries[at - 9].timestamp_ms))
     assert shared.why.split("; ") == [
         f"{fork.cluster_id}: {moment(lost, 0)} to {moment(fork, last)}, continues {lost.cluster_id} from index {at}",
         f"{lost.cluster_id}: {moment(lost, 0)} to {moment(lost, ends)}",
@@ -204,11 +204,11 @@ def test_several_clusters_are_told_apart_by_their_moments(lost: Lost, tmp_path: 
     start = f"raftmq restore --from-tier {lost.url} --cluster"
     when = rfc3339(lost.entries[at - 9].timestamp_ms)
     assert shared.fix.startswith(f"{start} {lost.cluster_id} --to-time {when} --into zz --nodes 1    (others continue")
-    late = told(Target(index=last))
+    late = told(RestoreTarget(index=last))
     assert late.fix.startswith(f"{start} {fork.cluster_id} --to-index {last} --into zz --nodes 1    (the only one that")
-    all_of_it = told(Target())
+    all_of_it = told(RestoreTarget())
     assert all_of_it.fix.startswith(f"{start} {lost.cluster_id} --into zz --nodes 1    (others")
-    never = told(Target(time_ms=NOW_MS * 2))
+    never = told(RestoreTarget(time_ms=NOW_MS * 2))
     assert never.fix.startswith(
         f"{start} {lost.cluster_id} --to-time {rfc3339(lost.entries[ends].timestamp_ms)} --into"
     )

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from cluster.broker.filters import subscription
-from cluster.broker.groups import group_members
+from cluster.broker.groups.group_members import MemberBounds
 from cluster.broker.refusal import Refused
-from cluster.config.config import LimitsSection
+from cluster.config.service_sections import LimitsSection
 from cluster.replication import message_head
+from cluster.replication.command_queue import NameLimits, UnacceptableError
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.pending_requests import NameLimits, UnacceptableError
 from cluster.replication.send_identity import Identity, RetryMemory
 from statemachine.commands import Command
 from statemachine.consuming.groups import PutGroup
@@ -112,11 +112,8 @@ def test_a_place_on_its_way_is_free_again_when_it_was_not_made() -> None:
     names.admit([CreateTopic({"name": "b"}, True)], lambda _: None)
 
 
-def test_heartbeats_keep_a_bounded_number_of_groups_and_bytes(
-    node: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "CONNECTION_GROUPS_MAX", 5)
-    monkeypatch.setattr(group_members, "MEMBERSHIPS_MAX", 12)
+def test_heartbeats_keep_a_bounded_number_of_groups_and_bytes(node_with: Any, connect: Any) -> None:
+    node = node_with(bounds={"members": MemberBounds(connection_groups=5, memberships=12)})
     connections = [connect() for _ in range(3)]
     assert node.ask(34, connection=connections[0], body=beat("c", [f"g{n}" for n in range(6)])).answer.code == 29
     for number, connection in enumerate(connections[:2]):

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.config.config import Config, ConfigError, dump, split_address
+from cluster.config.address import split_address
+from cluster.config.config import Config, ConfigError, dump
 from cluster.config.loading import load
 from tests.support.rows import each_row
 

@@ -16,7 +16,7 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, changed
 from cluster.config.config import Config, ConfigError
 from cluster.config.cross_key_rules import check
 from cluster.config.loading import load
-from cluster.config.ranges import Held, dangers, hold, outside, range_of, ranges_of
+from cluster.config.ranges import OutOfRange, dangers, hold, outside, range_of, ranges_of
 from cluster.config.source import Source
 from cluster.members.config_activation import LayeredConfig
 from cluster.node.__main__ import usable
@@ -127,8 +127,8 @@ def test_a_value_in_the_log_or_in_a_file_is_held_and_told(caplog: pytest.LogCapt
     config = layers.in_force()
     assert (config.limits.properties_bytes_max, config.limits.frame_bytes_max) == (1 << 10, 48 << 20)
     assert layers.held == [
-        Held("limits.properties_bytes_max", 1, 1 << 10),
-        Held("limits.frame_bytes_max", 1 << 62, 48 << 20),
+        OutOfRange("limits.properties_bytes_max", 1, 1 << 10),
+        OutOfRange("limits.frame_bytes_max", 1 << 62, 48 << 20),
     ]
     assert "limits.properties_bytes_max = 1 is not in its range and is held at 1024" in caplog.text
 

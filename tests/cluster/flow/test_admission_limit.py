@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cluster.config.config import FlowSection
+from cluster.config.service_sections import FlowSection
 from cluster.flow.admission_limit import (
     ENTRY_BYTES_MIN,
     ENTRY_BYTES_UNKNOWN,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from cluster.flow import backlogs as backlogs_module
-from cluster.flow.backlogs import MEASURED_EVERY_MS, REFUSING_EVERY_MS, Backlog, Backlogs
+from cluster.flow.backlogs import MEASURED_AT_ONCE, MEASURED_EVERY_MS, REFUSING_EVERY_MS, Backlog, Backlogs
 from cluster.flow.quota_rules import QuotaRules
 from statemachine.access.quotas import Quota
 
@@ -97,9 +94,11 @@ def test_a_topic_that_gives_up_its_oldest_refuses_nothing() -> None:
     assert bed.of("T", T)
 
 
-def test_so_many_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlogs_module, "MEASURED_AT_ONCE", 2)
+def test_so_many_are_measured_at_once() -> None:
     bed = Bed(every=100)
-    for topic_id in range(5):
+    many = 2 * MEASURED_AT_ONCE + 1
+    for topic_id in range(many):
         bed.of(f"t{topic_id}", topic_id).takes(1, 10)
-    assert [bed.backlogs.due(20 + n) for n in range(4)] == [[0, 1], [2, 3], [4], []]
+    ids = list(range(many))
+    parts = [ids[:MEASURED_AT_ONCE], ids[MEASURED_AT_ONCE : 2 * MEASURED_AT_ONCE], ids[2 * MEASURED_AT_ONCE :], []]
+    assert [bed.backlogs.due(20 + n) for n in range(4)] == parts

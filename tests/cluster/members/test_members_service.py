@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cluster.config.loading import load
 from cluster.members.service import MembersService
-from cluster.peer.allowed_peers import LEVEL, REMOVED, Addresses, Refusal, Removed
+from cluster.peer.allowed_peers import LEVEL, REMOVED, Addresses, Refusal, RemovedMember
 from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from raftlog.membership import Address, Membership, promoted, with_learner, without
@@ -144,7 +144,7 @@ def test_who_is_leaving_is_talked_to_until_that_is_committed() -> None:
     world.raw.committed_membership_index = 9
     world.service.tick(50)
     assert world.dialled() == {1, 3}
-    assert world.follows.told[-1][0].removed == {NodeId(2): Removed(str(UUIDS[NodeId(2)]), 9)}
+    assert world.follows.told[-1][0].removed == {NodeId(2): RemovedMember(str(UUIDS[NodeId(2)]), 9)}
 
 
 def test_a_removal_that_is_cut_off_has_removed_nobody() -> None:

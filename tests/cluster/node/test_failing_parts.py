@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import socket
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.node import node as node_module
 from cluster.node.node import Node
 from cluster.runtime.service_lifecycle import Part, Parts, codes_of
 from raftmq.local.init import create_data_dirs
@@ -28,10 +28,9 @@ class BrokenError(Exception):
 class Watched(Parts):
     """The real parts; one step of one of them fails after it has done its work, or instead of it."""
 
-    broken = ("", "")
-    """Name of a part, and of its hook."""
-
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, parts: Iterable[Part], broken: tuple[str, str] = ("", "")) -> None:
+        """`broken`: name of a part, and of its hook."""
+        self.broken = broken
         self.called: list[tuple[str, str]] = []
         super().__init__([self._watched(part) for part in parts])
 
@@ -92,20 +91,15 @@ async def test_the_codes_of_all_parts_are_those_that_the_router_serves(config: C
     await ended(node)
 
 
-async def test_each_part_fails_at_start_and_those_before_it_are_closed(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_module, "Parts", Watched)
-    monkeypatch.setattr(Watched, "broken", ("", ""))
-    whole = Node(config)
+async def test_each_part_fails_at_start_and_those_before_it_are_closed(config: Config) -> None:
+    whole = Node(config, parts=Watched)
     await whole.start()
     parts: Any = await ended(whole)
     started = [name for hook, name in parts.called if hook == "start"]
     closes = {name for hook, name in parts.called if hook == "close"}
     assert len(started) > 10
     for at, name in enumerate(started):
-        monkeypatch.setattr(Watched, "broken", (name, "start"))
-        node = Node(config)
+        node = Node(config, parts=partial(Watched, broken=(name, "start")))
         with pytest.raises(BrokenError):
             await node.start()
         parts = node._parts
@@ -115,24 +109,20 @@ async def test_each_part_fails_at_start_and_those_before_it_are_closed(
         assert ports_are_free(config)
 
 
-async def test_each_part_fails_at_close_and_the_rest_is_closed(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "Parts", Watched)
-    monkeypatch.setattr(Watched, "broken", ("", ""))
-    whole = Node(config)
+async def test_each_part_fails_at_close_and_the_rest_is_closed(config: Config) -> None:
+    whole = Node(config, parts=Watched)
     await whole.start()
     parts: Any = await ended(whole)
     closed = [name for hook, name in parts.called if hook == "close"]
     assert closed[-1] == "storage"
     for name in closed:
-        monkeypatch.setattr(Watched, "broken", (name, "close"))
-        node = Node(config)
+        node = Node(config, parts=partial(Watched, broken=(name, "close")))
         await node.start()
         found: Any = await ended(node)
         assert [each for hook, each in found.called if hook == "close"] == closed
         assert isinstance(node.failure, BrokenError)
         assert ports_are_free(config)
-    monkeypatch.setattr(Watched, "broken", ("", ""))
-    again = Node(config)
+    again = Node(config, parts=Watched)
     await again.start()
     await asyncio.sleep(0)
     await ended(again)

@@ -13,7 +13,6 @@ import pytest
 
 from cluster.admin.findings.watch import FindingMetrics
 from cluster.admin.node_interface import LoadStatus, PeerStatus
-from cluster.broker import broker_metrics
 from cluster.broker.broker_metrics import (
     ConnectionCounts,
     DeadLetterMetrics,
@@ -23,7 +22,7 @@ from cluster.broker.broker_metrics import (
 )
 from cluster.node.event_watch import reason_of
 from cluster.node.status_metrics import StatusMetrics
-from cluster.replication.metrics import AppendMetrics, ApplyMetrics, Delays, HaMetrics
+from cluster.replication.metrics import AppendMetrics, ApplyMetrics, HaMetrics, PeerDelays
 from cluster.replication.outcome import Outcome
 from cluster.replication.traffic_metrics import TrafficMetrics
 from cluster.requests.request_metrics import RequestMetrics
@@ -209,7 +208,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(traffic: TrafficMetri
     traffic.ha.show(
         end_position=900,
         slaves={2: 500, 3: 900},
-        delays={2: Delays(2.5, 0.8, 60.0), 3: Delays(0.0, None, inf)},
+        delays={2: PeerDelays(2.5, 0.8, 60.0), 3: PeerDelays(0.0, None, inf)},
         connections=2,
         sent_bytes=70,
         storage=(800, 10, 20),
@@ -265,7 +264,7 @@ def member(connection: object, language: str = "JAVA") -> Any:
     return SimpleNamespace(connection=connection, language=language, version=453)
 
 
-def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_counted_as_rocketmq_counts_them() -> None:
     """A producer in two groups is one connection; the consumers of what is left out are in a series of no group."""
     one, other = object(), object()
     known: Any = SimpleNamespace(
@@ -278,8 +277,7 @@ def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.Mon
     assert at_once(producers_of(known)) == {("JAVA", "453"): 1, ("GO", "453"): 1}
     pushed, pulled = ("g", "JAVA", "453", "push"), ("h", "JAVA", "453", "pull")
     assert at_once(consumers_of(known)) == {pushed: 2, pulled: 1}
-    monkeypatch.setattr(broker_metrics, "SERIES_MAX", 1)
-    assert at_once(consumers_of(known)) == {pushed: 2, ("", "", "", ""): 1}
+    assert at_once(consumers_of(known, series_max=1)) == {pushed: 2, ("", "", "", ""): 1}
 
 
 def test_the_time_of_syncs_is_a_part_of_that_of_appends() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.peer.allowed_peers import GUESTS_MAX, REMOVED, Membership, Removed, Roster
+from cluster.peer.allowed_peers import GUESTS_MAX, REMOVED, Membership, RemovedMember, Roster
 from raftlog.types import NodeId
 from tests.support.rows import each_row
 
 CHANNELS = ("control", "bulk")
 MEMBERS = {NodeId(1): "u1", NodeId(2): "u2", NodeId(4): "u4"}
-LEFT = {NodeId(3): Removed("u3", 77)}
+LEFT = {NodeId(3): RemovedMember("u3", 77)}
 
 
 def roster() -> Roster:
@@ -83,7 +83,7 @@ def test_a_guest_that_becomes_a_member_or_leaves_is_no_guest_any_more() -> None:
     for node in (7, 8):
         known.greet(hello(node, f"u{node}", "h", node))
     members = MEMBERS | {NodeId(7): "u7"}
-    removed = LEFT | {NodeId(8): Removed("u8", 80)}
+    removed = LEFT | {NodeId(8): RemovedMember("u8", 80)}
     known.update(Membership("c", 1, NodeId(1), "u1", members, removed), {NodeId(7): (("h7", 71),)})
     assert known.peers() == [7]
     assert known.addresses_of(NodeId(7)) == (("h7", 71),)

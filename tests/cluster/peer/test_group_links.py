@@ -13,7 +13,7 @@ import pytest
 from cluster.peer import connections, group_links, handshake
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import CONTROL, GROUP, HELLO_MAX
-from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, Target
+from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, LinkTarget
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
 from cluster.peer.wire import encode_message, pack, unpack
@@ -43,6 +43,7 @@ class Node:
         *,
         serves: bool = True,
         level: int = GROUPS_LEVEL,
+        **limits: Any,
     ) -> None:
         self.port = free_base_port(1)
         known = Membership(cluster, group, node, f"u{group}-{node}", {node: f"u{group}-{node}"})
@@ -60,7 +61,7 @@ class Node:
         self.heard: list[tuple[int, int, list[Any], bytes]] = []
         self.raft: list[object] = []
         if serves:
-            self.links = GroupLinks(self.transport, lambda group: self.leaders.get(group, 0))
+            self.links = GroupLinks(self.transport, lambda group: self.leaders.get(group, 0), **limits)
             self.links.takes(Kind.GROUPS, self._on_groups)
 
     def _on_groups(self, link: GroupLink, header: list[Any], payload: bytes) -> None:
@@ -71,10 +72,10 @@ class Node:
         await self.transport.start(Handlers(note, note, note, note, note))
         return self
 
-    def target(self, node: NodeId | None = None) -> Target:
+    def target(self, node: NodeId | None = None) -> LinkTarget:
         """Where others dial it; `node`: for whom they look."""
         me = self.transport.roster.membership
-        return Target(me.group_id, me.node_id if node is None else node, (("127.0.0.1", self.port),))
+        return LinkTarget(me.group_id, me.node_id if node is None else node, (("127.0.0.1", self.port),))
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ async def test_frames_of_groups_end_a_connection_of_a_peer(made: Callable[..., A
 async def test_what_the_dialler_finds_must_be_whom_it_looks_for(made: Callable[..., Any]) -> None:
     a, b = await made(2), await made(3, TWO)
     port = b.port
-    for wrong in (Target(3, ONE, (("127.0.0.1", port),)), Target(4, ANY, (("127.0.0.1", port),))):
+    for wrong in (LinkTarget(3, ONE, (("127.0.0.1", port),)), LinkTarget(4, ANY, (("127.0.0.1", port),))):
         a.links.tend([wrong])
         key = wrong.group, wrong.node
         await tried(a, key, 1)
@@ -337,7 +338,7 @@ async def test_a_silent_connection_is_closed_and_dialled_again(made: Callable[..
 
 async def test_a_node_that_refuses_is_dialled_rarely_and_a_dead_one_soon(made: Callable[..., Any]) -> None:
     a, old = await made(2), await made(1, serves=False)
-    dead = Target(3, ANY, (("127.0.0.1", free_base_port(1)), ("nowhere.invalid", 1), ("bad..name", 1)))
+    dead = LinkTarget(3, ANY, (("127.0.0.1", free_base_port(1)), ("nowhere.invalid", 1), ("bad..name", 1)))
     a.links.tend([old.target(), dead])
     states = [target_of(a, 1, ONE), target_of(a, 3, ANY)]
     await until(lambda: all(state.attempts for state in states))
@@ -366,17 +367,16 @@ async def test_a_group_at_a_level_without_others_refuses_them_until_it_is_raised
 
 
 async def test_accepted_connections_are_few_and_one_a_node(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    made: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group_links, "ACCEPTED_MAX", 2)
-    b = await made(1)
+    b = await made(1, accepted_max=2)
     a, c, d = await made(2), await made(2, TWO), await made(3)
     near, far = await joined(a, b)
     c.links.tend([b.target()])
     await until(lambda: len(b.links.all()) == 2)
     d.links.tend([b.target()])
     await until(lambda: "is refused: 2 nodes of other groups are connected" in caplog.text)
-    again = Target(1, ANY, b.target().addresses)
+    again = LinkTarget(1, ANY, b.target().addresses)
     a.links.tend([b.target(), again])
     await until(lambda: far not in b.links.all() and near not in a.links.all())
     assert sorted((link.group, link.node) for link in b.links.all()) == [(2, 1), (2, 2)]
@@ -455,12 +455,9 @@ def test_a_kind_has_one_taker_and_belongs_to_the_channel() -> None:
             links.takes(kind, lambda *_: None)
 
 
-async def test_a_node_that_says_nothing_is_given_up(
-    made: Callable[..., Any], listens: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_links, "HANDSHAKE_S", 0.05)
-    a = await made(2)
-    a.links.tend([Target(1, ANY, (await listens(b"", hangs_up=False),))])
+async def test_a_node_that_says_nothing_is_given_up(made: Callable[..., Any], listens: Listen) -> None:
+    a = await made(2, handshake_s=0.05)
+    a.links.tend([LinkTarget(1, ANY, (await listens(b"", hangs_up=False),))])
     await tried(a, (1, ANY), 1)
     assert not a.links.all()
 
@@ -481,6 +478,6 @@ async def test_a_node_that_says_nothing_is_given_up(
 async def test_what_else_may_answer(made: Callable[..., Any], listens: Listen, says: bytes) -> None:
     for keyring in (KEY, OPEN):
         a = await made(2, keyring=keyring)
-        a.links.tend([Target(1, ANY, (await listens(says),))])
+        a.links.tend([LinkTarget(1, ANY, (await listens(says),))])
         await tried(a, (1, ANY), 1)
         assert not a.links.all()

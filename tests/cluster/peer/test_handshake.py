@@ -11,7 +11,7 @@ import pytest
 
 from cluster.peer import handshake
 from cluster.peer.admission import CHANNEL_INLETS_MAX, STRANGERS_MAX
-from cluster.peer.allowed_peers import REMOVED, Membership, Refusal, Removed
+from cluster.peer.allowed_peers import REMOVED, Membership, Refusal, RemovedMember
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.transport import BULK, CONTROL, Handlers, PeerTransport
 from cluster.peer.wire import pack, unpack
@@ -39,7 +39,7 @@ class Peer:
         others: dict[NodeId, int],
         keyring: Keyring,
         members: Sequence[NodeId] = (ONE, TWO),
-        removed: dict[NodeId, Removed] | None = None,
+        removed: dict[NodeId, RemovedMember] | None = None,
     ) -> None:
         known = Membership("cluster", 1, node, UUIDS[node], {each: UUIDS[each] for each in members}, removed or {})
         addresses = {each: (("127.0.0.1", at),) for each, at in others.items()}
@@ -234,7 +234,7 @@ async def node() -> AsyncIterator[Peer]:
     """Node 1, which demands NEW, dials nobody, and from which node 4 was removed."""
     port = free_base_port(1)
     keyring = Keyring((NEW,), demanded=True)
-    peer = Peer(ONE, port, {}, keyring, removed={FOUR: Removed("uuid-4", 90)})
+    peer = Peer(ONE, port, {}, keyring, removed={FOUR: RemovedMember("uuid-4", 90)})
     await peer.start()
     yield peer
     await end(peer)

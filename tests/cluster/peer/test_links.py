@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import HaSection
+from cluster.config.node_sections import HaSection
 from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_state import Evidence, LinkMetrics, LinkState, judge
 from cluster.peer.links import LOOK_EVERY_MS, Links

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cluster.peer import probe as probes
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
@@ -118,12 +117,9 @@ async def test_what_else_may_listen_there(made: Callable[..., Node], listens: Li
     assert found.startswith(why)
 
 
-async def test_nobody_listens_or_nobody_answers(
-    made: Callable[..., Node], listens: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nobody_listens_or_nobody_answers(made: Callable[..., Node], listens: Listen) -> None:
     asker = made(ONE, KEY).transport
     assert await probe(asker, THREE, UUIDS[THREE], ("127.0.0.1", free_base_port(1))) == "Connection refused"
     assert await probe(asker, THREE, UUIDS[THREE], ("nowhere.invalid", 1)) != ""
-    monkeypatch.setattr(probes, "PROBE_S", 0.05)
-    found = await probe(asker, THREE, UUIDS[THREE], await listens(b"", hangs_up=False))
+    found = await probe(asker, THREE, UUIDS[THREE], await listens(b"", hangs_up=False), limit_s=0.05)
     assert found == "no answer within 0.05 s"

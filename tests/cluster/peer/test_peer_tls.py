@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, TlsMode, TlsSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, TlsMode, TlsSection
 from cluster.peer.allowed_peers import Membership
-from cluster.peer.group_links import GroupLinks, Target
+from cluster.peer.group_links import GroupLinks, LinkTarget
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
 from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerLevels, PeerTransport
@@ -323,7 +324,7 @@ async def test_nodes_of_different_groups_show_their_certificates(
         end.takes(Kind.GROUPS, lambda link, header, payload: heard.append((link.group, payload)))
     await started((one, two))
     for dialler, other in ((ends[0], two), (ends[1], one)):
-        target = Target(3 - dialler.transport.roster.membership.group_id, other.node, (("127.0.0.1", other.port),))
+        target = LinkTarget(3 - dialler.transport.roster.membership.group_id, other.node, (("127.0.0.1", other.port),))
         dialler.tend([target])
         key = target.group, target.node
         if spoil is None:

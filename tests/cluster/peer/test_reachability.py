@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config.config import RaftSection
+from cluster.config.node_sections import RaftSection
 from cluster.peer.reachability import AWAY_MS, BACK_MS, Reach, patience_ms, stand_ins
 from cluster.runtime.peer_frames import WireError
 from raftlog.types import NOBODY, NodeId

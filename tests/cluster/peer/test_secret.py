@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, PeerSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, PeerSection
 from cluster.config.source import ConfigError
 from cluster.peer.keyring import OPEN, Keyring, encode
 from cluster.peer.secret import ALARM, MARK, SECRET, SecretKeeper, load, mark_of

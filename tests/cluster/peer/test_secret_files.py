@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, PeerSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, PeerSection
 from cluster.peer.secret import MARK, SECRET, load, path_of
 from cluster.peer.secret_files import (
     add_key,

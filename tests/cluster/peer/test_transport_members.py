@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, Removed
+from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, RemovedMember
 from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
@@ -13,7 +13,7 @@ ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "u1", TWO: "u2", FOUR: "u4"}
 
 
-def membership(node: NodeId, *members: NodeId, removed: dict[NodeId, Removed] | None = None) -> Membership:
+def membership(node: NodeId, *members: NodeId, removed: dict[NodeId, RemovedMember] | None = None) -> Membership:
     return Membership("c", 1, node, UUIDS[node], {each: UUIDS[each] for each in members}, removed or {})
 
 
@@ -120,7 +120,7 @@ async def test_a_new_member_is_dialled_and_one_that_left_is_told_so() -> None:
         await until(lambda: says(peers, FOUR, ONE))
         peers[ONE].transport.set_members(membership(ONE, ONE, TWO, FOUR), tried(addresses))
         await until(lambda: says(peers, ONE, FOUR) and says(peers, ONE, TWO))
-        removed = {TWO: Removed("u2", 90)}
+        removed = {TWO: RemovedMember("u2", 90)}
         peers[ONE].transport.set_members(membership(ONE, ONE, FOUR, removed=removed), tried(addresses))
         await until(lambda: peers[TWO].refusals)
         assert all(refusal.kind == REMOVED and refusal.since == 90 for _, refusal in peers[TWO].refusals)
@@ -159,7 +159,7 @@ async def test_who_speaks_is_answered_also_when_the_entry_that_made_it_a_member_
         peers[FOUR].heard.clear()
         await until(lambda: says(peers, ONE, FOUR))
         assert not peers[FOUR].refusals
-        removed = {FOUR: Removed("u4", 90)}
+        removed = {FOUR: RemovedMember("u4", 90)}
         peers[ONE].transport.set_members(membership(ONE, ONE, TWO, removed=removed), tried(addresses))
         await until(lambda: peers[FOUR].refusals and not peers[ONE].transport.connected(FOUR))
     finally:

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from cluster.config.config import ConfigError
 from cluster.config.local_layout import REGISTRY_GROUP
 from cluster.members.addresses import MemberAddresses
-from cluster.peer import group_links
 from cluster.placement import known_groups
-from cluster.placement.group_map import Epoch, GroupRecord, Groups, encode
+from cluster.placement.group_map import Epoch, GroupRecord, encode
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import ALARM, added, own_record
 from cluster.runtime.peer_frames import Kind
@@ -25,15 +24,13 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.types import NodeId
 from statemachine.cluster_wide.broker_groups import BrokerGroup, GroupState
 from statemachine.levels import GROUPS_LEVEL
-from tests.support.group_node import Node, looked
+from tests.support.group_node import QUICK, Node, looked
 from tests.support.wait_until import until
 
 FS = OsFileSystem()
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_groups, "LOOK_S", 0.02)
+BY_NEWS_ALONE = QUICK | {"whole_every": 1 << 30}
 
 
 @pytest.fixture
@@ -50,12 +47,9 @@ async def made(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     await asyncio.sleep(0.05)
 
 
-async def test_all_groups_hear_of_each_other_and_of_every_change(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(known_groups, "WHOLE_EVERY", 1 << 30)
-    one = await made(1)
-    nodes = [one, *[await made(group, one.port) for group in (2, 3, 7, 20)]]
+async def test_all_groups_hear_of_each_other_and_of_every_change(made: Callable[..., Any]) -> None:
+    one = await made(1, looks=BY_NEWS_ALONE)
+    nodes = [one, *[await made(group, one.port, looks=BY_NEWS_ALONE) for group in (2, 3, 7, 20)]]
     await until(lambda: all(node.knows(*nodes) for node in nodes))
     for node in nodes:
         node.rises(leader=2)
@@ -89,7 +83,7 @@ async def test_a_node_that_was_down_when_its_group_retired_ends(made: Callable[.
     two.record = None
     await until(lambda: two.ends)
     assert (one.ends, two.ends, three.ends) == (0, 1, 0)
-    assert not [each for node in (one, two, three) for each in node.known._others.values() if each.retired]
+    assert not [each for node in (one, two, three) for each in node.file.load().values() if each.retired]
 
 
 async def test_what_others_pass_on_ends_no_node(made: Callable[..., Any]) -> None:
@@ -98,12 +92,12 @@ async def test_what_others_pass_on_ends_no_node(made: Callable[..., Any]) -> Non
     two = await made(2, one.port)
     await until(lambda: one.knows(one, two) and two.knows(one, two))
     lie = encode([replace(two.record, epoch=Epoch(9, 9), retired=True)])
-    one.known._on_groups(SimpleNamespace(group=3, node=1), [], lie)
-    two.known._on_groups(SimpleNamespace(group=REGISTRY_GROUP, node=1), [], lie)
+    one.links.on_frame(SimpleNamespace(group=3, node=1), Kind.GROUPS, [], lie)
+    two.links.on_frame(SimpleNamespace(group=REGISTRY_GROUP, node=1), Kind.GROUPS, [], lie)
     two.record = None
     await looked(two.known, 3 * known_groups.RETIRED_LOOKS)
     assert two.ends == 0
-    two.known._on_groups(SimpleNamespace(group=3, node=1), [], lie)
+    two.links.on_frame(SimpleNamespace(group=3, node=1), Kind.GROUPS, [], lie)
     await until(lambda: two.ends)
 
 
@@ -154,11 +148,8 @@ async def test_a_level_is_told_when_it_rises_and_who_is_below_is_named(made: Cal
     assert one.known.below(14) == []
 
 
-async def test_who_leads_a_group_beside_another_leader_says_so_while_it_lasts(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_leads_a_group_beside_another_leader_says_so_while_it_lasts(made: Callable[..., Any]) -> None:
     """Two survivors of a group were recovered into one cluster. The one of the earlier term hears of the other."""
-    monkeypatch.setattr(known_groups, "RIVAL_LOOKS", 3)
     one = await made(1)
     two = await made(2, one.port)
     await until(lambda: one.knows(one, two))
@@ -238,11 +229,9 @@ async def test_what_replaces_nothing_changes_nothing(made: Callable[..., Any]) -
 
 
 async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = await made(1)
-    two, three = await made(2, one.port), await made(3, one.port)
+    one = await made(1, quiet_looks=1 << 30)
+    two, three = [await made(group, one.port, is_dialled=False, quiet_looks=1 << 30) for group in (2, 3)]
     nodes = one, two, three
-    monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
-    monkeypatch.setattr(group_links, "QUIET_LOOKS", 1 << 30)
     await until(lambda: all(node.knows(*nodes) for node in nodes))
     (slow,) = one.links.to(3)
     with monkeypatch.context() as patch:
@@ -254,13 +243,9 @@ async def test_what_a_slow_node_missed_is_told_again(made: Callable[..., Any], m
     await until(lambda: three.knows(*nodes))
 
 
-async def test_news_that_comes_together_is_passed_on_together(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(known_groups, "WHOLE_EVERY", 1 << 30)
-    monkeypatch.setattr(known_groups, "dialled", lambda *_: [])
-    one = await made(1)
-    two, three = await made(2, one.port), await made(3, one.port)
+async def test_news_that_comes_together_is_passed_on_together(made: Callable[..., Any]) -> None:
+    one = await made(1, looks=BY_NEWS_ALONE)
+    two, three = [await made(group, one.port, is_dialled=False, looks=BY_NEWS_ALONE) for group in (2, 3)]
     await until(lambda: all(node.knows(one, two, three) for node in (one, two, three)))
     (link,) = two.links.all()
     for group in (7, 8, 9):
@@ -333,31 +318,26 @@ async def test_without_addresses_a_map_is_enough_and_an_alarm_says_so(made: Call
 
 
 async def test_a_disk_that_takes_nothing_stops_nothing(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    made: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(known_groups, "SAVE_AGAIN", 3)
-    one = await made(1)
-    tries: list[Groups] = []
-    save = one.file.save
-
-    def refuse(groups: Groups) -> None:
-        tries.append(groups)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(one.file, "save", refuse)
+    one = await made(1, looks={"look_s": 0.005})
+    one.folder.rmdir()
     two = await made(2, one.port)
-    await until(lambda: len(tries) == 2)
-    assert "the map of the groups cannot be kept on disk: [Errno 28]" in caplog.text
-    assert one.knows(one, two)
-    monkeypatch.setattr(one.file, "save", save)
+    await until(lambda: "the map of the groups cannot be kept on disk: [Errno 2]" in caplog.text)
+    await until(lambda: one.knows(one, two))
+    await looked(one.known, known_groups.SAVE_AGAIN)  # which fails again
+    one.folder.mkdir()
     await until(lambda: one.file.load() == one.known.others())
 
 
-async def test_what_is_not_written_yet_is_written_at_the_end(made: Callable[..., Any], tmp_path: Path) -> None:
-    one = await made(1)
+async def test_what_is_not_written_yet_is_written_at_the_end(
+    made: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await made(1, looks={"look_s": 1.0})  # the next attempt after a failed one is a minute away
+    one.folder.rmdir()
     two = await made(2, one.port)
-    await until(lambda: one.knows(one, two) and two.links.all())
-    one.known._save_at = 1 << 30
+    await until(lambda: one.knows(one, two) and "cannot be kept on disk" in caplog.text)
+    one.folder.mkdir()
     record = two.rises()
     await until(lambda: one.knows(one, two))
     await one.close()

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Any
 
 import pytest
 
-from cluster.registry import front as registry_front
 from cluster.registry.front import NOT_READY, Front
 from raftmq.local.process import free_base_port
 from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
@@ -88,14 +88,16 @@ class FakeNode:
 class Place:
     """A front, its nodes, and its clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.port = free_base_port(1)
         self.ready = asyncio.Event()
         self.ready.set()
         self.nodes = [FakeNode("a"), FakeNode("b")]
         self.living = [node.address for node in self.nodes]
         self.groups: dict[str, tuple[int, ...]] = {}
-        self.front = Front(self.ready, self.nodes_in, lambda topic: self.groups.get(topic, ()), random.Random(1))
+        self.front = Front(
+            self.ready, self.nodes_in, lambda topic: self.groups.get(topic, ()), random.Random(1), **limits
+        )
         self.clients: list[Peer] = []
 
     def nodes_in(self, groups: Collection[int]) -> list[str]:
@@ -107,9 +109,14 @@ class Place:
         return self.clients[-1]
 
 
+def limited(**limits: Any) -> pytest.MarkDecorator:
+    """The place of the test has a front with these limits."""
+    return pytest.mark.parametrize("place", [limits], indirect=True)
+
+
 @pytest.fixture
-async def place() -> AsyncIterator[Place]:
-    made = Place()
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    made = Place(**getattr(request, "param", {}))
     for node in made.nodes:
         await node.start()
     await made.front.start("127.0.0.1", made.port)
@@ -188,17 +195,20 @@ async def test_everything_else_is_refused_by_name(place: Place, code: int, told:
     assert (await client.ask(ROUTE))[0].code == 0, "the connection goes on"
 
 
-async def test_while_it_is_not_ready_requests_are_held_and_never_answered_with_17(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry_front, "HOLD_S", 0.2)
+@limited(hold_s=0.2)
+async def test_while_it_is_not_ready_requests_are_never_answered_with_17(place: Place) -> None:
     place.ready.clear()
     client = await place.client()
     for code in (ROUTE, INFO):
         header, _ = await client.ask(code)
         assert (header.code, header.remark) == (ResponseCode.SYSTEM_ERROR, NOT_READY)
     assert (await client.ask(103))[0].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    monkeypatch.setattr(registry_front, "HOLD_S", at_most(5))
+
+
+@limited(hold_s=at_most(5))
+async def test_while_it_is_not_ready_requests_are_held(place: Place) -> None:
+    place.ready.clear()
+    client = await place.client()
     held = asyncio.create_task(client.ask(ROUTE))
     await asyncio.sleep(0.1)
     assert [node.asked for node in place.nodes] == [[], []]
@@ -206,11 +216,9 @@ async def test_while_it_is_not_ready_requests_are_held_and_never_answered_with_1
     assert (await held)[0].code == 0
 
 
-async def test_a_node_that_answers_for_ever_or_never_is_not_waited_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@limited(answer_s=0.3)
+async def test_a_node_that_answers_for_ever_or_never_is_not_waited_for(place: Place) -> None:
     """Frames of others' requests, a frame without end, and silence."""
-    monkeypatch.setattr(registry_front, "ANSWER_S", 0.3)
     client = await place.client()
 
     async def others(peer: Peer, frame: bytes) -> None:
@@ -236,11 +244,9 @@ async def test_a_node_that_answers_for_ever_or_never_is_not_waited_for(
     assert (header.code, len(body)) == (0, 1), "what came late is not taken for this answer"
 
 
-async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@limited(answer_s=at_most(1))
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(place: Place) -> None:
     """A client may give the next request the same number."""
-    monkeypatch.setattr(registry_front, "ANSWER_S", 0.2)
     place.living = [place.nodes[0].address]
     late = asyncio.Event()
 
@@ -254,7 +260,6 @@ async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
     place.nodes[0].says = place.nodes[0].answer
     late.set()
     await asyncio.sleep(0.05)
-    monkeypatch.setattr(registry_front, "ANSWER_S", at_most(5))
     assert (await client.ask(ROUTE, 7))[1] == b"a"
 
 
@@ -288,8 +293,8 @@ async def test_what_is_no_request_ends_the_connection(place: Place, data: bytes)
     assert (await (await place.client()).ask(ROUTE))[0].code == 0
 
 
-async def test_connections_are_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_front, "CLIENTS_MAX", 2)
+@limited(clients_max=2)
+async def test_connections_are_limited(place: Place) -> None:
     first, second = await place.client(), await place.client()
     for client in (first, second):
         await client.ask(ROUTE)

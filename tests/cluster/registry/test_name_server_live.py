@@ -15,9 +15,9 @@ import pytest
 from cluster.config.node_files import GROUPS_SECRET
 from cluster.peer.secret_files import write_keys
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
-from cluster.registry import supervisor
 from cluster.registry.name_server import NameServer
 from cluster.registry.registry_file import RegistryFile
+from cluster.registry.surroundings import ChildWaits, Surroundings
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import check_data_dirs
@@ -33,11 +33,9 @@ RECORD = GroupRecord(1, "g1", Epoch(1, 0), 1, [GroupMember(1, "127.0.0.1", 1, ""
 
 
 @pytest.fixture
-async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[NameServer]]:
+async def servers(tmp_path: Path) -> AsyncIterator[list[NameServer]]:
     """Three name servers in this process, with children of their own, whose watchdogs are in a hurry."""
-    monkeypatch.setattr(supervisor, "BEAT_S", 0.5)
-    monkeypatch.setattr(supervisor, "LIMIT_S", at_most(1))
-    monkeypatch.setattr(supervisor, "CLOSE_S", 0.3)
+    hurried = Surroundings(waits=ChildWaits(beat_s=0.5, limit_s=at_most(1), close_s=0.3))
     write_keys(tmp_path / "SECRET", [b"n" * 32], str(CLUSTER))
     base = free_base_port(9)
     processes = [f"127.0.0.1:{base + 6 + at}" for at in range(3)]
@@ -53,7 +51,7 @@ async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             peer_port=base + 3 + at,
         )
         with (tmp_path / f"{at}.log").open("ab") as log:
-            made.append(NameServer(file, os.dup(log.fileno())))
+            made.append(NameServer(file, os.dup(log.fileno()), hurried))
         await made[-1].start()
     yield made
     await asyncio.gather(*(server.close() for server in made))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, rank
-from cluster.registry import records as registry_records
 from cluster.registry.records import (
     OPERATION_BYTES_MAX,
+    TOPICS_MAX,
     Records,
     TopicPlace,
     View,
@@ -35,8 +35,8 @@ operations = st.one_of(
 )
 
 
-def applied(*each: bytes) -> Records:
-    records = Records(CLUSTER)
+def applied(*each: bytes, topics_max: int = TOPICS_MAX) -> Records:
+    records = Records(CLUSTER, topics_max)
     for operation in each:
         assert records.apply(operation)[0] == ""
     return records
@@ -135,21 +135,19 @@ def test_an_answer_says_what_is_held() -> None:
     assert records.apply(groups_operation(CLUSTER, [known])) == ("", msgspec.msgpack.encode([[2, 4, 1, 0]]))
 
 
-def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_bounded() -> None:
     """What is known goes on to be renewed; what is new is left out, and keeps nothing else out."""
-    monkeypatch.setattr(registry_records, "TOPICS_MAX", 3)
-    records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}))
+    records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}), topics_max=3)
     both = topics_operation(CLUSTER, {"a": TopicPlace(2, (1,)), "d": TopicPlace(2, (1,))})
     assert records.apply(both) == ("", msgspec.msgpack.encode([["a", 2]]))
     assert records.known(both) == ("", msgspec.msgpack.encode([["a", 2]])), "it is not written for ever"
     assert sorted(records.view.topics) == ["a", "b", "c"]
 
 
-def test_processes_that_have_kept_other_topics_merge_what_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_have_kept_other_topics_merge_what_both_have() -> None:
     """Names of deleted topics stay, so the bound is reached some day, and not by the same name in each process."""
-    monkeypatch.setattr(registry_records, "TOPICS_MAX", 3)
-    records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}))
-    other = applied(topics_operation(CLUSTER, {name: TopicPlace(2, (1, 2)) for name in "bcd"}))
+    records = applied(topics_operation(CLUSTER, {name: TopicPlace(1, (1,)) for name in "abc"}), topics_max=3)
+    other = applied(topics_operation(CLUSTER, {name: TopicPlace(2, (1, 2)) for name in "bcd"}), topics_max=3)
     records.merge(other.dump())
     assert records.view.topics == {
         "a": TopicPlace(1, (1,)),

@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.config.local_layout import REGISTRY_GROUP
-from cluster.peer import group_links
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.placement import known_groups
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, encode
@@ -28,7 +27,7 @@ from cluster.registry.registrations import Registrations, RegistryIdentity
 from cluster.runtime.peer_frames import Kind, WireError
 from raftmq.local.process import free_base_port
 from statemachine.cluster_wide.broker_groups import GroupState
-from tests.support.group_node import FS, KEY, Node, looked
+from tests.support.group_node import FS, KEY, PATIENT_LOOKS, QUICK, Node, looked
 from tests.support.samples import text_of
 from tests.support.wait_until import until
 
@@ -51,14 +50,23 @@ STATE = RegistryState(
 class Registry:
     """The links of one process, and what it hands to its child."""
 
-    def __init__(self, number: int = 1, cluster: uuid.UUID = CLUSTER) -> None:
+    def __init__(self, number: int = 1, cluster: uuid.UUID = CLUSTER, ready_s: float = registrations.READY_S) -> None:
         self.port = free_base_port(1)
         self.records = Records(cluster.bytes)
         self.handed: list[GroupRecord] = []
         identity = RegistryIdentity(cluster, number, ("127.0.0.1", self.port))
         self.places: dict[str, TopicPlace] = {}
         self.links = Registrations(
-            identity, KEY, self.records, os.urandom, self.handed.extend, self.places.update, lambda: self.state
+            identity,
+            KEY,
+            self.records,
+            os.urandom,
+            self.handed.extend,
+            self.places.update,
+            lambda: self.state,
+            look_s=QUICK["look_s"],
+            quiet_looks=PATIENT_LOOKS,
+            ready_s=ready_s,
         )
         self.state = STATE
 
@@ -70,19 +78,12 @@ class Registry:
 Make = Callable[..., Awaitable[Any]]
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_groups, "LOOK_S", 0.02)
-    monkeypatch.setattr(registrations, "LOOK_S", 0.02)
-    monkeypatch.setattr(group_links, "QUIET_LOOKS", 100)
-
-
 @pytest.fixture
 async def registry() -> AsyncIterator[Callable[..., Awaitable[Registry]]]:
     made: list[Registry] = []
 
-    async def make(*arguments: Any) -> Registry:
-        made.append(Registry(*arguments))
+    async def make(*arguments: Any, **times: Any) -> Registry:
+        made.append(Registry(*arguments, **times))
         await made[-1].links.start()
         return made[-1]
 
@@ -98,7 +99,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Make]:
     async def make(group: int, *registries: Registry, added: tuple[int, ...] = (), **changes: Any) -> Node:
         first = 0 if group == 1 else free_base_port(1)  # where nobody listens: nodes meet through the registry alone
         at: dict[str, Any] = {"cluster.registry": [f"127.0.0.1:{each.port}" for each in registries]}
-        nodes.append(Node(tmp_path, group, first, str(CLUSTER), **at, **changes))
+        nodes.append(Node(tmp_path, group, first, str(CLUSTER), quiet_looks=PATIENT_LOOKS, **at, **changes))
         nodes[-1].add(*added)
         return await nodes[-1].start()
 
@@ -258,10 +259,9 @@ async def test_a_process_is_ready_when_each_group_that_was_named_has_registered(
 
 
 async def test_who_does_not_come_is_not_waited_for_for_ever(
-    registry: Make, node: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    registry: Make, node: Make, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(registrations, "READY_S", 0.5)
-    one = await registry()
+    one = await registry(ready_s=0.5)
     name_another(tmp_path, 1, OTHER)
     await node(1, one)
     await until(one.links.ready.is_set)
@@ -285,14 +285,11 @@ async def test_a_start_does_not_wait_for_groups_that_are_not_there(registry: Mak
     assert again.groups == {1: first.record}
 
 
-async def test_without_a_majority_of_the_registry_there_is_an_alarm_while_it_lasts(
-    registry: Make, node: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(known_groups, "LOST_LOOKS", 5)
+async def test_without_a_majority_of_the_registry_there_is_an_alarm_while_it_lasts(registry: Make, node: Make) -> None:
     gone, one, two = Registry(1), await registry(2), await registry(3)
     first = await node(1, gone, one, two)
     await until(lambda: len(first.links.to(REGISTRY_GROUP)) == 2)
-    await looked(first.known, 10)
+    await looked(first.known, 2 * known_groups.LOST_LOOKS)
     assert first.alarms.all() == [], "two are a majority of three"
     await two.links.close()
     await until(lambda: first.alarms.raised(known_groups.REGISTRY_ALARM))
@@ -336,9 +333,8 @@ async def test_a_bad_frame_ends_a_link_and_nothing_else(registry: Make, node: Ma
 
 
 async def test_a_registry_that_accepts_nothing_or_lacks_groups_is_an_alarm_while_it_lasts(
-    registry: Make, node: Make, monkeypatch: pytest.MonkeyPatch
+    registry: Make, node: Make
 ) -> None:
-    monkeypatch.setattr(known_groups, "LOST_LOOKS", 5)
     one, two = await registry(1), await registry(2)
     first = await node(1, one, two)
     await until(lambda: [each.state for each in first.known.registry()] == [STATE, STATE])

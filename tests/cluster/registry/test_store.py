@@ -112,10 +112,8 @@ def calls() -> range:
 
 
 @each_row("seed", range(5))
-def test_no_power_cut_takes_what_was_promised(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_no_power_cut_takes_what_was_promised(seed: int) -> None:
     """At each call: the next start finds every entry of which a message may have told, in a directory that it takes."""
-    monkeypatch.setattr(journal, "AHEAD", 600)
-    monkeypatch.setattr(journal, "STEP", 600)
     for cut in calls():
         fs, promised = MemoryFileSystem(), [FIRST_ENTRY]
         fs.cut_power_at(cut)
@@ -175,9 +173,8 @@ def test_what_a_failed_sync_left_in_memory_is_written_again() -> None:
 # --- damage --------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_byte_is_refused_or_was_never_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_byte_is_refused_or_was_never_promised() -> None:
     """Wherever it is: no entry is read as another one, and none below the last sync is missing."""
-    monkeypatch.setattr(journal, "AHEAD", 600)
     fs = MemoryFileSystem()
     filled(fs, 5)
     whole = fs.open(JOURNAL).pread(1 << 13, 0)
@@ -423,9 +420,8 @@ def test_a_snapshot_of_the_leader_is_taken_only_if_it_is_news() -> None:
     assert behind.journal.entries == entries(5, 6)
 
 
-def test_a_power_cut_in_an_installation_leaves_the_old_or_the_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_power_cut_in_an_installation_leaves_the_old_or_the_new() -> None:
     """The snapshot may be there before the journal that begins with it: then the journal's refuted entries go."""
-    monkeypatch.setattr(journal, "AHEAD", 600)
     ends = set()
     for cut in range(1, 15):
         fs = MemoryFileSystem()

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.group_admin import Groups
-from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.group_members import MEMBER_BOUNDS, MemberBounds, Members
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.other_members import OtherMembers
@@ -23,8 +23,10 @@ from cluster.broker.groups.reply_notes import ReplyNotes
 from cluster.broker.groups.route_refresh import EarlyRoutes
 from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.message_queries import MessageQueries
+from cluster.broker.pulls.filter_search import SEARCH_BOUNDS, SearchBounds
 from cluster.broker.pulls.pull_service import Pulls
 from cluster.broker.reads.entry_reads import runs_of
+from cluster.broker.reads.row_scan import SCAN_BOUNDS, ScanBounds
 from cluster.broker.rights import Rights
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
@@ -234,8 +236,17 @@ class FakeGroupLinks:
 class FakeNode:
     """`Services` whose leadership, clock, log and proposals the test decides."""
 
-    def __init__(self, config: Config, share: int = SHARE) -> None:
+    def __init__(
+        self,
+        config: Config,
+        share: int = SHARE,
+        *,
+        members: MemberBounds = MEMBER_BOUNDS,
+        search: SearchBounds = SEARCH_BOUNDS,
+        scan: ScanBounds = SCAN_BOUNDS,
+    ) -> None:
         self.config = config
+        self.search, self.scan = search, scan
         self.node_id = NodeId(2)
         self.state = BrokerState(MemoryKV(), group=config.cluster.group)
         rules = QuotaRules(self.state.quotas, self.state.access)
@@ -268,6 +279,8 @@ class FakeNode:
         self.reported: list[tuple[int, int]] = []
         self.unreadable: set[int] = set()
         """Sizes of reads that fail."""
+        self.read_error: RaftLogError | None = None
+        """With what all reads fail."""
         self.now_ms = 1_000_000
         self.turns = Turns(lambda again: self.call_later(0, again), share)
         self.longest = 0
@@ -282,7 +295,7 @@ class FakeNode:
         self.reply_notes, self.shared_ids = ReplyNotes(self), SharedIds(lambda: self.now_ms)
         rights = Rights(self.state.access)
         self.group_links = FakeGroupLinks()
-        self.members = Members(self, rights, self.shared_ids)
+        self.members = Members(self, rights, self.shared_ids, members)
         others = OtherMembers(self, self.members)
         others.serve(self.group_links)  # type: ignore[arg-type]
         locks, groups = QueueLocks(self), Groups(self, self.members)
@@ -313,7 +326,13 @@ class FakeNode:
 
     def pull_codes(self) -> Handlers:
         """The codes of pulls, of a node that has just started, and whose log is complete."""
-        self.pulls = Pulls(self, self.members, OffsetResets(self, Rights(self.state.access)))
+        self.pulls = Pulls(
+            self,
+            self.members,
+            OffsetResets(self, Rights(self.state.access)),
+            search=self.search,
+            scan=self.scan,
+        )
         return PullRequests(self.pulls, lambda request, position: False, lambda request: False).codes()
 
     def note_change(self, about: str, says: str) -> None:
@@ -361,6 +380,10 @@ class FakeNode:
         self.reads.append((position, size))
         if size in self.unreadable:
             raise StorageError("as the test wants")
+        if self.read_error is not None:
+            raise self.read_error
+        if position < self.log_begins_at:
+            raise OutOfRangeError(f"position {position} was trimmed")
         data = bytearray(self._log[position : position + size])
         for at in self.rotten:
             if position <= at < position + size:
@@ -545,9 +568,9 @@ def node(config: Config) -> FakeNode:
 
 @pytest.fixture
 def node_with() -> Callable[..., FakeNode]:
-    """Makes a node with other limits: node_with(**{"limits.long_polls_max": 2})."""
-    return lambda share=SHARE, **keys: FakeNode(
-        load(None, None, {"node.id": 2, "node.data_dir": "unused", **keys}), share
+    """Makes a node with other limits: node_with(**{"limits.long_polls_max": 2}); `bounds`: those of its parts."""
+    return lambda share=SHARE, bounds=None, **keys: FakeNode(
+        load(None, None, {"node.id": 2, "node.data_dir": "unused", **keys}), share, **bounds or {}
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import LimitsSection
 from cluster.config.loading import load
+from cluster.config.service_sections import LimitsSection
 from cluster.remoting import handler_table
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.server import LONG_FRAME_BYTES

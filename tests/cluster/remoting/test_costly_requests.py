@@ -171,6 +171,25 @@ def test_one_write_is_under_way_at_once(world: World) -> None:
     assert world.began == [first, second]
 
 
+def test_a_write_that_has_begun_keeps_its_place_when_its_client_goes(world: World) -> None:
+    """Seed 998100116: each request that another node forwards has a path of its own, so each end of 60 began the next,
+    whose rows were written for minutes after the client had gone."""
+    world.costly = CostlyRequests(world.later.append, Cost.WRITES_MUCH)
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    world.handle = world.costly.dealt_out({code: world.began.append})[code]  # type: ignore[dict-item]
+    made = [world.ask(1, user=7)[0] for _ in range(60)]
+    for each in made:
+        for told in each.connection.on_close:
+            told()
+        world.turn()
+    assert (world.began, world.costly.waiting) == ([made[0]], 0)
+    (other,) = world.ask(1, user=8)
+    assert world.began == [made[0]]
+    made[0].reply(0)
+    world.turn()
+    assert world.began == [made[0], other]
+
+
 def test_what_is_handled_after_the_client_has_gone_takes_no_place(world: World) -> None:
     """Seed 770000038: it was never answered, as nobody waits for an answer, and its user had no turn for a minute."""
     path = world.path()

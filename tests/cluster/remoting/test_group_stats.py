@@ -7,9 +7,7 @@ import json
 import re
 from typing import Any
 
-import pytest
-
-from cluster.broker.groups import group_admin
+from cluster.runtime.request_limits import ANSWER_QUEUES_MAX
 from raftlog.types import NodeId
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
@@ -67,13 +65,12 @@ def test_a_commit_on_its_way_counts(node: Any) -> None:
     assert stats(node)["T", 0][:2] == (1, 1)
 
 
-def test_unknown_groups_and_too_many_queues(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_groups_and_too_many_queues(node: Any) -> None:
     assert node.ask(208, consumerGroup="g").answer.code == 26
     assert node.ask(208, consumerGroup="a b").answer.code == 29
     assert node.ask(208).answer.code == 29
-    node.create_topic("T", queues=4)
+    node.create_topic("T", queues=ANSWER_QUEUES_MAX + 1)
     join(node, "a")
-    monkeypatch.setattr(group_admin, "ANSWER_QUEUES_MAX", 3)
     answer = node.ask(208, consumerGroup="g").answer
     assert (answer.code, "ask for one topic" in (answer.remark or "")) == (1, True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.broker.groups import group_members
 from cluster.broker.groups.consumer_group import Member
-from cluster.broker.groups.group_members import Role
+from cluster.broker.groups.group_members import MemberBounds, Role
 from cluster.broker.groups.group_notices import NOTICE_UNITS, PER_SECOND
 from raftlog.work import METER
 from tests.cluster.remoting.conftest import SHARE
@@ -200,8 +200,8 @@ def test_any_member_is_found_without_a_look_at_all(node: Any, connect: Any) -> N
     assert len(found) == MANY, "each in turn"
 
 
-def test_the_ids_of_a_group_have_a_limit(node: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_members, "IDS_BYTES_MAX", 30)
+def test_the_ids_of_a_group_have_a_limit(node_with: Any, connect: Any) -> None:
+    node = node_with(bounds={"members": MemberBounds(ids_bytes=30)})
     members = join(node, connect, 5)
     refused = node.ask(34, beat("sixth", "g"), connection=connect()).answer
     assert (refused.code, "30 are allowed" in (refused.remark or "")) == (2, True)

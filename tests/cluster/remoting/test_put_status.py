@@ -26,10 +26,10 @@ def test_c8_every_status_of_the_page_is_a_code_under_its_name() -> None:
 
 def test_c4_every_reason_for_which_the_gate_is_shut_has_its_own_code_and_its_own_metric_label() -> None:
     refusals = {int(code) for outcome, code, _, _ in ROWS if outcome == "fail"} - {1}
-    assert refusals == {int(code) for code in send_reply._REASONS}
-    assert send_reply._REASONS[ResponseCode.SYSTEM_BUSY] == Limit.BYTES, "any other refusal with this code has it too"
-    assert send_reply._REASONS[ResponseCode.FLOW_CONTROL] == Limit.QUOTA
-    labels = [*send_reply._REASONS.values(), Limit.OVERLOAD.value]
+    assert refusals == {int(code) for code in send_reply.REASONS}
+    assert send_reply.REASONS[ResponseCode.SYSTEM_BUSY] == Limit.BYTES, "any other refusal with this code has it too"
+    assert send_reply.REASONS[ResponseCode.FLOW_CONTROL] == Limit.QUOTA
+    labels = [*send_reply.REASONS.values(), Limit.OVERLOAD.value]
     assert len(set(labels)) == len(labels)
 
 

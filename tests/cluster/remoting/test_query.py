@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.reads import message_lookup
+from cluster.broker.reads.message_lookup import BYTES_MAX, CANDIDATES_MAX
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, decode_messages
 from statemachine import message_index
@@ -143,32 +143,30 @@ def test_a_time_is_found_without_reading_all_messages_with_the_key(
         assert len(node.reads) < 50
 
 
-def test_another_key_of_the_same_hash_is_not_sent(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_key_of_the_same_hash_is_not_sent(node: Any) -> None:
     node.create_topic("T")
     node.store("T", b"wanted", keys="k")
     for n in range(5):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     assert bodies(by_key(node, "k")) == [b"wanted"]
-    monkeypatch.setattr(message_lookup, "CANDIDATES_MAX", 4)
+    node.store("T", *[b"x"] * CANDIDATES_MAX, keys="other", indexed="k")
     answer = by_key(node, "k")
     assert (answer.code, "hash" in answer.remark) == (1, True)
 
 
-def test_a_long_search_gives_the_loop_its_turns(node_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_search_gives_the_loop_its_turns(node_with: Any) -> None:
     node = node_with(SHARE)
-    monkeypatch.setattr(message_index, "RECORDS_MAX", 8)
     node.create_topic("T")
     for n in range(STORED):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     node.store("T", b"wanted", keys="k", indexed="k2")
-    turns = []
-    later = node.call_later
-    monkeypatch.setattr(node, "call_later", lambda ms, step: turns.append(ms) or later(ms, step))
     request = node.ask(12, topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=LONG_MAX)
-    assert not request.replies
-    node.advance(0)
-    assert turns == [0] * len(turns)
-    assert len(turns) >= 3
+    asked_ms, turns = node.now_ms, 0
+    while not request.replies:
+        node.next_turn()
+        turns += 1
+    assert node.now_ms == asked_ms, "no turn is waited for"
+    assert turns >= 3
     assert request.answer.code == 22
 
 
@@ -220,16 +218,10 @@ def test_by_position(node: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [OutOfRangeError, CorruptLogError])
-def test_what_the_log_no_longer_has_is_no_message(
-    node: Any, monkeypatch: pytest.MonkeyPatch, error: type[RaftLogError]
-) -> None:
+def test_what_the_log_no_longer_has_is_no_message(node: Any, error: type[RaftLogError]) -> None:
     node.create_topic("T")
     (stored,) = node.store("T", b"1", keys="k")
-
-    def gone(position: int, size: int) -> bytes:
-        raise error("as the test wants")
-
-    monkeypatch.setattr(node, "read_log", gone)
+    node.read_error = error("as the test wants")
     answer = by_position(node, position_of(stored))
     assert (answer.code, "as the test wants" in answer.remark) == (1, True)
     answer = by_key(node, "k")
@@ -244,6 +236,33 @@ def test_bytes_inside_a_body_are_no_message(node: Any) -> None:
     (outer,) = node.store("T", inner)
     at = position_of(outer) + outer.index(inner)
     assert by_position(node, at).code == 1
+
+
+@pytest.mark.parametrize("length", [0, 1 << 20])
+def test_bytes_that_only_claim_to_be_a_long_message_are_not_read(
+    node: Any, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """A body may begin like a message of 32 MiB, and any user may ask for its position, again and again."""
+    node.create_topic("T")
+    (inner,) = node.store("T", b"x" * length, keys="k")
+    forged = bytearray(inner[:200])
+    forged[:4] = (1 << 20).to_bytes(4, "big")
+    (outer,) = node.store("T", bytes(forged))
+    node.store("T", b"x" * (1 << 20))
+    at, read = position_of(outer) + outer.index(forged), list[int]()
+    read_log = node.read_log
+
+    def noted(position: int, size: int) -> bytes:
+        read.append(size)
+        found: bytes = read_log(position, size)
+        return found
+
+    monkeypatch.setattr(node, "read_log", noted)
+    assert by_position(node, at).code == 1
+    assert sum(read) < 4096
+    read.clear()
+    assert by_position(node, position_of(outer)).body == outer
+    assert sum(read) < 4096 + len(outer)
 
 
 def test_a_node_that_lags_does_not_say_there_is_none(node: Any) -> None:
@@ -283,7 +302,7 @@ def test_an_index_that_cannot_be_read_is_told(node: Any, monkeypatch: pytest.Mon
         assert (answer.code, "as the test wants" in answer.remark) == (1, True)
 
 
-def test_an_answer_that_lacks_messages_says_so(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_lacks_messages_says_so(node: Any) -> None:
     """Cut by number, cut by bytes, or with a message that cannot be read."""
     node.create_topic("T")
     stored = [node.store("T", b"x" * 100, keys="k")[0] for _ in range(5)]
@@ -295,8 +314,8 @@ def test_an_answer_that_lacks_messages_says_so(node: Any, monkeypatch: pytest.Mo
 
     assert (told(), told("alone", maxNum=1)) == ((5, None), (1, None))
     assert (told(maxNum=5), told(maxNum=4)) == ((5, None), (4, "true"))
-    monkeypatch.setattr(message_lookup, "BYTES_MAX", 2 * len(stored[0]))
-    assert told() == (3, "true")
-    monkeypatch.undo()
+    for _ in range(5):
+        node.store("T", bytes(BYTES_MAX * 2 // 5), keys="large")
+    assert told("large") == (3, "true")
     node.rotten.add(position_of(stored[0]))
     assert told() == (4, "true")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.reads import row_scan
 from cluster.broker.reads.row_scan import RecentBlocks
 from statemachine.consume_queue import BLOCK
 
@@ -18,10 +17,9 @@ def topic(node: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_range_is_that_of_the_store(node: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(row_scan, "BLOCKS_MAX", 2)
+def test_any_range_is_that_of_the_store(node: Any, seed: int) -> None:
     rng = random.Random(seed)
-    rows, state = RecentBlocks(node.state), node.state
+    rows, state = RecentBlocks(node.state, blocks_max=2), node.state
     for _ in range(12):
         for queue in (0, 1):
             node.store("T", *[b"%d" % rng.randrange(100) for _ in range(rng.randrange(1, 200))], queue_id=queue)

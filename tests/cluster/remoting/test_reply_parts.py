@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import LimitsSection
+from cluster.config.service_sections import LimitsSection
 from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import COUNTED_BYTES, ConnectionMemory
 from cluster.remoting.connection.server import Dispatch, RemotingConnection

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.pulls import filter_search
-from cluster.broker.reads import row_scan
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.pulls.filter_search import SearchBounds, Verdicts
+from cluster.broker.reads.row_scan import ScanBounds
 from raftlog.work import METER
 from statemachine.removal_slices import DeleteTopic
 
@@ -110,31 +111,29 @@ def test_the_last_term_counts_like_the_first(node: Any, connect: Callable[[], An
 @pytest.mark.parametrize("rotten", [None, 2, 7])
 @pytest.mark.parametrize("kind", ["SQL92", "TAG"])
 def test_wherever_it_is_cut_a_pull_gets_the_same(
-    node: Any, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, kind: str, rotten: int | None
+    node_with: Any, connect: Callable[[], Any], kind: str, rotten: int | None
 ) -> None:
-    monkeypatch.setattr(row_scan, "SCAN_WINDOW", 2)
-    monkeypatch.setattr(row_scan, "WINDOW_UNITS", 1)
-    monkeypatch.setattr(filter_search, "SEARCH_WINDOW", 4)
-    for number in range(12):
-        node.store("T", bytes(100 * number), tag="ab"[number % 2], user={"price": str(number % 5), "long": "x" * 5000})
-    if rotten is not None:
-        item = node.state.fetch(node.state.topics["T"].id, 0, rotten, 1)[0]
-        node.rotten = {item.position + item.size - 2}
     text = "price > 1 AND long NOT CONTAINS 'yyyyyy'" if kind == "SQL92" else "b"
 
-    def answers() -> list[Any]:
+    def answers(search: SearchBounds, scan: ScanBounds) -> list[Any]:
+        node = node_with(bounds={"search": search, "scan": scan})
+        node.create_topic("T")
+        for number in range(12):
+            user = {"price": str(number % 5), "long": "x" * 5000}
+            node.store("T", bytes(100 * number), tag="ab"[number % 2], user=user)
+        if rotten is not None:
+            item = node.state.fetch(node.state.topics["T"].id, 0, rotten, 1)[0]
+            node.rotten = {item.position + item.size - 2}
         requests = [pull(node, connect(), at, text, kind) for at in range(12)]
         node.advance(5000)
         return [request.answer for request in requests]
 
-    whole = answers()
+    search, scan = SearchBounds(window=4), ScanBounds(window=2, window_units=1)
+    whole = answers(search, scan)
     for steps in (1, 30, 100, 5000):
         for kept in (0, 1 << 20):
-            monkeypatch.setattr(row_scan, "STEP_UNITS", steps)
-            monkeypatch.setattr(filter_search, "STEP_UNITS", steps)
-            monkeypatch.setattr(filter_search, "KEPT_BYTES", kept)
-            node.pulls._filtered._verdicts._known.clear()
-            assert answers() == whole, (steps, kept)
+            cut = search._replace(step_units=steps, kept_bytes=kept), scan._replace(step_units=steps)
+            assert answers(*cut) == whole, (steps, kept)
 
 
 def test_many_tag_filters_make_no_turn_long(node: Any, connect: Callable[[], Any]) -> None:
@@ -244,8 +243,9 @@ def test_what_was_trimmed_meanwhile_is_not_sent(node: Any, connect: Callable[[],
     assert request.answer.code == 17
 
 
-def test_few_verdicts_are_remembered(node: Any, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filter_search, "VERDICTS_MAX", 10)
-    node.store("T", *[b"m"] * 100, user={"price": "5"})
-    assert numbers(pull(node, connect(), 0, "price > 10")) == (20, 100)
-    assert len(node.pulls._filtered._verdicts._known) == 10
+def test_few_verdicts_are_remembered() -> None:
+    verdicts, wanted = Verdicts(SearchBounds(verdicts_max=10)), SqlFilter("price > 10")
+    for position in range(100):
+        verdicts.note(wanted, position, position % 2 == 0)
+    assert [verdicts.of(wanted, position) for position in range(90, 100)] == [True, False] * 5
+    assert [verdicts.of(wanted, position) for position in range(90)] == [None] * 90

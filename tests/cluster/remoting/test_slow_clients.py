@@ -56,13 +56,13 @@ async def start(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     Client.secure = ssl.create_default_context(cafile=files.path("ca.crt")) if files is not None else None
     tls = files.section(mode="enforcing") if files is not None else ""
 
-    async def start(**limits: int) -> Node:
+    async def start(log: str = LOG, **limits: int) -> Node:
         base = free_base_port(3)
         path = tmp_path / "raftmq.toml"
         rows = "".join(f"{key} = {value}\n" for key, value in {**LIMITS, **limits}.items())
         path.write_text(
             f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}[limits]\n{rows}{tls}'
+            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{log}[limits]\n{rows}{tls}'
         )
         create_data_dirs([path])
         node = Node(load(path))
@@ -463,9 +463,11 @@ async def test_the_largest_message_that_can_be_allowed_is_stored(start: Start, m
     """64 MiB could be allowed, and an entry of the log has 32: the client was told code 1, as of a write whose fate
     nobody knows, and sent the message again and again."""
     monkeypatch.setitem(LIMITS, "message_bytes_max", most := ranges_of(Config)["limits.message_bytes_max"].high)
-    monkeypatch.setattr(f"{__name__}.LOG", "[log]\nsegment_size_bytes = 67108864\n")
     node = await start(
-        frame_bytes_max=48 * MIB, connection_inflight_bytes_max=64 * MIB, node_inflight_bytes_max=128 * MIB
+        log="[log]\nsegment_size_bytes = 67108864\n",
+        frame_bytes_max=48 * MIB,
+        connection_inflight_bytes_max=64 * MIB,
+        node_inflight_bytes_max=128 * MIB,
     )
     client = await Client.to(node)
     assert await client.ask(send(most)) == ResponseCode.SUCCESS

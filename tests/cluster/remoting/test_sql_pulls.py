@@ -9,16 +9,21 @@ import pytest
 
 from cluster.broker.filters import sql
 from cluster.broker.groups.offset_resets import OffsetResets
-from cluster.broker.pulls import filter_search
+from cluster.broker.pulls.filter_search import SearchBounds
 from cluster.broker.pulls.pull_service import REPAIR_RETRY_MS, REPAIR_TRIES, Pulls
 from cluster.broker.rights import Rights
 from cluster.remoting.handlers.pull import PullRequests
 from raftlog.types import NodeId
+from tests.support.rows import each_row
 
 
 @pytest.fixture
 def pull(node: Any) -> Any:
     """Pulls from queue 0 of topic T with a filter of its own (sysFlag 4) unless told otherwise."""
+    return pulling(node)
+
+
+def pulling(node: Any) -> Any:
     node.create_topic("T")
 
     def ask(offset: int, text: str = "price > 10", **fields: Any) -> Any:
@@ -79,23 +84,31 @@ def test_one_pull_looks_at_a_bounded_number_of_messages(node: Any, pull: Any) ->
     assert [numbers(request) for request in requests] == [(20, 1024), (20, 2048), (20, 2500)]
 
 
-def test_one_pull_reads_a_bounded_number_of_bytes(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_row(
+    ("bytes_max", "window_bytes", "at", "stops"),
+    [
+        (350_000, 256 << 10, 0, 4),  # in reads of two
+        (1, 10, 4, 5),  # at least one, however large
+    ],
+)
+def test_one_pull_reads_a_bounded_number_of_bytes(
+    node_with: Any, bytes_max: int, window_bytes: int, at: int, stops: int
+) -> None:
+    node = node_with(bounds={"search": SearchBounds(bytes_max=bytes_max, window_bytes=window_bytes)})
+    pull = pulling(node)
     priced(node, 5, *[b"m" * 100_000] * 10)
-    monkeypatch.setattr(filter_search, "SEARCH_BYTES_MAX", 350_000)
-    monkeypatch.setattr(filter_search, "SEARCH_WINDOW_BYTES", 256 << 10)
-    assert numbers(pull(0)) == (20, 4), "in reads of two"
-    monkeypatch.setattr(filter_search, "SEARCH_WINDOW_BYTES", 10)
-    monkeypatch.setattr(filter_search, "SEARCH_BYTES_MAX", 1)
-    assert numbers(pull(4)) == (20, 5), "at least one, however large"
+    assert numbers(pull(at)) == (20, stops)
 
 
-def test_one_pull_does_a_bounded_amount_of_work(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_pull_does_a_bounded_amount_of_work(node_with: Any, node: Any, pull: Any) -> None:
     priced(node, 5, *[b"m"] * 20, long="x" * 20_000)
     text = "price > 10" + " OR long CONTAINS 'abcdefg'" * 50
     request = pull(0, text)
     node.advance(0)
     assert numbers(request) == (20, 3), "each costs some 8,000 units"
-    monkeypatch.setattr(filter_search, "SEARCH_UNITS_MAX", 1)
+    node = node_with(bounds={"search": SearchBounds(units_max=1)})
+    pull = pulling(node)
+    priced(node, 5, *[b"m"] * 20, long="x" * 20_000)
     for at in range(3, 6):
         request = pull(at, text)
         node.advance(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
-from cluster.config.config import LimitsSection
+from cluster.config.service_sections import LimitsSection
 from cluster.flow.gate import Gate
 from cluster.remoting.connection.connection_memory import PRESSED_MS, PROGRESS_BYTES, ConnectionMemory
 from cluster.remoting.connection.stuck_clients import LOOK_MS, StuckClients

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.repair import backfill, peer_requests
-from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill
+from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill, Waits
 from cluster.repair.fetch import LOG, Fetched
 from cluster.repair.install_service import InstallService
 from cluster.repair.progress import InstallMetrics
@@ -24,14 +26,8 @@ from tests.support.install_kit import DATA, Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS
 from tests.support.pace import at_most
 
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
-    monkeypatch.setattr(backfill, "LOOK_S", 0.0)
-    monkeypatch.setattr(backfill, "RETRY_MIN_S", 0.0)
-    monkeypatch.setattr(backfill, "RETRY_MAX_S", 0.0)
-    monkeypatch.setattr("cluster.repair.peer_requests.PIECE", 900)
+NO_WAITS = Waits(look_s=0.0, retry_min_s=0.0, retry_max_s=0.0)
+PIECE_BYTES = 900
 
 
 class Core:
@@ -79,7 +75,7 @@ class Node:
         self.woken = 0
         self.peers = peers
 
-    def make(self, loop: asyncio.AbstractEventLoop) -> Backfill:
+    def make(self, loop: asyncio.AbstractEventLoop, waits: Waits = NO_WAITS) -> Backfill:
         environment = Environment(fs=self.taker.fs)
         return Backfill(
             context_of(self.core, self.alarms, environment=environment, loop=loop, wake=self._wake),
@@ -91,6 +87,7 @@ class Node:
             peers=lambda: self.others,
             metrics=InstallMetrics(),
             progress=progress(),
+            waits=waits,
         )
 
     def _wake(self) -> None:
@@ -119,7 +116,7 @@ def giver() -> Giver:
 
 @pytest.fixture
 def node(giver: Giver) -> Node:
-    return Node(giver, Peers({2: giver, 3: giver}), giver.log.first_position)
+    return Node(giver, Peers({2: giver, 3: giver}, PIECE_BYTES), giver.log.first_position)
 
 
 def check_whole(node: Node, giver: Giver) -> None:
@@ -148,6 +145,20 @@ async def test_the_log_is_whole_again_and_only_then_the_node_may_lead(node: Node
     node.directory.close(clean=False)
     again = node.taker.open()
     assert again.log.first_index == giver.log.first_index
+
+
+async def test_leftovers_that_cannot_be_removed_do_not_keep_the_node_from_leading(
+    node: Node, giver: Giver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(node.taker.fs, "remove_tree", fails)
+    await node.run()
+    assert node.log.first_index == giver.log.first_index
+    assert node.core.holds == set()
+    assert node.woken == 1
+    assert "removing /data/install failed" in caplog.text
 
 
 async def test_nothing_is_missing_where_the_group_has_trimmed_as_much(node: Node) -> None:
@@ -188,15 +199,11 @@ async def test_a_state_that_is_behind_its_log_is_waited_for(node: Node, giver: G
     check_whole(node, giver)
 
 
-async def test_a_group_in_which_everybody_waits_gets_a_leader(
-    node: Node, giver: Giver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_in_which_everybody_waits_gets_a_leader(node: Node, giver: Giver) -> None:
     """Nobody leads, so nothing is committed, so no state learns what was trimmed."""
-    monkeypatch.setattr(backfill, "LOOK_S", 0.001)
-    monkeypatch.setattr(backfill, "LEADERLESS_S", 0.005)
     node.applied -= 1
     node.core.leader_id = NOBODY
-    work = node.make(asyncio.get_running_loop())
+    work = node.make(asyncio.get_running_loop(), NO_WAITS._replace(look_s=0.001, leaderless_s=0.005))
     work.start()
     assert node.core.holds == {HOLD}
     async with asyncio.timeout(at_most(20)):

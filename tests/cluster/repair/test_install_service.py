@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.repair import peer_requests
-from cluster.repair import snapshot_install as service
+from cluster.repair.fetch import PIECE
 from cluster.repair.progress import InstallMetrics
 from cluster.repair.snapshot_fetch import Snapshot
 from cluster.repair.snapshot_install import ALARM, SnapshotInstaller
@@ -21,13 +20,6 @@ from tests.support.contexts import context_of
 from tests.support.install_kit import Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS, Clock
 from tests.support.pace import at_most
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
-    monkeypatch.setattr(service, "RETRY_MIN_S", 0.0)
-    monkeypatch.setattr(service, "RETRY_MAX_S", 0.0)
 
 
 class Core:
@@ -44,12 +36,12 @@ class Core:
 class Running:
     """A node that runs, as far as installs see it."""
 
-    def __init__(self, giver: Giver) -> None:
+    def __init__(self, giver: Giver, piece_bytes: int = PIECE, taker: Taker | None = None) -> None:
         self.giver = giver
-        self.taker = Taker()
+        self.taker = taker or Taker()
         self.directory = self.taker.open()
         self.core = Core(self.directory.log.tail)
-        self.peers = Peers({2: giver, 3: giver})
+        self.peers = Peers({2: giver, 3: giver}, piece_bytes)
         self.alarms = Alarms(lambda: START_MS)
         self.restarts: list[str] = []
         self.progress = progress()
@@ -62,6 +54,7 @@ class Running:
             metrics=InstallMetrics(),
             progress=self.progress,
             restart=self.restarts.append,
+            retry_s=(0.0, 0.0),
         )
 
     def offer(self, first_index: int = 0, term: int = 1) -> None:
@@ -175,10 +168,8 @@ async def test_a_disk_that_takes_no_snapshot_does_not_stop_the_node(
     node.taker.check(node.reopened(), giver)
 
 
-async def test_a_node_that_stops_resumes_later(giver: Giver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.repair.checkpoint_copy.PIECE", 2000)
-    monkeypatch.setattr("cluster.repair.peer_requests.PIECE", 500)
-    node = Running(giver)
+async def test_a_node_that_stops_resumes_later(giver: Giver) -> None:
+    node = Running(giver, 2000)
     node.offer()
     while len(node.peers.asked) < 8:
         await asyncio.sleep(0)
@@ -186,9 +177,8 @@ async def test_a_node_that_stops_resumes_later(giver: Giver, monkeypatch: pytest
     node.offer()
     assert node.restarts == []
     asked = [arguments for _, what, arguments in node.peers.asked if arguments[0] == "file"]
-    again = Running(giver)
-    again.taker, again.peers.asked = node.taker, []
-    again.service._where = node.taker.where
+    node.directory.close(clean=False)
+    again = Running(giver, 2000, node.taker)
     again.offer()
     await again.done()
     resumed = [arguments for _, what, arguments in again.peers.asked if arguments[0] == "file"]

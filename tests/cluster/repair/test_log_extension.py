@@ -95,6 +95,8 @@ class Peer:
 
     group = FIRST_GROUP
 
+    busy_pause_s = 0.0
+
     def __init__(self, source: Source) -> None:
         self.source = source
         self.asked = 0

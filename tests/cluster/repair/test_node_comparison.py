@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import google_crc32c
 
 from cluster.repair.consistency_views import ConsistencyView, EntryView, LogView
-from cluster.repair.node_comparison import STEPS, Finding, Inspection
+from cluster.repair.node_comparison import STEPS, Difference, Inspection
 from tests.support.rows import each_row
 
 ENTRY = 5000
@@ -139,8 +139,8 @@ def test_sums_that_differ_name_the_family() -> None:
     nodes[2].sums = {"cq": "01", "topics": "03", "tier": "04"}
     report = Inspection(nodes).run(5)
     assert report.findings == [
-        Finding(what="tier", index=5, position=None, nodes={1: "", 2: "04", 3: ""}),
-        Finding(what="topics", index=5, position=None, nodes={1: "02", 2: "03", 3: "02"}),
+        Difference(what="tier", index=5, position=None, nodes={1: "", 2: "04", 3: ""}),
+        Difference(what="topics", index=5, position=None, nodes={1: "02", 2: "03", 3: "02"}),
     ]
 
 

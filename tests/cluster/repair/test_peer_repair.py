@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from cluster.repair import log_repair
 from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, FetchRefused, Source, Status
 from cluster.repair.log_repair import ALARM, LogRepairer
 from cluster.repair.log_source import log_source
@@ -77,6 +76,7 @@ class Peers:
     """Answers fetches from the logs of others, or as the test says."""
 
     group = FIRST_GROUP
+    busy_pause_s = 0.0
 
     def __init__(self, **sources: Source) -> None:
         self.sources = {NodeId(int(name[1:])): source for name, source in sources.items()}
@@ -105,6 +105,7 @@ class Mended:
             peers=lambda: list(peers.sources),
             on_change=self.changed,
             alarms=self.alarms,
+            retry_min_s=0.0,
         )
 
     def changed(self) -> None:
@@ -119,11 +120,6 @@ class Mended:
 
     async def whole(self) -> None:
         await until(lambda: not self.replica.log.damage and not self.alarms.raised(ALARM), every_s=0)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_repair, "RETRY_MIN_S", 0.0)
 
 
 SIZES = [1000] * 6
@@ -173,6 +169,21 @@ async def test_an_entry_longer_than_a_reply_comes_in_pieces() -> None:
     assert mine.read(2) == other.read(2)
     position = mine.entries[2].position
     assert [arguments[:2] for _, arguments in peers.asked] == [[position, n * PAYLOAD_MAX] for n in range(3)]
+    await mended.repairer.close()
+
+
+async def test_a_disk_that_fails_as_a_repair_begins_is_tried_again() -> None:
+    """What an earlier repair left cannot be removed at first. The damage stays known, and so does the repair's task."""
+    mine, other = Replica(*SIZES), Replica(*SIZES)
+    mine.fs.open(DATA / "log" / "repair-0.tmp", create=True)
+    mine.rot(3)
+    mended = Mended(mine, Peers(n2=other.source))
+    mended.find(3)
+    mine.fs.fail_call(mine.fs.calls + 1)
+    mended.repairer.start()
+    await mended.whole()
+    assert mine.read(3) == other.read(3)
+    assert mended.value("raftmq_log_repair_failures_total", peer="2") == 1
     await mended.repairer.close()
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cluster.repair import peer_requests
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchRefused, Status
 from cluster.repair.log_source import SEGMENT
 from cluster.repair.snapshot_fetch import Needless
@@ -18,12 +17,7 @@ from raftlog.types import NOBODY, HardState, NodeId
 from tests.support.install_kit import Giver, Peers, Taker
 from tests.support.rows import each_row
 
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
-    for module in ("cluster.repair.checkpoint_copy", "cluster.repair.peer_requests"):
-        monkeypatch.setattr(f"{module}.PIECE", 700)
+PIECE_BYTES = 700
 
 
 @pytest.fixture
@@ -36,7 +30,7 @@ def giver() -> Giver:
 
 
 def test_a_snapshot_takes_the_place_of_log_and_state(giver: Giver) -> None:
-    taker, peers = Taker(), Peers({2: giver})
+    taker, peers = Taker(), Peers({2: giver}, PIECE_BYTES)
     taken, take = taker.take(peers)
     assert taken is not None, take.failures
     opened = taker.install(taken)
@@ -50,7 +44,7 @@ def test_a_snapshot_takes_the_place_of_log_and_state(giver: Giver) -> None:
 
 def test_nothing_changes_before_it_is_committed(giver: Giver) -> None:
     taker = Taker()
-    taken, _ = taker.take(Peers({2: giver}))
+    taken, _ = taker.take(Peers({2: giver}, PIECE_BYTES))
     assert taken is not None
     taken.build.close()
     opened = taker.open()
@@ -64,7 +58,7 @@ def test_a_later_term_is_on_disk_before_its_entries() -> None:
     giver.checkpoint()
     giver.trim(giver.log.position_of(80))
     taker = Taker()
-    taken, _ = taker.take(Peers({2: giver}))
+    taken, _ = taker.take(Peers({2: giver}, PIECE_BYTES))
     assert taken is not None
     opened = taker.install(taken)
     taker.check(opened, giver)
@@ -73,14 +67,14 @@ def test_a_later_term_is_on_disk_before_its_entries() -> None:
 
 def test_a_checkpoint_that_is_too_old_is_made_anew(giver: Giver) -> None:
     taker = Taker()
-    taken, _ = taker.take(Peers({2: giver}), at_least=lambda: 110)
+    taken, _ = taker.take(Peers({2: giver}, PIECE_BYTES), at_least=lambda: 110)
     assert taken is not None
     assert taken.manifest.mark.index == 130
     taker.check(taker.install(taken), giver)
 
 
 def test_one_that_has_become_too_old_is_given_up_for_a_newer(giver: Giver) -> None:
-    taker, peers = Taker(), Peers({2: giver, 3: giver})
+    taker, peers = Taker(), Peers({2: giver, 3: giver}, PIECE_BYTES)
     needed = [21]
 
     def trims(peer: int, what: str, arguments: list[Any]) -> None:
@@ -97,7 +91,7 @@ def test_one_that_has_become_too_old_is_given_up_for_a_newer(giver: Giver) -> No
 
 
 def test_what_is_not_needed_any_more_ends_at_once(giver: Giver) -> None:
-    peers = Peers({2: giver})
+    peers = Peers({2: giver}, PIECE_BYTES)
 
     def at_least() -> int:
         if any(what == LOG for _, what, _ in peers.asked):
@@ -113,7 +107,7 @@ def test_a_giver_that_goes_away_is_taken_over_from(giver: Giver) -> None:
     other = Giver(130)
     other.checkpoint()
     for asks in range(1, 60):
-        taker, peers = Taker(), Peers({2: giver, 3: other})
+        taker, peers = Taker(), Peers({2: giver, 3: other}, PIECE_BYTES)
 
         def dies(peer: int, what: str, arguments: list[Any], peers: Peers = peers, asks: int = asks) -> None:
             if peer == 2 and len(peers.asked) == asks:
@@ -152,7 +146,7 @@ def test_what_is_not_sound_is_refused_and_another_is_asked(giver: Giver, what: s
             fields, data = [], bytearray()
         return Fetched(fields, bytes(data))
 
-    taker, peers = Taker(), Peers({2: giver, 3: giver})
+    taker, peers = Taker(), Peers({2: giver, 3: giver}, PIECE_BYTES)
     peers.after = spoils
     taken, take = taker.take(peers)
     assert spoiled
@@ -185,7 +179,7 @@ def test_other_rows_than_the_sums_tell_are_refused(giver: Giver) -> None:
         answer = lies(peer, source, arguments, answer)
         return Fetched([], manifests.encode(forged, 1)) if peer == 2 and arguments[0] == "manifest" else answer
 
-    taker, peers = Taker(), Peers({2: giver, 3: giver})
+    taker, peers = Taker(), Peers({2: giver, 3: giver}, PIECE_BYTES)
     peers.before, peers.after = before, manifest
     taken, take = taker.take(peers)
     assert "do not add up to its sums" in take.failures[NodeId(2)]
@@ -199,7 +193,7 @@ def test_a_log_of_another_history_is_refused(giver: Giver) -> None:
     other.grow(120, term=1)
     stranger = Giver(20, term=1)
     stranger.grow(110, term=3)
-    peers = Peers({2: giver, 3: giver})
+    peers = Peers({2: giver, 3: giver}, PIECE_BYTES)
     peers.sources[2] = {**giver.sources, LOG: stranger.sources[LOG], "segment": stranger.sources["segment"]}
     taker = Taker()
     taken, take = taker.take(peers, order=[2])
@@ -212,14 +206,14 @@ def test_a_log_of_another_history_is_refused(giver: Giver) -> None:
 
 def test_what_lies_there_from_another_checkpoint_is_not_used(giver: Giver) -> None:
     taker = Taker()
-    first, _ = taker.take(Peers({2: giver}))
+    first, _ = taker.take(Peers({2: giver}, PIECE_BYTES))
     assert first is not None
     first.build.close()
     folder = taker.where.path / "checkpoints" / INSTALLING
     assert taker.fs.exists(folder)
     giver.grow(20)
     giver.checkpoint()
-    taken, _ = taker.take(Peers({2: giver}))
+    taken, _ = taker.take(Peers({2: giver}, PIECE_BYTES))
     assert taken is not None
     assert taken.manifest.mark.index == 150
     taker.check(taker.install(taken), giver)
@@ -227,7 +221,7 @@ def test_what_lies_there_from_another_checkpoint_is_not_used(giver: Giver) -> No
 
 def test_who_gave_the_checkpoint_need_not_give_the_log(giver: Giver) -> None:
     other = Giver(130)
-    peers = Peers({2: giver, 3: other})
+    peers = Peers({2: giver, 3: other}, PIECE_BYTES)
     peers.sources[2] = {STATE: giver.sources[STATE], SEGMENT: giver.sources[SEGMENT], LOG: gone}
     taken, _ = (taker := Taker()).take(peers)
     assert taken is not None
@@ -244,7 +238,7 @@ def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giv
     """The peer that gave the first part gives the rest: a checkpoint of the same entries has other files elsewhere."""
     other = Giver(130)
     other.checkpoint()
-    taker, peers = Taker(), Peers({2: giver, 3: other})
+    taker, peers = Taker(), Peers({2: giver, 3: other}, PIECE_BYTES)
 
     def dies(peer: int, what: str, arguments: list[Any]) -> None:
         if sum(arguments[0] == "file" for _, _, arguments in peers.asked) == 4:
@@ -255,7 +249,7 @@ def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giv
     assert taken is None
     giver.grow(20)
     giver.checkpoint()
-    again = Peers({2: giver, 3: other})
+    again = Peers({2: giver, 3: other}, PIECE_BYTES)
     taken, _ = taker.take(again, order=[3, 2])
     assert taken is not None
     assert (taken.peer, taken.manifest.mark.index) == (2, 100)
@@ -267,7 +261,7 @@ def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giv
 def test_the_old_log_stays_if_a_leader_brought_it_forward_meanwhile(giver: Giver) -> None:
     whole = Giver(130)
     taker = Taker()
-    taken, _ = taker.take(Peers({2: giver}))
+    taken, _ = taker.take(Peers({2: giver}, PIECE_BYTES))
     assert taken is not None
     taken.commit(taker.where, 0)
     # A node that runs appends until it is closed: its directory is not locked here.
@@ -283,7 +277,7 @@ def test_the_old_log_stays_if_a_leader_brought_it_forward_meanwhile(giver: Giver
 
 
 def test_a_snapshot_does_not_take_the_last_of_the_disk(giver: Giver) -> None:
-    taker, peers = Taker(), Peers({2: giver})
+    taker, peers = Taker(), Peers({2: giver}, PIECE_BYTES)
     taker.fs.space_left = taker.fs.total_bytes(taker.where.path) // 20
     with pytest.raises(StorageError, match="are kept for the log"):
         taker.take(peers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config.config import ModesSection
+from cluster.config.service_sections import ModesSection
 from cluster.replication.acks.ack_levels import Ack, LevelError, ack_of, default_level, level_named, name_of
 from tests.support.rows import each_row
 

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cluster.replication.offset_order import Effects, LeavingGroups, OffsetOrder
-from cluster.replication.pending_requests import PendingCommands, TopicBarriers
+from cluster.replication.pending_requests import PendingCommands
+from cluster.replication.topic_slots import TopicBarriers
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import CommitOffsets

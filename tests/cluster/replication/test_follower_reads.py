@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import Config, ModesSection, NodeSection, RaftSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, RaftSection
+from cluster.config.service_sections import ModesSection
 from cluster.replication.follower_reads import LAG_MAX, FollowerReads, Staleness
 from raftlog.types import Role
 

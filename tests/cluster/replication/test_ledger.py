@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.replication.acks.early_answer_file import RECORDS_MAX, Ledger, Totals, decode, encode
+from cluster.replication.acks.early_answer_file import RECORDS_MAX, Ledger, LostAnswers, decode, encode
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.types import EntryId
 
@@ -28,8 +28,8 @@ FROZEN = bytes.fromhex(
 
 def test_its_bytes_are_frozen() -> None:
     """Another release reads what this one noted: a change here is a new format."""
-    assert encode({EntryId(2, 7): 3}, Totals(5, 1)) == FROZEN
-    assert decode(FROZEN) == ({EntryId(2, 7): 3}, Totals(5, 1))
+    assert encode({EntryId(2, 7): 3}, LostAnswers(5, 1)) == FROZEN
+    assert decode(FROZEN) == ({EntryId(2, 7): 3}, LostAnswers(5, 1))
 
 
 def test_it_survives_the_end_of_the_process(fs: MemoryFileSystem) -> None:
@@ -45,7 +45,7 @@ def test_it_survives_the_end_of_the_process(fs: MemoryFileSystem) -> None:
     assert again.lose(EntryId(2, 8)) == 3
     assert again.lose(EntryId(2, 8)) == 0
     fs.restart()
-    assert Ledger(fs, DATA, 4).lost == Totals(3, 1)
+    assert Ledger(fs, DATA, 4).lost == LostAnswers(3, 1)
 
 
 def test_without_room_the_answer_waits(fs: MemoryFileSystem) -> None:
@@ -82,8 +82,8 @@ def test_a_damaged_page_counts_as_empty(fs: MemoryFileSystem, at: int) -> None:
 
 def test_a_full_page_fits() -> None:
     records = {EntryId(1, index): index for index in range(RECORDS_MAX)}
-    page = encode(records, Totals(1, 2))
+    page = encode(records, LostAnswers(1, 2))
     assert len(page) <= 4096
-    assert decode(page) == (records, Totals(1, 2))
+    assert decode(page) == (records, LostAnswers(1, 2))
     assert decode(page[:-1]) is None
     assert decode(b"") is None

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.replication import send_identity
 from cluster.replication.send_identity import (
     ID_SIZE,
     NO_NAMES,
@@ -88,9 +87,8 @@ def test_too_old_to_be_a_retry() -> None:
     assert memory.claim(0, "T", "L", b"a", REMEMBER_MS) == named(2)
 
 
-def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_identity, "REMEMBER_MAX", 3)
-    memory = RetryMemory()
+def test_bounded() -> None:
+    memory = RetryMemory(3)
     for sequence in range(5):
         memory.remember(0, "T", f"K{sequence}", b"a", named(sequence), 0)
     assert len(memory) == 3

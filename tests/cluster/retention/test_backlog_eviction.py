@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
-from cluster.retention import backlog_eviction, policy
 from cluster.retention.backlog_eviction import grown, together
 from cluster.retention.policy import STEP_OFFSETS
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -84,27 +81,23 @@ def test_only_topics_that_want_it_lose_messages() -> None:
     assert [leader.firsts(name) for name in "abcd"] == [{}, {}, {0: 10}, {}]
 
 
-def test_a_look_measures_so_many_topics_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_eviction, "MEASURED_MAX", 2)
-    monkeypatch.setattr(policy, "PAGE_TOPICS", 2)
+def test_a_look_measures_so_many_topics_and_the_next_one_the_others() -> None:
     leader = Leader(**dict.fromkeys("abcde", "evict"))
     for name in "abcde":
         leader.store(name, 0, 1_000, 30)
     leader.limit("topic=*", 20 * SIZE)
     at, names, seen = "", {topic.id: topic.name for topic in leader.state.topics.values()}, []
     for _ in range(3):
-        queues, at = grown(leader.state, at)
+        queues, at = grown(leader.state, at, measured_max=2, page_topics=2)
         seen.append(("".join(names[topic_id] for topic_id, _, _ in queues), at))
     assert seen == [("ab", "c"), ("cd", "e"), ("e", "")]
 
 
-def test_a_trim_takes_no_more_than_it_can_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_eviction, "STEP_OFFSETS", 7)
-    assert STEP_OFFSETS > 7
+def test_a_trim_takes_no_more_than_it_can_apply() -> None:
     leader = Leader(t="evict")
-    leader.store("t", 0, 1_000, 30)
+    leader.store("t", 0, 1_000, STEP_OFFSETS + 30)
     leader.limit("topic=t", 10 * SIZE)
-    assert leader.firsts("t") == {0: 7}
+    assert leader.firsts("t") == {0: STEP_OFFSETS}
 
 
 def test_a_queue_that_is_too_old_and_too_large_is_named_once() -> None:

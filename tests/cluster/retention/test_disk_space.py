@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_space import FULL, LOOK_EVERY_MS, PARKED, RESERVE_BYTES_MAX, RETRY_MS, DiskSpace
 from cluster.runtime.alarms import Alarms

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_space import FULL, DiskSpace
 from cluster.retention.disk_warnings import FILLING, SLICE_MS, SLICES, SLOW, SlowAppends

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config.config import RetentionSection
-from cluster.retention.policy import Decision, DiskFact, Facts, Floor, SegmentFact, decide
+from cluster.config.storage_sections import RetentionSection
+from cluster.retention.policy import DiskFact, Floor, SegmentFact, TrimDecision, TrimFacts, decide
 from tests.support.rows import each_row
 
 HOUR = 3_600_000
@@ -17,11 +17,11 @@ SEGMENTS = tuple(SegmentFact(n * 100, n * 100 + 100, n * 10 + 10, (n + 1) * HOUR
 """The first one's last message is of hour 1, the last one's of hour 30."""
 
 
-def facts(now: float, hour: int = 4, **more: Any) -> Facts:
-    return Facts(now_ms=int(now * HOUR), hour=hour, end=3050, segments=more.pop("segments", SEGMENTS), **more)
+def facts(now: float, hour: int = 4, **more: Any) -> TrimFacts:
+    return TrimFacts(now_ms=int(now * HOUR), hour=hour, end=3050, segments=more.pop("segments", SEGMENTS), **more)
 
 
-def gone(given: Facts, **rules: Any) -> Decision:
+def gone(given: TrimFacts, **rules: Any) -> TrimDecision:
     return decide(given, replace(RULES, **rules))
 
 
@@ -106,8 +106,8 @@ def test_a_topic_that_keeps_its_messages_longer_holds_back_age_alone() -> None:
 
 
 def test_a_floor_nobody_reaches_is_not_reported() -> None:
-    assert gone(facts(74, floors=[Floor(200, "the backup")])) == Decision(200, 20, "age", 2)
+    assert gone(facts(74, floors=[Floor(200, "the backup")])) == TrimDecision(200, 20, "age", 2)
 
 
 def test_a_log_with_one_segment_keeps_it() -> None:
-    assert gone(facts(999, segments=())) == Decision(3050, 0, "", 0)
+    assert gone(facts(999, segments=())) == TrimDecision(3050, 0, "", 0)

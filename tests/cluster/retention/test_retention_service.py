@@ -13,7 +13,9 @@ from uuid import UUID
 import pytest
 
 from cluster.broker.reads.log_reads import read_intact
-from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, PeerNode
+from cluster.config.storage_sections import RetentionSection
 from cluster.retention import policy
 from cluster.retention.file_removal import AGAIN_MS, FILES
 from cluster.retention.metrics import RetentionMetrics

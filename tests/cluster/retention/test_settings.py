@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.config.config import RetentionSection
 from cluster.config.local_layout import NodeRecord
+from cluster.config.storage_sections import RetentionSection
 from cluster.retention.views import differing, settings_of
 from raftmq.commands.nodes.status import retention_lines
 from raftmq.local.status import ClusterView, NodeView

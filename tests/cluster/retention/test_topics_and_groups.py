@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
-from cluster.config.config import RetentionSection
-from cluster.retention import policy, unconsumed_messages
+from cluster.config.storage_sections import RetentionSection
+from cluster.retention import unconsumed_messages
 from cluster.retention.policy import LEAST_OFFSETS, STEP_OFFSETS, Floor, KeptLonger, QueuePlace, gone_earlier
 from cluster.retention.unconsumed_messages import Behind
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -151,10 +150,8 @@ def test_what_a_topic_keeps_shorter_goes_when_it_is_worth_an_entry() -> None:
     )
 
 
-def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_names_so_many_queues_and_the_next_one_the_others() -> None:
     """A TRIM with all queues of a hundred thousand topics would be an entry without a bound."""
-    monkeypatch.setattr(policy, "LOOKS_MAX", 2)
-    monkeypatch.setattr(policy, "PAGE_TOPICS", 2)
     leader = Leader(**dict.fromkeys("abcde", str(HOUR)), f="0")
     many = {"name": "d", "read_queues": 7, "write_queues": 7, "attributes": {"retention.ms": str(HOUR)}}
     leader.run(CreateTopic(many, False))
@@ -163,13 +160,13 @@ def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: py
     found: list[int] = []
     at, looks = None, 0
     while looks == 0 or at is not None:
-        seen = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, at)
+        seen = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, at, looks_max=2, page_topics=2)
         found += [topic for topic, _, _ in seen.queues]
         at, looks = seen.at, looks + 1
         assert looks <= 6, "eleven queues, two for each look"
     assert found == [leader.ids[name] for name in "abcde"]
     leader.run(DeleteTopic("c"))
-    rest = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, QueuePlace("c", 1))
+    rest = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, QueuePlace("c", 1), looks_max=2, page_topics=2)
     assert rest == ([(leader.ids["d"], 0, 1)], QueuePlace("d", 2)), "the topic of the place is gone"
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cluster.runtime import events
-from cluster.runtime.events import FILE, OLDER, EventLog
+from cluster.runtime.events import FILE, FILE_BYTES_MAX, OLDER, EventLog
 
 NOW_MS = 1_700_000_000_123
 
@@ -46,17 +44,23 @@ def test_a_torn_line_hides_no_other(tmp_path: Path) -> None:
     assert [event.says for event in log_of(tmp_path).kept()] == ["first", "last"]
 
 
-def test_the_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "FILE_BYTES_MAX", 2_000)
+SAYS = 200
+"""Characters of an event's text."""
+MANY = 3 * FILE_BYTES_MAX // (SAYS + 80) // 10 * 10
+"""Events with which the file begins anew."""
+
+
+def test_the_files_stay_small(tmp_path: Path) -> None:
     log = log_of(tmp_path)
-    for number in range(200):
-        log.note("stall", "node 2", f"number {number}")
-        log.flush(log.take_unwritten())
+    for number in range(MANY):
+        log.note("stall", "node 2", f"number {number}".ljust(SAYS))
+        if number % 10 == 9:
+            log.flush(log.take_unwritten())
     sizes = [(tmp_path / name).stat().st_size for name in (FILE, OLDER)]
-    assert max(sizes) < 2_000 + 500
-    kept = [event.says for event in log_of(tmp_path).kept()]
-    assert kept[-1] == "number 199"
-    assert kept == [f"number {number}" for number in range(200 - len(kept), 200)], "none is missing in between"
+    assert FILE_BYTES_MAX < max(sizes) < FILE_BYTES_MAX + 20 * SAYS
+    kept = [event.says.rstrip() for event in log_of(tmp_path).kept()]
+    assert kept[-1] == f"number {MANY - 1}"
+    assert kept == [f"number {number}" for number in range(MANY - len(kept), MANY)], "none is missing in between"
 
 
 def test_a_disk_that_takes_nothing_is_no_failure(tmp_path: Path) -> None:

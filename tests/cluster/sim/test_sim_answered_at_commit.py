@@ -56,7 +56,7 @@ class Steps:
             SendOutcomes.stored(outcomes, *arguments)
 
         def applied(entries: list[Entry]) -> Any:
-            waiting = [node.serving.proposals._pending.get(entry.index) for entry in entries]
+            waiting = [node.serving.proposals.pending_at(entry.index) for entry in entries]
             self.noted.append(("applied", sum([len(one.muted) for one in waiting if one is not None])))
             return apply(entries)
 

@@ -35,7 +35,7 @@ def test_later_sends_wait_until_the_log_has_decided_those_before(sim_of: Any, fa
         asked(path, number)
         sim.loop.run_for(0.02)
     asked(path, 3)
-    waiting, pending = old.proposals._sends.waiting, old.undecided
+    waiting, pending = old.proposals.flow.queue.waiting, old.undecided
     assert [send.body for send in waiting] == [b"3"]
     assert [send.body for entry in pending.values() for send in entry.sends] == [b"1", b"2"]
     old.apply.hold()

@@ -24,7 +24,6 @@ from cluster.admin.handlers.group_changes import (
 from cluster.admin.handlers.topics import TopicRequest, create_topic, delete_topic
 from cluster.admin.node_interface import AdminPort
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, SYSTEM_TOPICS
-from cluster.node.admin_wiring import port_of
 from cluster.replication.outcome import Outcome
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode as Code
@@ -78,7 +77,7 @@ class Doors:
 
         async def done() -> bool:
             if self._port is None:
-                self._port = port_of(self._node.running, self._node.running.exporter, ())
+                self._port = self._node.running.admin_port()
             watch: Any = None
             try:
                 decoded = None if body is None else msgspec.convert(body, kind)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.replication import message_batch, pending_requests
+from cluster.replication import command_queue, message_batch
 from cluster.replication.outcome import Outcome
 from cluster.runtime.peer_frames import Kind
 from raftlog.errors import InvariantViolationError
@@ -31,7 +31,7 @@ KILLERS: dict[str, Command] = {
     "not Unicode": PutGroup({"name": "g\ud800"}, True),
     "no form of msgpack": Subscribe("g", NO_FORM),
     "too deep": Subscribe("g", DEEP),
-    "too large": Subscribe("g", [("t", "TAG", "x" * (pending_requests.COMMANDS_BYTES_MAX + 1), 1)]),
+    "too large": Subscribe("g", [("t", "TAG", "x" * (command_queue.COMMANDS_BYTES_MAX + 1), 1)]),
     "a barrier raised for nothing": CreateTopic({"name": "T", "read_queues": 1 << 70}, False),
 }
 NEW_TOPIC = {"topic": "T2", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
@@ -69,7 +69,7 @@ def test_commands_are_encoded_once_when_they_are_asked_for(sim: SimCluster, monk
         packed.append(len(run))
         return pack_bare(run)
 
-    monkeypatch.setattr(pending_requests, "pack_bare", counted)
+    monkeypatch.setattr(command_queue, "pack_bare", counted)
     monkeypatch.setattr(commands, "pack", lambda run: packed.append(-len(run)) or pack(run))
     results = [sim.propose(leader, *[PutGroup({"name": f"g{at}-{n}"}, False) for n in range(20)]) for at in range(9)]
     assert sorted(packed) == [-20] * 9 + [20] * 9

@@ -80,6 +80,21 @@ def test_what_a_client_that_is_gone_has_asked_for_is_not_carried_out(sim: SimClu
     assert len(path.replies) < FLOOD // 2
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_clients_that_ask_and_leave_keep_nobody_waiting(sim: SimCluster, leads: bool) -> None:
+    """Seed 998100116."""
+    node = sim.leader() if leads else sim.followers()[0]
+    for _ in range(6):
+        path = flood(sim, node)
+        sim.loop.run_for(0.02)
+        path.close()
+    sim.loop.run_for(0.02)
+    left_at = sim.leader().state.applied.index
+    sim.loop.run_for(1)
+    assert sim.leader().state.applied.index - left_at <= 2, "those that were under way, and none that waited"
+    sim.settle()
+
+
 def test_what_waits_for_a_leader_is_not_forwarded_once_its_client_is_gone(
     sim: SimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.config.config import ReplicationSection
+from cluster.config.service_sections import ReplicationSection
 from cluster.replication.acks.degradation import DEGRADED
 from cluster.replication.acks.slow_quorum import BEGIN_LOOKS, END_LOOKS
 from tests.support.samples import sample
@@ -207,7 +207,7 @@ def test_it_ends_with_the_leadership(sim_of: Any) -> None:
     sim.loop.run_until(lambda: not leader.proposals.open, 10)
     assert not degraded(leader)
     assert not degraded(sim.leader(besides=leader))
-    assert leader.proposals.slot("T").ack == 0  # type: ignore[union-attr]
+    assert leader.proposals.topics.slot("T").ack == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("killed", [True, False])

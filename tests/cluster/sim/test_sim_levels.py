@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.replication.acks.early_answer_file import Totals
+from cluster.replication.acks.early_answer_file import LostAnswers
 from cluster.replication.acks.write_reports import LEASE_MS
 from raftlog.types import Role
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
@@ -170,7 +170,7 @@ def test_an_early_answer_that_comes_to_nothing_is_counted_and_never_taken_back(s
     sim.mend()
     assert answer(sim, path, 2) == [REFUSED]
     assert codes(path, 1) == [OK]
-    assert old.early.ledger.lost == Totals(1, 1)
+    assert old.early.ledger.lost == LostAnswers(1, 1)
     assert old.early.window_messages == 0
     sim.settle()
     sim.check_equal()

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.forward.forwarder import Forwarder
-from cluster.remoting.forward.held_request import Held
+from cluster.remoting.forward.held_request import ForwardedRequest
 from cluster.runtime.turns.work import TURN_SHARE
 from jepsen_like.sim.machines.turn_bounds import name_of
 from raftlog.types import NOBODY
@@ -118,7 +118,7 @@ def test_who_comes_behind_many_looks_at_none_of_them(
         ask_many(paths)
         sim.loop.run_until(lambda: len(held) == MANY, 2)
     if before != "no leader":
-        monkeypatch.setattr(Held, "spent", True)
+        monkeypatch.setattr(ForwardedRequest, "spent", True)
     joined = Counter[int]()
     join = OrderLine.join
 

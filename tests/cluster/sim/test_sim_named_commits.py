@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.replication.pending_requests import PendingCommands, cut_calls, encode, entry_of
+from cluster.replication.command_queue import cut_calls, encode, entry_of
+from cluster.replication.pending_requests import PendingCommands
 from raftlog.types import EntryType
 from statemachine import payload
 from statemachine.command_table import unpack

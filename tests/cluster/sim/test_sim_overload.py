@@ -89,7 +89,7 @@ def test_what_is_refused_is_not_stored_and_the_rest_is_stored_soon(sim: SimClust
     assert max(loop.took_s[number] for number in late) < 0.5, "no admitted send starves"
     sim.settle()
     assert not any(node.proposals.gate.left() for node in sim.running)
-    assert not any(node.proposals._sends.bytes for node in sim.running)
+    assert not any(node.proposals.flow.queue.bytes for node in sim.running)
     assert "flow.house_ms" in loop.path.replies[min(loop.of(BUSY))][0][1]
 
 
@@ -220,7 +220,7 @@ def test_two_entries_are_under_way_while_somebody_sends_little(monkeypatch: pyte
         propose = proposals._propose_sends
 
         def noted(raw: RawNode) -> None:
-            light = proposals._sends.has_light
+            light = proposals.flow.queue.has_light
             propose(raw)
             under_way.append((light, len(proposals._pending)))
 

@@ -324,7 +324,7 @@ def test_commands_do_not_keep_sends_out(sim_of: Any, most: int, small: int) -> N
         ask(path, body, first=number)
         sim.loop.run_for(0.01)
     assert [bool(entry.sends) for entry in pending.values()] == [False] * 3 + [True] * small
-    assert len(leader.proposals._sends) == 3 - small, "the rest waits"
+    assert len(leader.proposals.flow.queue) == 3 - small, "the rest waits"
     release_disks(sim.followers())
     assert answered(sim, path, 3) == [[OK]] * 3
     assert stored(sim) == [b"a", b"b", b"c"]
@@ -363,7 +363,7 @@ def test_a_barrier_takes_its_own_topic_alone_and_a_few_entries_a_turn(sim_of: An
             sim.loop.run_for(0.0)
     assert max(turns) == proposals.CHECKED_PER_TURN
     assert sum(turns[1:]) == 25, "as many entries as its sends need"
-    assert [send.slot.name for send in leader.proposals._sends] == ["U"] * 100
+    assert [send.slot.name for send in leader.proposals.flow.queue] == ["U"] * 100
     ask(path, b"too late", first=101)
     release_disks(followers)
     assert answered(sim, path, 102) == [[OK]] * 101 + [[NO_TOPIC]]
@@ -446,9 +446,9 @@ def test_what_is_half_done_is_not_told_as_failed(
     the rest may be refused, because this node no longer leads; but it was not nothing."""
     sim = sim_of()
     leader, told = sim.leader(), list[ProposeResult]()
-    monkeypatch.setattr(leader.proposals, "_group", 2)
+    monkeypatch.setattr(leader.proposals.commands, "_group", 2)
     decided: list[Any] = []
-    leader.proposals.decide_elsewhere(lambda commands, done, author: decided.append((commands, done)))
+    leader.proposals.commands.decide_elsewhere(lambda commands, done, author: decided.append((commands, done)))
     subscribe = Subscribe("g", [])
     leader.run(leader.proposals.submit_commands, [subscribe, PutGroup({"name": "g"}, True)], told.append)
     ((commands, done),) = decided

@@ -27,7 +27,6 @@ from cluster.admin.handlers.messages import find_messages, get_message, list_mes
 from cluster.admin.handlers.topics import describe_topic, list_topics
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.streamed_json import Pieces
-from cluster.node.admin_wiring import port_of
 from cluster.requests.table import ROWS, VERBS
 from raftmq_wire.codec import decode_header, encode_frame, ext_of
 from raftmq_wire.codes import RequestCode as Code
@@ -260,7 +259,7 @@ class Doors:
 
         async def answer() -> Any:
             if self._port is None:
-                self._port = port_of(self._node.running, self._node.running.exporter, ())
+                self._port = self._node.running.admin_port()
             watch: Any = SimpleNamespace(groups=SimpleNamespace(committed_age_ms=lambda *_: None))
             try:
                 found = await handler(Call(self._port, watch, params, None, "local", query, owner=self))

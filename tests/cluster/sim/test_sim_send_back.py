@@ -416,6 +416,33 @@ def test_a_leader_that_loses_its_office_makes_no_copy_later(sim: SimCluster) -> 
     assert (copy.body, copy.reconsume_times) == (b"m", 1)
 
 
+def test_a_copy_whose_outcome_was_unknown_is_known_on_a_leader_that_is_never_idle(sim: SimCluster) -> None:
+    """The first report was answered before its copy was applied. The copy is delivered, the group consumes anew, and
+    the message fails again, in a stream of sends."""
+    position = send(sim)
+    ask(sim, send(sim, b"other"), delayLevel=18)  # the topic is there
+    leader = sim.leader()
+    path = leader.connect()
+    path.ask(back(position, 7))
+    sim.loop.turn_until(lambda: leader.undecided)
+    leader.apply.hold()
+    sim.loop.run_until(lambda: 7 in path.replies, 60, "an answer")
+    assert path.replies[7][0][1].startswith("[UNKNOWN]")
+    leader.apply.release()
+    copies(sim, 1)
+    sim.loop.run_for(60)
+    stream = leader.connect()
+    for number in range(100, 300):
+        stream.ask(send_frame(number, "T", b"%d" % number))
+        if number == 200:
+            path.ask(back(position, 8))
+        sim.loop.run_for(0.0002)
+        assert number < 150 or not leader.proposals.idle
+    sim.loop.run_until(lambda: 8 in path.replies, 20, "an answer")
+    assert path.replies[8][0][:2] == (0, "")
+    copies(sim, 2)
+
+
 def test_oneway_is_kept_and_not_answered(sim: SimCluster) -> None:
     position = send(sim)
     path = sim.leader().connect()

@@ -74,13 +74,13 @@ def test_what_waits_behind_a_repetition_stays_there_when_leadership_is_lost(sim_
     path = through.connect()
     path.ask(send(1))
     path.ask(send(2))
-    sim.loop.run_until(lambda: len(leader.proposals._sends) == 2, 1)
+    sim.loop.run_until(lambda: len(leader.proposals.flow.queue) == 2, 1)
     through.kill(power=False)
     again = leader.connect()
     for sequence in (1, 2, 3):
         again.ask(send(sequence))
     sim.loop.run_for(0.01)
-    assert len(leader.proposals._sends) == 3, "the first two wait behind those that came before"
+    assert len(leader.proposals.flow.queue) == 3, "the first two wait behind those that came before"
     sim.isolate(leader)
     other.append.release()
     through.start()

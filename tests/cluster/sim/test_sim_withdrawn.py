@@ -46,7 +46,7 @@ def in_the_way(sim: SimCluster) -> ClientPath:
 
 
 def waiting(sim: SimCluster) -> list[bytes]:
-    return [send.body for send in sim.leader().proposals._sends]
+    return [send.body for send in sim.leader().proposals.flow.queue]
 
 
 def go_on(sim: SimCluster) -> list[bytes]:

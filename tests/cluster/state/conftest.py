@@ -11,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, PeerNode
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, PeerNode
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet

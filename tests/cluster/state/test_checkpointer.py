@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.state import table_checksums
-from cluster.state.checkpointer import ALARM, head_start_ms
+from cluster.state.checkpointer import AGAIN_MS, ALARM, head_start_ms
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
 from raftlog.storage.files.fs import OsFileSystem
@@ -103,6 +103,36 @@ def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
     storage.checkpointer.checkpoint()
     assert alarms.all() == []
     assert storage.checkpointer.run.checkpoint_index == 10
+    storage.close(clean=True)
+
+
+def test_a_checkpoint_that_failed_is_not_tried_again_at_every_look(
+    tmp_path: Path, new_place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt flushes all tables. The log has grown enough at every look until one succeeds."""
+    place = new_place(tmp_path / "n1", checkpoint_bytes=10_000, checkpoint_every_ms=60_000)
+    storage = place.open()
+    checkpointer = storage.checkpointer
+    tried: list[int] = []
+
+    def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
+        tried.append(place.clock.now_ms)
+        raise OSError(errno.ENOSPC, "no space left", str(target))
+
+    monkeypatch.setattr(OsFileSystem, "link", no_space)
+    place.write(storage, 60)
+    begun_ms = place.clock.now_ms
+    for _ in range(25):
+        checkpointer.drain([True])
+        place.clock.now_ms += AGAIN_MS // 10
+    assert tried == [begun_ms, begun_ms + AGAIN_MS, begun_ms + 2 * AGAIN_MS]
+    monkeypatch.undo()
+    checkpointer.want_checkpoint()
+    checkpointer.drain([True])
+    assert checkpointer.run.checkpoint_index == 60, "who asks does not wait"
+    place.write(storage, 60)
+    checkpointer.drain([True])
+    assert checkpointer.run.checkpoint_index == 120, "after a success the bytes count at once"
     storage.close(clean=True)
 
 

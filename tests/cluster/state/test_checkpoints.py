@@ -18,7 +18,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.storage.files.fs import OsFileSystem
 from statemachine.broker_state import AppliedMark
 from statemachine.checkpoint_reader import CheckpointReader
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import CQ, META, OFFSETS, Batch
 from statemachine.rows.live_copy import CheckpointBusyError, copy_database
 from statemachine.rows.rocksdb_store import RocksKV
@@ -29,7 +29,7 @@ Place = Any
 def write(kv: Any, n: int) -> None:
     batch = Batch()
     batch.put(CQ, struct.pack(">IIQ", 1, n % 3, n), n.to_bytes(8) * 16)
-    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(1, n, n * 100, 0, n))
+    batch.put(META, meta_keys.APPLIED_KEY, meta_keys.APPLIED.pack(1, n, n * 100, 0, n))
     batch.put(OFFSETS, b"g\0" + n.to_bytes(8), n.to_bytes(8))
     kv.write(batch)
 

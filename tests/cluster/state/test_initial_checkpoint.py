@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cluster.repair import peer_requests
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, FetchRefused, Status
 from cluster.repair.initial_checkpoint import StateFetch, note_answer
 from cluster.repair.log_source import log_source, state_source
@@ -23,11 +22,6 @@ from statemachine.rows.digest import digest
 from tests.support.rows import each_row
 
 Place = Any
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_requests, "BUSY_PAUSE_S", 0)
 
 
 class Checkpointer:
@@ -48,6 +42,8 @@ class Checkpointer:
 
 class Peers:
     """Stands for a FetchClient: sources by node id, asked directly; {STATE: source, LOG: source} or one of STATE."""
+
+    busy_pause_s = 0.0
 
     def __init__(self, sources: dict[int, Any]) -> None:
         self.sources = sources

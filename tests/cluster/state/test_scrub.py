@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.config.config import ConsistencySection
+from cluster.config.storage_sections import ConsistencySection
 from cluster.runtime.host import helper_process
 from cluster.state import scrub_worker
 from cluster.state.checkpoints import Checkpoints
@@ -189,6 +189,15 @@ async def test_a_helper_that_fails_is_told() -> None:
     watched.scrubber.start()
     await until(lambda: watched.ended)
     assert watched.scrubber.view.failure == "the disk is gone"
+
+
+async def test_a_helper_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    watched = Watched("", helper=(str(tmp_path / "no such program"),))
+    watched.scrubber.start()
+    await until(lambda: bool(watched.scrubber.view.failure))
+    view = watched.scrubber.view
+    assert (view.running, view.finished_ms) == (False, 5)
+    assert "No such file" in view.failure
 
 
 def test_a_scrub_goes_last() -> None:

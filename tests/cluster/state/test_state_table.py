@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.state import suspect_state
-from cluster.state.opening_cases import Done, Facts, StateCase, classify
+from cluster.state.opening_cases import Done, OpeningFacts, StateCase, classify
 from cluster.state.state_opening import StateLostError
 from raftlog.errors import CorruptLogError
 from raftlog.storage.files import vote_withheld
@@ -32,30 +32,30 @@ def mark(index: int) -> AppliedMark:
 @each_row(
     ("facts", "found"),
     [
-        (Facts(0, 9, mark=mark(10)), StateCase.NEWER),
-        (Facts(0, 9, mark=mark(10), synced=10, suspect=True), StateCase.NEWER),
-        (Facts(0, 0, mark=mark(3)), StateCase.LOG_EMPTY),
-        (Facts(0, 9, synced=12, mark=mark(9)), StateCase.FITS),
-        (Facts(0, 9, synced=12, mark=mark(7)), StateCase.LOST_ROWS),
-        (Facts(0, 9, synced=5, mark=mark(9), suspect=True), StateCase.SUSPECT),
-        (Facts(0, 9, synced=5, damaged=True, suspect=True, wrong_rows=True), StateCase.WRONG_ROWS),
-        (Facts(0, 9, mark=mark(10), suspect=True, wrong_rows=True), StateCase.NEWER),
-        (Facts(0, 9, synced=5, damaged=True), StateCase.CORRUPT),
-        (Facts(0, 9, exists=False), StateCase.MISSING),
-        (Facts(0, 0, exists=False, synced=0), StateCase.NEW),
-        (Facts(0, 0, exists=False), StateCase.NEW),
-        (Facts(50, 90, mark=mark(48)), StateCase.OLDER_THAN_LOG),
-        (Facts(50, 90, mark=mark(48), installed=True), StateCase.INSTALLED),
-        (Facts(50, 90, mark=mark(49), installed=True), StateCase.BEHIND),
-        (Facts(50, 90, mark=mark(49)), StateCase.BEHIND),
-        (Facts(0, 9, mark=mark(5), of_this_log=False), StateCase.OTHER_LOG),
-        (Facts(0, 9, mark=mark(5), synced=6, of_this_log=True), StateCase.LOST_ROWS),
-        (Facts(0, 9, mark=mark(5), synced=5, of_this_log=True), StateCase.BEHIND),
-        (Facts(0, 9), StateCase.BEHIND),
-        (Facts(0, 9, mark=mark(9), synced=9, of_this_log=True), StateCase.FITS),
+        (OpeningFacts(0, 9, mark=mark(10)), StateCase.NEWER),
+        (OpeningFacts(0, 9, mark=mark(10), synced=10, suspect=True), StateCase.NEWER),
+        (OpeningFacts(0, 0, mark=mark(3)), StateCase.LOG_EMPTY),
+        (OpeningFacts(0, 9, synced=12, mark=mark(9)), StateCase.FITS),
+        (OpeningFacts(0, 9, synced=12, mark=mark(7)), StateCase.LOST_ROWS),
+        (OpeningFacts(0, 9, synced=5, mark=mark(9), suspect=True), StateCase.SUSPECT),
+        (OpeningFacts(0, 9, synced=5, damaged=True, suspect=True, wrong_rows=True), StateCase.WRONG_ROWS),
+        (OpeningFacts(0, 9, mark=mark(10), suspect=True, wrong_rows=True), StateCase.NEWER),
+        (OpeningFacts(0, 9, synced=5, damaged=True), StateCase.CORRUPT),
+        (OpeningFacts(0, 9, exists=False), StateCase.MISSING),
+        (OpeningFacts(0, 0, exists=False, synced=0), StateCase.NEW),
+        (OpeningFacts(0, 0, exists=False), StateCase.NEW),
+        (OpeningFacts(50, 90, mark=mark(48)), StateCase.OLDER_THAN_LOG),
+        (OpeningFacts(50, 90, mark=mark(48), installed=True), StateCase.INSTALLED),
+        (OpeningFacts(50, 90, mark=mark(49), installed=True), StateCase.BEHIND),
+        (OpeningFacts(50, 90, mark=mark(49)), StateCase.BEHIND),
+        (OpeningFacts(0, 9, mark=mark(5), of_this_log=False), StateCase.OTHER_LOG),
+        (OpeningFacts(0, 9, mark=mark(5), synced=6, of_this_log=True), StateCase.LOST_ROWS),
+        (OpeningFacts(0, 9, mark=mark(5), synced=5, of_this_log=True), StateCase.BEHIND),
+        (OpeningFacts(0, 9), StateCase.BEHIND),
+        (OpeningFacts(0, 9, mark=mark(9), synced=9, of_this_log=True), StateCase.FITS),
     ],
 )
-def test_every_row_is_told_apart(facts: Facts, found: StateCase) -> None:
+def test_every_row_is_told_apart(facts: OpeningFacts, found: StateCase) -> None:
     assert classify(facts) is found
 
 
@@ -316,13 +316,13 @@ def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_plac
     storage = place.open()
     place_mark = storage.state.applied_mark
     storage.close(clean=False)
-    from statemachine.rows import keys
+    from statemachine.rows import meta_keys
     from statemachine.rows.kv import META, Batch
     from statemachine.rows.rocksdb_store import RocksKV
 
     kv = RocksKV(str(place.path / "state"))
     batch = Batch()
-    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(*place_mark._replace(header_crc=1)))
+    batch.put(META, meta_keys.APPLIED_KEY, meta_keys.APPLIED.pack(*place_mark._replace(header_crc=1)))
     kv.write(batch)
     kv.close()
     with pytest.raises(CorruptLogError, match="at that index"):

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, TierSection
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection
 from cluster.config.ranges import dangers
+from cluster.config.storage_sections import TierSection
 from cluster.tier import segment_reads, uploader
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftlog.types import EntryType

@@ -28,7 +28,7 @@ from cluster.tier.object_names import HEAD, PAGES
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.memory_store import MemoryStore
-from cluster.tier.store.object_store import Data, Stored
+from cluster.tier.store.object_store import Data, StoredObject
 from raftlog.work import METER
 from raftmq.copies.tier_copy import TierCopy
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
@@ -50,7 +50,7 @@ class CountingStore(MemoryStore):
         tears = f"/{PAGES}/" in name and self._chance.random() < self._torn
         await super().create(name, bytes(data)[:-1] if tears else data)
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         stored = await super().get(name, size_max)
         self.bytes += memoryview(stored.data).nbytes
         return stored

@@ -14,7 +14,7 @@ from cluster.tier.object_names import HEAD, manifest_name
 from cluster.tier.published_manifest import ManifestPublisher, encode
 from cluster.tier.store.errors import BadAnswer, Conflict
 from cluster.tier.store.memory_store import MemoryStore
-from cluster.tier.store.object_store import Data, Stored
+from cluster.tier.store.object_store import Data, StoredObject
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 
 
@@ -67,7 +67,7 @@ class SlowHead(MemoryStore):
         super().__init__()
         self.meanwhile = asyncio.Event()
 
-    async def get(self, name: str, size_max: int) -> Stored:
+    async def get(self, name: str, size_max: int) -> StoredObject:
         stored = await super().get(name, size_max)
         if name.endswith(HEAD) and not self.meanwhile.is_set():
             self.meanwhile.set()

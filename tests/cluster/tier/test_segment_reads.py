@@ -11,7 +11,6 @@ from xxhash import xxh3_128
 
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.tier import segment_reads
 from cluster.tier.segment_reads import READ_BYTES, Piece, SegmentReads
 from raftlog.storage.log.log_reader import EntrySpan
 from tests.support.contexts import context_of
@@ -34,10 +33,11 @@ class _Log:
         return EntrySpan(position // FRAME, 1, position, position + FRAME)
 
 
-def reads() -> SegmentReads:
+def reads(read_bytes: int = READ_BYTES) -> SegmentReads:
     environment = Environment(runner=InLine)
     loop = asyncio.get_running_loop()
-    made = SegmentReads(context_of(None, Alarms(lambda: 0), environment=environment, loop=loop), _Log())  # type: ignore[arg-type]  # what is used of it
+    context = context_of(None, Alarms(lambda: 0), environment=environment, loop=loop)
+    made = SegmentReads(context, _Log(), read_bytes)  # type: ignore[arg-type]  # what is used of it
     made.start()
     return made
 
@@ -48,12 +48,11 @@ def check(piece: Piece) -> None:
 
 
 @pytest.mark.parametrize("read_bytes", [READ_BYTES, FRAME - 1, FRAME, 1 << 20, 1])
-def test_a_piece_ends_with_a_frame_and_has_at_least_one(monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
+def test_a_piece_ends_with_a_frame_and_has_at_least_one(read_bytes: int) -> None:
     """Also where a frame is larger than what is read at once."""
-    monkeypatch.setattr(segment_reads, "READ_BYTES", read_bytes)
 
     async def run() -> None:
-        of = reads()
+        of = reads(read_bytes)
         for size_max, end in ((1 << 30, 20), (1 << 20, 3), (4 * FRAME, 4), (4 * FRAME + 1, 4), (FRAME - 1, 1)):
             piece = await of.piece(0, len(LOG), size_max)
             check(piece)

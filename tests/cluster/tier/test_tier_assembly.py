@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config.config import TierSection
 from cluster.config.source import ConfigError
+from cluster.config.storage_sections import TierSection
 from cluster.tier.tier_assembly import configured_store
 
 

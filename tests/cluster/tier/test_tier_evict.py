@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.message_queries import MessageQueries
-from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, Stored
+from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, StoredMessage
 from cluster.broker.refusal import Reason, Refused
 from cluster.tier.scrub.scrubber import ScrubOptions
 from jepsen_like.sim.machines.tier_store import CALM, Weather
@@ -30,7 +30,7 @@ def evicting() -> Iterator[Callable[..., Tiered]]:
         yield lambda seed, **named: running.enter_context(Tiered(seed, **EVICTING, **named))
 
 
-def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:
+def ask_key(made: Tiered, node: SimNode, key: str) -> list[StoredMessage] | Refused:
     """A node's answer to a query for a UNIQ_KEY."""
     access = node.running.serving.tier_access
     assert access is not None

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cluster.broker.message_queries import MessageQueries
-from cluster.broker.reads.message_lookup import Stored
+from cluster.broker.reads.message_lookup import StoredMessage
 from cluster.broker.refusal import Refused
 from cluster.broker.rights import Party
 from jepsen_like.sim.machines.tier_store import Weather
@@ -64,13 +64,13 @@ class Asked:
         answered, _, fields = path.replies[self._opaque][0]
         return answered, msgspec.json.decode(fields) if fields else {}
 
-    def view(self, position: int) -> Stored | Refused:
+    def view(self, position: int) -> StoredMessage | Refused:
         """Returns a node's answer about the message at a position."""
         access = self.leader.running.serving.tier_access
         assert access is not None
         broker = self.leader.running.serving.broker
         queries = MessageQueries(self.leader.running.serving.services, broker.rights, access.keys)
-        answers: list[Stored | Refused] = []
+        answers: list[StoredMessage | Refused] = []
         asker = Party(NOBODY, "127.0.0.1")
         self.leader.run(
             lambda: queries.by_position(asker, position, answers.append, lambda error: pytest.fail(str(error)))
@@ -110,7 +110,7 @@ def test_times_and_positions_are_answered_from_the_tier(asked: Asked) -> None:
         position = asked.items[offset][0]
         assert asked.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=position)[0] == ResponseCode.SUCCESS
         stored = asked.view(position)
-        assert isinstance(stored, Stored)
+        assert isinstance(stored, StoredMessage)
         assert (stored.message.position, stored.message.queue_offset) == (position, offset)
     assert asked.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=asked.items[1][0] + 1)[0] == ResponseCode.SYSTEM_ERROR
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.peer_frames import Kind, WireError
 from cluster.truth.truth_copies import ANSWER_MS, ASK_EVERY_MS, REFUSED_MS
-from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, Question, read_answer, read_question
+from cluster.truth.truth_frames import NOT_LEADING, PAYLOAD_MAX, TruthQuestion, read_answer, read_question
 from cluster.truth.truth_source import COPIED_MS, FORGET_EVERY_MS
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
 from statemachine.cluster_wide.cluster_level import Finalize
@@ -388,7 +388,7 @@ def test_frames_that_are_none() -> None:
     ):
         with pytest.raises(WireError):
             read_question(header)
-    assert read_question([1, 2, 14]) == Question(1, 2, 14)
+    assert read_question([1, 2, 14]) == TruthQuestion(1, 2, 14)
     for header, payload in (
         ([1, 2], b""),
         ([1, -2, False], b"\x90"),

@@ -97,7 +97,7 @@ def main(target: Path) -> None:
     shutil.move(made.path, folder / "backup")
     asyncio.run(fill_store(folder, data))
     small = {
-        "EARLY": early_answer_file.encode({EntryId(1, 2): 3}, early_answer_file.Totals(0, 0)),
+        "EARLY": early_answer_file.encode({EntryId(1, 2): 3}, early_answer_file.LostAnswers(0, 0)),
         "VOTE_WITHHELD": vote_withheld.encode(VoteWithheld("why", 1, 1), group_id),
         "INSTALL": install_file.encode(Install(checkpoint.name, 1, 512, EntryId(1, 5), 1024, 7), group_id),
         "FIRST": log_first.encode(tail, group_id),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.chaos_cli import _at_once
+from jepsen_like.chaos_cli import with_at_once
 from jepsen_like.history import Op
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.hostile.attacks import ATTACKS
@@ -105,7 +105,7 @@ def judged(
     scene.history = SimpleNamespace(ops=[op(1, "invoke", "send", 10), op(1, "ok", "send", 10 + 1000 * p99_ms)])  # type: ignore[assignment]
     watch: Any = SimpleNamespace(changes=[Change(1.0, change)] if change else [], peak={1: 50 + grown})
     rounds = [Round("crowd", 1, 0, sent=7, took_s=1.0, wrong=[wrong] if wrong else []), Round("crowd", 1, 1, sent=9)]
-    cell = story_one_by_one._judged(
+    cell = story_one_by_one.judged(
         scene, "crowd", BESIDE[beside], rounds, watch, {1: 50}, (0, 10**9), {2: Turns(turn_s, "a", {})}
     )
     return cell, scene.broken
@@ -184,7 +184,7 @@ def test_a_change_is_charged_to_what_was_under_way(tmp_path: Path) -> None:
     watch = Watch(scene.subject)
     watch.changes.append(Change(now + 1, "node 1 ended by itself"))
     watch.late += [(now - 5, 3.0), (now, 0.25)]
-    story_hostile._judge_life(scene, watch, rounds, now - 10)
+    story_hostile.judge_life(scene, watch, rounds, now - 10)
     (told,) = scene.broken
     assert told.startswith("node 1 ended by itself, 11.0 s after")
     assert "under way were: twins on node 1;" in told
@@ -193,14 +193,14 @@ def test_a_change_is_charged_to_what_was_under_way(tmp_path: Path) -> None:
 
 def test_memory_has_a_bound(tmp_path: Path) -> None:
     scene, bound = scene_of(tmp_path), story_hostile.MEMORY_MAX
-    story_hostile._judge_memory(scene, {1: 100, 2: 100}, {1: 100 + bound, 2: 101 + bound})
+    story_hostile.judge_memory(scene, {1: 100, 2: 100}, {1: 100 + bound, 2: 101 + bound})
     assert len(scene.broken) == 1
     assert scene.broken[0].startswith("node 2 grew")
 
 
 def test_the_longest_turn_of_a_node_has_a_bound(tmp_path: Path) -> None:
     scene, short, long = scene_of(tmp_path), Turns(TURN_MAX_S, "a", {}), Turns(TURN_MAX_S + 0.001, "b", {})
-    story_hostile._judge_turns(scene, {1: short, 2: long, 3: Turns(0.0, "", {})})
+    story_hostile.judge_turns(scene, {1: short, 2: long, 3: Turns(0.0, "", {})})
     assert len(scene.broken) == 1
     assert scene.broken[0].startswith("node 2: a turn of its event loop took 251 ms of CPU in b")
     assert scene.measured["longest_turn_node_3"] == "below 20 ms of CPU"
@@ -212,7 +212,7 @@ def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) 
         rounds.hear(Round("twins", 1, number, sent=16, answered=16, took_s=0.1))
     rounds.hear(Round("names", 1, 0, sent=5, wrong=["never answered"], took_s=0.1))
     hands = story_hostile.Layout([("twins", "names")] * 2, 12.0, 4.0, 3.0)
-    story_hostile._judge_rounds(scene, rounds, 20.0, hands)
+    story_hostile.judge_rounds(scene, rounds, 20.0, hands)
     felt, gate = scene.gates
     assert (felt.value, felt.wanted, felt.told) == (1, 5, "twins 4 of 5, names 1 of 5")
     assert (gate.value, gate.wanted, gate.holds, gate.told) == (1, 4, False, "names 1 of 4")
@@ -262,13 +262,11 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
     monkeypatch.setattr(Scene, "act", lambda scene, name: contextlib.nullcontext([]))
     assault: Any = SimpleNamespace(deal=lambda names: dealt.append((round(now[0]), tuple(names))))
     plan = story_hostile.Layout([("twins", "names")], 12.0, 4.0, 3.0)
-    story_hostile._play_hand(scene, assault, rounds, plan.hands[0], plan)
+    story_hostile.play_hand(scene, assault, rounds, plan.hands[0], plan)
     assert dealt == [(0, ("twins", "names")), (ends_s, ())]
 
 
-def test_every_honest_request_counts_and_latency_is_that_beside_hands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: Path) -> None:
     scene = scene_of(tmp_path, "twins,names")
     asked = [(5, 30, "ok"), (105, 60, "ok"), (155, 9_000, "ok"), (160, 1, "fail"), (205, 20, "ok"), (305, 90, "ok")]
     ops = [op(number, "invoke", "send", 1000 * at_ms) for number, (at_ms, _, _) in enumerate(asked)]
@@ -283,19 +281,17 @@ def test_every_honest_request_counts_and_latency_is_that_beside_hands(
     (told,) = scene.broken
     assert told.startswith("1 honest requests were not answered"), "what failed while the nodes drained counts"
     assert [(gate.value, gate.holds) for gate in scene.gates] == [(90, True)]
-    monkeypatch.setattr(story_hostile, "P99_MAX_MS", 80.0)
-    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)], p99_max_ms=80.0)
     assert (scene.gates[-1].value, scene.gates[-1].wanted, scene.gates[-1].holds) == (90, 80, False)
-    monkeypatch.setattr(story_hostile, "SLOWER_MAX", 3.0)
-    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)])
+    story_hostile.judge_honest(scene, calms, attacks, [("twins",), ("names",)], p99_max_ms=80.0, slower_max=3.0)
     assert (scene.gates[-1].wanted, scene.gates[-1].holds) == (90, True), "three times the 30 ms of the calms"
 
 
 def test_the_number_at_once_is_one_a_core_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     wish = Wish("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
-    assert _at_once(wish, None).at_once == max(2, len(os.sched_getaffinity(0)))
-    assert _at_once(wish, "4").at_once == 4
-    assert _at_once(wish, "all").at_once is None
+    assert with_at_once(wish, None).at_once == max(2, len(os.sched_getaffinity(0)))
+    assert with_at_once(wish, "4").at_once == 4
+    assert with_at_once(wish, "all").at_once is None
     assert plan_of("hostile").command.endswith("--scale 1 --at-once 2")
     assert plan_of("hostile")._replace(at_once=None).command.endswith("--at-once all")
     for wrong in (["--nemesis", "hostile", "--at-once", "0"], ["--nemesis", "kill-one", "--at-once", "2"]):

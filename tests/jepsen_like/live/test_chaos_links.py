@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.config.config import HaSection
+from cluster.config.node_sections import HaSection
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links

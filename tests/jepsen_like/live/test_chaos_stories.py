@@ -23,7 +23,7 @@ from jepsen_like.live.subjects.stopped_node_state import read_digest
 from jepsen_like.live.subjects.subject import NodeState
 from raftlog.storage.files import layout
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 from statemachine.rows.kv import CQ, META, Batch
 from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.rows import each_row
@@ -64,7 +64,7 @@ def test_deleted_names_take_their_offsets_along_and_attributes_are_added() -> No
     catalogue.topics = {"r_t": TOPIC, "r_u": TOPIC}
     catalogue.groups = dict.fromkeys(("r_g", "r_h"), GroupSpec(3, True, False, True))
     catalogue.offsets = {("r_g", "r_t", 0): 1, ("r_g", "r_u", 0): 2, ("r_h", "r_u", 0): 3}
-    merged = catalogue._merged("r_t", TopicSpec(1, 2, {"message.type": "FIFO"}))
+    merged = catalogue.merged("r_t", TopicSpec(1, 2, {"message.type": "FIFO"}))
     assert merged == TopicSpec(1, 2, {"dedup": "strict", "message.type": "FIFO"})
     catalogue.forget({"r_t"}, {"r_h"})
     assert catalogue.topics.keys() == {"r_u"}
@@ -140,7 +140,7 @@ def state_of(data: Path, rows: dict[bytes, bytes], index: int) -> None:
     batch = Batch()
     for key, value in rows.items():
         batch.put(CQ, key, value)
-    batch.put(META, keys.APPLIED_KEY, keys.APPLIED.pack(3, index, 1000, 5, 7))
+    batch.put(META, meta_keys.APPLIED_KEY, meta_keys.APPLIED.pack(3, index, 1000, 5, 7))
     kv.write(batch)
     kv.close()
 
@@ -227,24 +227,21 @@ def test_every_story_says_what_it_needs() -> None:
 class StandIn:
     """A scene for a story whose flips are only counted; each takes so many seconds of a clock of its own."""
 
-    def __init__(self, each_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, each_s: float) -> None:
+        self._each_s = each_s
         self.now_s, self.gates = 0.0, list[tuple[str, float, float]]()
         self.measured: dict[str, Any] = {}
         self.stage = SimpleNamespace(load=SimpleNamespace(factor=1.0, position=1 << 30))
         self.subject, self.rng = SimpleNamespace(node_ids=[1, 2, 3]), random.Random(1)
         self.told = list[str]()
-        monkeypatch.setattr(story_bitflip, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr(story_bitflip, "_flip", self._flip)
-        monkeypatch.setattr(story_bitflip, "_provoke", lambda _, made: self._pass(each_s) or story_bitflip.READ)
-        monkeypatch.setattr(story_bitflip, "_inspect", lambda _: story_bitflip.EQUAL)
-        monkeypatch.setattr(story_bitflip, "_compare", lambda _: None)
 
-    def _flip(self, _: object, victim: int, kind: Kind) -> Flip:
+    def flip(self, _: object, victim: int, kind: Kind) -> Flip:
         assert self.stage.load.factor < 1, "the log does not go on growing as fast"
         return Flip(victim, kind, Path("gone"), 0, 0, 1, 0)
 
-    def _pass(self, seconds: float) -> None:
-        self.now_s += seconds
+    def provoke(self, *_: object) -> str:
+        self.now_s += self._each_s
+        return story_bitflip.READ
 
     def count(self, full: int) -> int:
         return full
@@ -260,11 +257,10 @@ class StandIn:
 
 
 @pytest.mark.parametrize(("each_s", "flips"), [(1.0, 50), (60.0, 11)])
-def test_flips_that_take_long_end_in_time_and_miss_the_gate(
-    each_s: float, flips: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene: Any = StandIn(each_s, monkeypatch)
-    story_bitflip.play(scene)
+def test_flips_that_take_long_end_in_time_and_miss_the_gate(each_s: float, flips: int) -> None:
+    scene: Any = StandIn(each_s)
+    done = story_bitflip.flip_all(scene, scene.flip, scene.provoke, lambda: scene.now_s)
+    story_bitflip.judge(scene, done)
     assert ("flips", flips, 50) in scene.gates
     assert scene.now_s <= story_bitflip.PLAY_S + each_s
     assert len(scene.told) == (flips < 50)

@@ -14,7 +14,7 @@ from jepsen_like.history import HistoryWriter, read_history
 from jepsen_like.live.probes.broadcast_members import BroadcastMember
 from jepsen_like.live.probes.groups_load import IN_ORDER, GroupsLoad
 from jepsen_like.live.stories.groups_scene import GroupsScene
-from jepsen_like.live.stories.story_group_drain import _is_read_by_others
+from jepsen_like.live.stories.story_group_drain import is_read_by_others
 from jepsen_like.live.stories.story_groups import longest_gap
 from jepsen_like.live.subjects.subject import Placed, SendFailed, SendUnknown
 from raftmq_wire.queue_numbers import number_of
@@ -37,18 +37,18 @@ def settle(load: GroupsLoad, key: str | None, outcome: Placed | Exception, numbe
     else:
         done.set_result(outcome)
     invoked = load._history.invoke(load._slots.take() + 6_000_000, "send", {"topic": "T", "id": f"g-{number}"})
-    load._settle(invoked, key, done)
+    load.settle(invoked, key, done)
     loop.close()
 
 
 def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_path: Path) -> None:
-    keys = {load._free_key("T") for _ in range(2000)} - {None}
+    keys = {load.free_key("T") for _ in range(2000)} - {None}
     assert len(keys) > 50
-    assert {load._free_key("T") for _ in range(200)} == {None}, "all are busy"
+    assert {load.free_key("T") for _ in range(200)} == {None}, "all are busy"
     settle(load, "key-1", Placed(3, 0))
     settle(load, "key-2", SendFailed("no"), 2)
     settle(load, "key-3", SendUnknown("?"), 3)
-    assert {load._free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
+    assert {load.free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
     assert (load.counts.acked, load.counts.failed, load.counts.unknown, load.counts.in_flight) == (1, 1, 1, 0)
     load._history.close()
     outcomes = [op.type for op in read_history(tmp_path / "h.jsonl").ops if op.type != "invoke"]
@@ -108,7 +108,7 @@ def test_each_member_of_a_broadcasting_group_gets_all(load: GroupsLoad) -> None:
 def test_force_is_for_what_only_broadcasting_members_have_to_read(row: tuple[bool, dict[str, Any]]) -> None:
     names = ("topics_read_by_nobody", "groups_with_dead_letters", "timers", "half_messages", "attempts")
     left = {"unread": [{"broadcasts": True}], **dict.fromkeys((*names, "prepared_writes"), 0)}
-    assert _is_read_by_others(left | row[1]) is row[0]
+    assert is_read_by_others(left | row[1]) is row[0]
 
 
 class Consumer:
@@ -129,13 +129,13 @@ class Consumer:
 async def test_what_one_reader_has_committed_never_comes_again(load: GroupsLoad, group: str, broken: int) -> None:
     floor: dict[tuple[str, int], int] = {}
     first: Any = Consumer(0, 1, 2)
-    await load._take(group, first, floor)
+    await load.take_some(group, first, floor)
     assert (first.commits, floor) == (1, {("T", 0): 3})
     later: Any = Consumer(0)
-    await load._take(group, later, floor)
+    await load.take_some(group, later, floor)
     assert (len(load.wrong), load.again) == (broken, 1)
     idle: Any = Consumer()
-    await load._take(group, idle, floor)
+    await load.take_some(group, idle, floor)
     assert idle.commits == 0
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -47,21 +45,12 @@ def test_the_plot_names_the_runs(tmp_path: Path) -> None:
 
 
 class Pretended:
-    """A scene of one node, whose generator measured `run`."""
+    """A scene that notes what was broken and missed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, run: dict[str, Any]) -> None:
-        self.scale = 1.0
+    def __init__(self) -> None:
         self.broken: list[str] = []
         self.missed: list[str] = []
         self.measured: dict[str, Any] = {}
-        self.subject = SimpleNamespace(node_ids=[1], set_failpoint=lambda *point: None)
-        monkeypatch.setattr(
-            story_nearly_full, "bench", lambda *asked: {"capacity": 7_000.0, "capacity_busy": 0.3, "runs": [run]}
-        )
-        monkeypatch.setattr(story_nearly_full, "count_stored", lambda *counted: None)
-
-    def act(self, name: str) -> Any:
-        return nullcontext([])
 
     def demand(self, holds: bool, what: str) -> None:
         self.broken += [what] * (not holds)
@@ -91,9 +80,7 @@ STEADY = GOOD | {
         ({"late": 11}, [], ["arrivals that the generator sent late"]),
     ],
 )
-def test_one_refused_send_breaks_a_steady_load(
-    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], broken: list[str], missed: list[str]
-) -> None:
-    scene: Any = Pretended(monkeypatch, STEADY | change)
-    story_nearly_full.play(scene)
+def test_one_refused_send_breaks_a_steady_load(change: dict[str, Any], broken: list[str], missed: list[str]) -> None:
+    scene: Any = Pretended()
+    story_nearly_full.judge(scene, {"capacity": 7_000.0, "capacity_busy": 0.3, "runs": [STEADY | change]})
     assert (scene.broken, scene.missed) == (broken, missed)

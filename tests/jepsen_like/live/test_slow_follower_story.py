@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.live.stories import watched_follower
 from jepsen_like.live.stories.story import StoryEnds
 from jepsen_like.live.stories.story_slow_follower import demand_found, judge
 from jepsen_like.live.stories.watched_follower import FOUND_S, Found, Watched
@@ -27,7 +26,7 @@ RUN = {
 class Pretended:
     """A scene whose leader is node 1, with a clock of its own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now_s = 100.0
         self.findings: list[dict[str, str]] = []
         self.found_at_s = float("inf")
@@ -35,8 +34,6 @@ class Pretended:
         self.broken: list[str] = []
         self.subject = SimpleNamespace(request=self._request)
         self.stage = SimpleNamespace(leader=lambda: self.leads)
-        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep)
-        monkeypatch.setattr(watched_follower, "time", clock)
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -54,12 +51,12 @@ class Pretended:
 
     def watched(self) -> Watched:
         scene: Any = self
-        return Watched(scene, 1, 3)
+        return Watched(scene, 1, 3, lambda: self.now_s, self._sleep)
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
-    return Pretended(monkeypatch)
+def pretended() -> Pretended:
+    return Pretended()
 
 
 def finding(code: str, about: str) -> dict[str, str]:
@@ -121,8 +118,7 @@ def test_nobody_else_may_notice(pretended: Pretended, changes: dict[str, Any], l
     assert all(proof in each for each in pretended.broken)
 
 
-def test_what_does_not_come_ends_the_story(pretended: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_follower, "until", lambda holds, _timeout_s, _pause_s: holds())
+def test_what_does_not_come_ends_the_story(pretended: Pretended) -> None:
     assert pretended.watched().wait("a lag", lambda peer: peer["lag_bytes"] == 70, 1.0)["node"] == 3
     with pytest.raises(StoryEnds, match="a lag did not come"):
         pretended.watched().wait("a lag", lambda peer: peer["lag_bytes"] > 70, 1.0)

@@ -17,7 +17,8 @@ from jepsen_like.fakes.memory_fs import MemoryFile
 from jepsen_like.sim.campaign import Summary, run_range, shrink
 from jepsen_like.sim.faults.fault_plan import plan
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.world import SimResult, run_seed
+from jepsen_like.sim.result import SimResult
+from jepsen_like.sim.world import run_seed
 from raftlog.core.raw_node import Ready
 
 FIRST, SEEDS = 7002, 2

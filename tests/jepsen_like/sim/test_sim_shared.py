@@ -21,7 +21,7 @@ from statemachine.access.access_commands import ChangeUser, CreateUser, Origin, 
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.levels import OWNERS_LEVEL
-from statemachine.rows import keys
+from statemachine.rows import meta_keys
 
 ORIGIN = Origin(0, "root", "")
 MALICE = "many-names long-names denied ask-and-leave ask-on-many register guess tokens"
@@ -131,7 +131,7 @@ class Audited:
         self.node_id, self.kv = NodeId(1), SimpleNamespace(scan=lambda *_: list(self.rows.items()))
 
     def note(self, number: int, user: str, of_user: int) -> None:
-        self.rows[keys.audit_key(number)] = msgpack.packb([0, user, "", "", "", of_user])
+        self.rows[meta_keys.audit_key(number)] = msgpack.packb([0, user, "", "", "", of_user])
 
     def look(self) -> list[str]:
         self.check.look(cast(Any, self))
@@ -145,7 +145,7 @@ def test_the_newest_changes_of_each_user_are_kept() -> None:
     for number in range(2, KEPT + 2):
         audited.note(number, "mal", number - 1)
     assert audited.look() == []
-    del audited.rows[keys.audit_key(1)]
+    del audited.rows[meta_keys.audit_key(1)]
     assert audited.look() == ["node 1 has lost the change 1, one of the newest of ann"]
 
 
@@ -155,7 +155,7 @@ def test_the_newest_changes_of_all_are_kept_and_not_many_more() -> None:
         audited.note(number, "mal", number)
     assert "keeps" in audited.look()[0]
     audited.found.clear()
-    del audited.rows[keys.audit_key(KEPT)], audited.rows[keys.audit_key(1)]
+    del audited.rows[meta_keys.audit_key(KEPT)], audited.rows[meta_keys.audit_key(1)]
     assert "one of the newest of all" in audited.look()[0]
 
 

@@ -131,12 +131,12 @@ def test_rows_that_a_start_in_vain_has_closed_are_opened_by_the_next() -> None:
     network = Network(loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
     machine = Machine(ONE, options, loop, network, _Unwatched())
     loop.close()
-    rows = machine._open_kv(str(DATA / layout.STATE))
+    rows = machine.open_kv(str(DATA / layout.STATE))
     batch = Batch()
     batch.put(META, b"row", b"kept")
     rows.write(batch)
     rows.close()
-    assert machine._open_kv(str(DATA / layout.STATE)).get(META, b"row") == b"kept"
+    assert machine.open_kv(str(DATA / layout.STATE)).get(META, b"row") == b"kept"
 
 
 def test_where_pulls_read_and_how_pages_are_cut_is_drawn_last() -> None:

@@ -130,6 +130,46 @@ def test_another_leader_goes_on_where_space_ran_out(new_log: NewLog, frames: Fra
     assert SegmentedLog.open(fs, DATA, group_id=GROUP).read_entries(1, 9, 1 << 30) == first + new
 
 
+def test_a_conflict_over_whole_files_is_cut_when_there_is_space_for_their_reports(
+    new_log: NewLog, frames: Frames
+) -> None:
+    """Files are moved to trash/ with a report, which needs space. Nothing is left half-way: the cut goes on later, the
+    log opens after a loss of power, and only a name or a mark that may be lost is final."""
+    refused = final = 0
+    for number in range(1, 200):
+        fs, log = new_log()
+        old = frames(log.tail, [1500] * 8)
+        log.append(old)
+        new = frames(log.tail_at(2), [900] * 6, term=2)
+        call = fs.calls + number
+        fs.fail_call(call, errno.ENOSPC)
+        try:
+            log.append(new)
+        except OutOfSpaceError:
+            refused += 1
+            kept = log.read_entries(1, log.tail.index + 1, 1 << 30)
+            assert kept in (old[: len(kept)], (old[:2] + new)[: len(kept)]), number
+            if number % 2:
+                fs.crash(number)
+                log = SegmentedLog.open(fs, DATA, group_id=GROUP)
+                assert log.read_entries(1, 3, 1 << 30) == old[:2], number
+                assert not log.report.damaged, number
+            log.append(new)
+        except DiskFullError:
+            assert fs.trace[-1].startswith(("fsync_dir", "fdatasync")) or fs.trace[-1].endswith(".seg"), fs.trace
+            assert "json" not in str(fs.trace[-1:]), fs.trace
+            final += 1
+            continue
+        assert log.read_entries(1, 9, 1 << 30) == old[:2] + new, number
+        fs.crash(number)
+        again = SegmentedLog.open(fs, DATA, group_id=GROUP)
+        assert again.read_entries(1, 9, 1 << 30) == old[:2] + new, number
+        if fs.calls < call:
+            break
+    assert refused > 30
+    assert final < 30
+
+
 @pytest.mark.parametrize("call", [1, 3])
 def test_a_vote_is_written_when_it_is_saved_again(call: int) -> None:
     """Both slots take the vote; which of them was refused, and whether half of it was written, does not matter."""

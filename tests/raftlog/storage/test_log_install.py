@@ -39,17 +39,39 @@ def test_on_a_real_disk(giver: Giver, tmp_path: Path) -> None:
     opened.close(clean=True)
 
 
-def test_the_new_log_has_its_name_on_disk_before_anything_goes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+class Noting(MemoryFileSystem):
+    """Notes what happens to names, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, Path]] = []
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.seen.append(("named", target))
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self.seen.append(("gone", path))
+        super().unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        self.seen.append(("gone", path))
+        super().remove_tree(path)
+
+    def fsync_dir(self, path: Path) -> None:
+        self.seen.append(("synced", path))
+        super().fsync_dir(path)
+
+
+def test_the_new_log_has_its_name_on_disk_before_anything_goes(giver: Giver) -> None:
     """Not every file system brings the names of all directories to disk in one order, as the one in memory does."""
+    fs = Noting()
+    node = Node(giver, fs)
+    node.create()
     node.commit(node.build())
-    seen: list[tuple[str, Path]] = []
-    real = node.fs
-    rename, unlink, remove_tree, fsync_dir = real.rename, real.unlink, real.remove_tree, real.fsync_dir
-    monkeypatch.setattr(real, "rename", lambda source, target: (seen.append(("named", target)), rename(source, target)))
-    monkeypatch.setattr(real, "unlink", lambda path: (seen.append(("gone", path)), unlink(path)))
-    monkeypatch.setattr(real, "remove_tree", lambda path: (seen.append(("gone", path)), remove_tree(path)))
-    monkeypatch.setattr(real, "fsync_dir", lambda path: (seen.append(("synced", path)), fsync_dir(path)))
+    fs.seen.clear()
     node.check_new(node.open())
+    seen = fs.seen
     named = seen.index(("named", DATA / "log"))
     gone = next(at for at, (what, _) in enumerate(seen) if what == "gone" and at > named)
     assert {("synced", DATA), ("synced", DATA / "install")} <= set(seen[named:gone])

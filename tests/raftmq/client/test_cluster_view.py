@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from raftmq.client import Refused, Unreachable, aconnect, cluster_view
+from raftmq.client import Refused, Unreachable, aconnect
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.cluster_view import ClusterView
 from raftmq.client.environment import REAL
-from raftmq.client.errors import error_of
 from raftmq.client.group_views import GroupViews
 from raftmq.client.route import QueueData, read_route
 from raftmq_wire.codes import RequestCode
+from tests.support.patience import with_times
 from tests.support.rows import each_row
 
 pytestmark = pytest.mark.timeout(20)
@@ -88,13 +88,12 @@ async def test_a_server_that_is_silent_may_come_back(fake: Any, wait_until: Any)
 
 @pytest.mark.parametrize(("silent_s", "kept"), [(3600.0, True), (0.0, False)])
 async def test_a_server_is_asked_again_on_the_same_connection_until_it_was_silent_for_long(
-    fake: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch, silent_s: float, kept: bool
+    fake: Any, wait_until: Any, silent_s: float, kept: bool
 ) -> None:
     """A handshake for every question is what keeps an overloaded server overloaded."""
-    monkeypatch.setattr(cluster_view, "_SILENT_S", silent_s)
     silent = fake.nodes[0]
     silent.mute = True
-    view = ClusterView(REAL, [silent.address])
+    view = ClusterView(with_times(silent_s=silent_s), [silent.address])
     finding = asyncio.create_task(view.find_leader())
     await wait_until(lambda: silent.connections)
     first = next(iter(silent.connections))
@@ -225,18 +224,15 @@ async def test_a_pull_that_nobody_answers_says_so(fake: Any) -> None:
             await mq.pull("T", 0, 0, timeout_s=0.1)
 
 
-async def test_a_pull_that_runs_out_of_time_says_what_was_answered_before(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pull_that_runs_out_of_time_says_what_was_answered_before(fake: Any) -> None:
     fake.create("T", 1)
-    answers = iter([error_of(2, "the tier does not give T queue 0 offsets 0 to 9: there is no x.seg", "pull of T")])
+    answers = iter(["the tier does not give T queue 0 offsets 0 to 9: there is no x.seg"])
 
-    async def ask(*_: object) -> Any:
-        for error in answers:
-            raise error
-        await asyncio.sleep(60)
+    def pulled(link: Any, opaque: int, *_: object) -> None:
+        for remark in answers:
+            link.reply(opaque, 2, remark=remark)
 
-    monkeypatch.setattr("raftmq.client.client.ask", ask)
+    fake.handlers[RequestCode.PULL_MESSAGE] = pulled
     async with aconnect(fake.servers) as mq:
         with pytest.raises(Refused, match="there is no x"):
             await mq.pull("T", 0, 0, timeout_s=1.0)

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.client import Denied, Failed, NotFound, Refused, aconnect
-from raftmq.client.consuming import assigned_queues, queue_puller
-from raftmq.client.consuming.group_member import GroupMember, MemberList, allocate_averagely
+from raftmq.client.consuming.group_member import allocate_averagely
 from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.consuming.subscription import Subscription, normal_tags, split_tags, subscription
 from raftmq_wire.codes import RequestCode
+from tests.support.patience import with_times
 
 
 def bodies(first: int, count: int) -> list[bytes]:
@@ -201,23 +201,24 @@ async def test_an_offset_beyond_the_end_of_a_queue_that_is_taken_over_is_an_erro
                     await asyncio.sleep(0.01)
 
 
-async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_member_that_a_new_leader_does_not_list_yet_is_not_at_the_end(fake: Any) -> None:
     """It is listed when it joins, and for once not when it takes its share: it reads when it is listed again."""
-    told, times = GroupMember.members, []
+    code, asked = RequestCode.GET_CONSUMER_LIST_BY_GROUP, list[str]()
 
-    async def members(self: GroupMember) -> MemberList:
-        times.append(1)
-        return MemberList() if len(times) == 1 else await told(self)
+    def listed(link: Any, opaque: int, ext: dict[str, str], body: bytes) -> None:
+        asked.append(ext["consumerGroup"])
+        if len(asked) == 2:
+            link.reply(opaque, body=b'{"consumerIdList": []}')
+        else:
+            link.on_other(code, opaque, ext, body)
 
-    monkeypatch.setattr(GroupMember, "members", members)
-    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.01)
+    fake.handlers[code] = listed
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 3))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as c:
+    soon = with_times(relock_every_s=0.01)
+    async with aconnect(fake.servers, environment=soon) as mq, mq.consumer("billing", "orders", follow=False) as c:
         assert len(await read_all(c)) == 3
-    assert len(times) >= 2
+    assert len(asked) >= 3
 
 
 async def test_a_queue_that_the_topic_loses_is_committed_and_given_up(fake: Any, wait_until: Any) -> None:
@@ -236,15 +237,12 @@ async def test_a_queue_that_the_topic_loses_is_committed_and_given_up(fake: Any,
         assert (await anext(c)).queue_offset == 2
 
 
-async def test_a_pull_that_is_refused_for_another_reason_ends_the_reading(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assigned_queues, "ROUTE_PAUSE_S", 0.0)
+async def test_a_pull_that_is_refused_for_another_reason_ends_the_reading(fake: Any) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 2))
     for node in fake.nodes:
         node.overrides[11] = deque([(29, "no", {}, b"")])
-    async with aconnect(fake.servers) as mq:
+    async with aconnect(fake.servers, environment=with_times(route_pause_s=0.0)) as mq:
         with pytest.raises(Refused, match="no"):
             async with mq.consumer("billing", "orders") as c:
                 await anext(c)
@@ -351,15 +349,12 @@ def refuses(fake: Any, remark: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("remark", OFF)
-async def test_a_consumer_waits_while_its_topic_or_group_is_switched_off(
-    fake: Any, remark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_consumer_waits_while_its_topic_or_group_is_switched_off(fake: Any, remark: str) -> None:
     """For longer than errors may last, and then it goes on where it stood."""
-    monkeypatch.setattr(queue_puller, "PULL_RETRY_S", 0.1)
-    monkeypatch.setattr(queue_puller, "SWITCHED_OFF_S", 0.05)
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 2))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as c:
+    times = with_times(pull_retry_s=0.1, switched_off_s=0.05)
+    async with aconnect(fake.servers, environment=times) as mq, mq.consumer("billing", "orders") as c:
         assert (await anext(c)).body == b"0"
         refuses(fake, remark, 9)
         await c.seek(1, queue_id=0)

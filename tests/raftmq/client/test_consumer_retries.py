@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 import raftmq
 from raftmq.client import Failed, Message, Refused, Unknown, aconnect
-from raftmq.client.consuming import assigned_queues, queue_puller, send_back
 from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored
 from tests.support.consumer_parts import share_of
 from tests.support.pace import at_most
+from tests.support.patience import with_times
 
 GROUP, TOPIC = "billing", "orders"
 RETRIES = f"%RETRY%{GROUP}"
@@ -65,11 +65,8 @@ def backs(fake: Any) -> SendBacks:
     return SendBacks(fake)
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ordered consumers ask for their locks often."""
-    monkeypatch.setattr(assigned_queues, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.05)
+SOON = with_times(heartbeat_every_s=0.05, relock_every_s=0.05)
+"""Ordered consumers ask for their locks often."""
 
 
 async def take(c: Any, count: int) -> list[Message]:
@@ -178,11 +175,8 @@ async def test_without_a_retry_topic_the_topic_is_read(fake: Any, backs: SendBac
         assert (await anext(c)).body == b"new"
 
 
-async def test_a_retry_topic_that_is_deleted_ends_nothing(
-    fake: Any, backs: SendBacks, monkeypatch: pytest.MonkeyPatch, wait_until: Any
-) -> None:
-    monkeypatch.setattr(queue_puller, "LONG_POLL_S", 0.0)
-    async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC) as c:
+async def test_a_retry_topic_that_is_deleted_ends_nothing(fake: Any, backs: SendBacks, wait_until: Any) -> None:
+    async with aconnect(fake.servers, environment=with_times(long_poll_s=0.0)) as mq, mq.consumer(GROUP, TOPIC) as c:
         assert len(share_of(c).feeds) == 3
         del fake.queues[RETRIES]
         await wait_until(lambda: len(share_of(c).feeds) == 2)
@@ -212,12 +206,11 @@ async def test_a_report_is_repeated_until_it_is_settled(fake: Any, backs: SendBa
     ("step", "error"), [(Step(False, 1, "trimmed"), Failed), (Step(False, None), Unknown), (Step(False, 14), Refused)]
 )
 async def test_what_was_not_sent_back_is_told_and_not_committed(
-    fake: Any, backs: SendBacks, monkeypatch: pytest.MonkeyPatch, step: Step, error: type[Exception]
+    fake: Any, backs: SendBacks, step: Step, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(send_back, "_TIMEOUT_S", 1.0)
     fake.fill(TOPIC, 0, bodies(0, 2))
     backs.steps.extend([step] * 100)
-    async with aconnect(fake.servers) as mq:
+    async with aconnect(fake.servers, environment=with_times(send_back_s=1.0)) as mq:
         with pytest.raises(error):
             async with mq.consumer(GROUP, TOPIC) as c:
                 await c.run(fails)

@@ -53,12 +53,12 @@ async def test_a_queue_of_a_group_of_brokers_that_has_retired_is_read_from_no_ot
         assert [m.body for m in await take(c, 3)] == bodies("a", 3)
         mq.view.groups.take("1/raft 2/raft-g02")
         mq.view.groups.take("", "2")
-        c._share.rebalance.clear()
+        share_of(c).rebalance.clear()
         old = route_over("orders", [GroupQueues(1, "raft", 1, 1), GroupQueues(2, "raft-g02", 1, 1)], 0, True)
         with monkeypatch.context() as patched:  # a node that has not heard of it yet
             patched.setattr(mq.view, "route", AsyncMock(return_value=old))
-            await c._share._keep_pulling(QueueFeed("orders", number_of(2, 0), 0))
-        assert c._share.rebalance.is_set(), "the next route says what is there"
+            await share_of(c)._keep_pulling(QueueFeed("orders", number_of(2, 0), 0))
+        assert share_of(c).rebalance.is_set(), "the next route says what is there"
         fake.fill("orders", 0, bodies("b", 1))
         assert [m.body for m in await take(c, 1)] == bodies("b", 1)
 

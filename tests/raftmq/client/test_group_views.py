@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from raftmq.client.cluster_view import ClusterView
-from raftmq.client.consuming.group_member import MemberList, _together
+from raftmq.client.consuming.group_member import MemberList, together
 from raftmq.client.environment import REAL
 from raftmq.client.errors import Refused, Unreachable
 from raftmq.client.group_views import GroupViews, of_each
@@ -47,8 +47,7 @@ async def test_a_view_of_a_group_shares_what_the_first_one_has(groups: GroupView
     first.close()
 
 
-async def test_a_group_without_an_answer_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftmq.client.group_views._GRACE_S", 0.01)
+async def test_a_group_without_an_answer_keeps_nobody_waiting() -> None:
     ended: list[str] = []
 
     async def hangs() -> int:
@@ -64,7 +63,7 @@ async def test_a_group_without_an_answer_keeps_nobody_waiting(monkeypatch: pytes
         await asyncio.sleep(0.01)
         return 7
 
-    found = await of_each({1: hangs(), 2: fails(), 3: answers()})
+    found = await of_each({1: hangs(), 2: fails(), 3: answers()}, grace_s=0.01)
     assert (found[3], ended) == (7, ["hangs"])
     assert [str(found[group])[:9] for group in (1, 2)] == ["the group", "no leader"]
     found = await of_each({1: fails(), 2: fails()})
@@ -73,10 +72,10 @@ async def test_a_group_without_an_answer_keeps_nobody_waiting(monkeypatch: pytes
 
 def test_members_that_any_group_lists() -> None:
     first, second = MemberList(["a", "b"], [["t"], ["u"]], [0, 1]), MemberList(["b", "c"], [["u", "t"]], [0, 0])
-    both = _together([first, second])
+    both = together([first, second])
     assert both.consumerIdList == ["a", "b", "c"]
     assert (both.sharers("t"), both.sharers("u")) == (["a", "b", "c"], ["b", "c"])
-    nobody_said = _together([first, MemberList(["d"])])
+    nobody_said = together([first, MemberList(["d"])])
     assert nobody_said.sharers("t") == ["a", "b", "d"], "a list without wishes: all topics are shared by all"
 
 
@@ -97,10 +96,8 @@ async def test_a_group_is_forgotten_only_once_it_has_retired(groups: GroupViews[
     assert (made.numbers(), made.several) == ([1], True), "sends stay sorted"
 
 
-async def test_what_is_meant_for_a_group_that_nobody_tells_of_goes_to_no_other(
-    groups: GroupViews[ClusterView], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raftmq.client.group_views._HEARD_S", 0.01)
+async def test_what_is_meant_for_a_group_that_nobody_tells_of_goes_to_no_other(groups: GroupViews[ClusterView]) -> None:
+    groups = GroupViews(groups.first, heard_s=0.01)
     with pytest.raises(Unreachable, match="no server has told") as caught:
         await groups.at(65536)
     assert caught.value.retryable

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from raftmq.client.consuming import message_buffer
-from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed
+from raftmq.client.consuming.message_buffer import MAX_UNACKED, Batch, Inbox, QueueFeed
 
 
 class Stored:
@@ -44,18 +43,19 @@ def test_what_is_buffered_is_dropped_and_others_go_on() -> None:
     assert (one.position, one.resets, other.resets) == (3, 1, 0)
 
 
-@pytest.mark.parametrize("how", [lambda inbox, feed: inbox.rewind(feed, 9), Inbox.revoke], ids=["reset", "lost"])
+@pytest.mark.parametrize(
+    "how", [lambda inbox, feed: inbox.rewind(feed, MAX_UNACKED + 5), Inbox.revoke], ids=["reset", "lost"]
+)
 def test_who_waits_for_room_is_told_when_a_queue_waits_for_nothing_more(
-    monkeypatch: pytest.MonkeyPatch, how: Callable[[Inbox, QueueFeed], object]
+    how: Callable[[Inbox, QueueFeed], object],
 ) -> None:
     """Messages of other queues are there, and nothing else may come."""
-    monkeypatch.setattr(message_buffer, "MAX_UNACKED", 4)
     told: list[bool] = []
     inbox = Inbox(lambda feed: None, acks=True, on_acked=lambda: told.append(inbox.empty))
     one, other = QueueFeed("orders", 0, 5), QueueFeed("orders", 1, 7)
-    inbox.put(batch(one, 5, 4))
+    inbox.put(batch(one, 5, MAX_UNACKED))
     inbox.put(batch(other, 7, 1))
-    assert [offset_of(inbox.take()) for _ in range(4)] == [5, 6, 7, 8]
+    assert [offset_of(inbox.take()) for _ in range(MAX_UNACKED)] == [*range(5, 5 + MAX_UNACKED)]
     assert (inbox.empty, told) == (True, [])
     how(inbox, one)
     assert told == [False]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from raftmq.client import Denied, NotFound, aconnect
-from raftmq.client.consuming import assigned_queues
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.topic_identity import Position
 from tests.support.consumer_parts import share_of
+from tests.support.patience import with_times
 
 OLD = [b"old %d" % n for n in range(20)]
 NEW = [b"new %d" % n for n in range(30)]
@@ -62,11 +62,10 @@ async def test_the_topic_may_be_missing_for_a_while(fake: Any, wait_until: Any) 
         assert await take(c, len(NEW)) == NEW
 
 
-async def test_a_topic_that_stays_away_ends_the_reading(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assigned_queues, "GONE_S", 0.1)
+async def test_a_topic_that_stays_away_ends_the_reading(fake: Any) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, OLD)
-    async with aconnect(fake.servers) as mq:
+    async with aconnect(fake.servers, environment=with_times(gone_s=0.1)) as mq:
         c = await mq.consumer("billing", "orders").open()
         assert await take(c, len(OLD)) == OLD
         fake.delete("orders")
@@ -89,13 +88,11 @@ async def test_a_new_topic_that_may_not_be_read_ends_the_reading(fake: Any) -> N
 
 
 @pytest.mark.parametrize("queues", [1, 4])
-async def test_the_new_topic_may_have_other_queues(
-    fake: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch, queues: int
-) -> None:
-    monkeypatch.setattr(assigned_queues, "GONE_S", -1.0)
+async def test_the_new_topic_may_have_other_queues(fake: Any, wait_until: Any, queues: int) -> None:
     fake.create("orders", 2)
     fake.fill("orders", 1, OLD)
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders") as c:
+    times = with_times(gone_s=-1.0)
+    async with aconnect(fake.servers, environment=times) as mq, mq.consumer("billing", "orders") as c:
         assert await take(c, len(OLD)) == OLD
         make_again(fake, queues)
         assert await take(c, len(NEW)) == NEW

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from raftmq.client import Failed, Message, aconnect, connect
-from raftmq.client.consuming import consumer as consumer_file
-from raftmq.client.consuming import message_buffer
+from raftmq.client.consuming.message_buffer import MAX_UNACKED
+from tests.support.patience import with_times
 
 
 async def take(consumer: Any, count: int) -> list[Message]:
@@ -41,12 +41,13 @@ async def test_a_commit_stops_before_the_first_message_that_is_not_acknowledged(
             assert [m.queue_offset async for m in c] == [4, 5]
 
 
-async def test_acknowledged_messages_are_committed_now_and_then(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Any
-) -> None:
-    monkeypatch.setattr(consumer_file, "COMMIT_EVERY_S", 0.01)
+async def test_acknowledged_messages_are_committed_now_and_then(fake: Any, wait_until: Any) -> None:
     filled(fake, 3)
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", manual_ack=True) as c:
+    times = with_times(commit_every_s=0.01)
+    async with (
+        aconnect(fake.servers, environment=times) as mq,
+        mq.consumer("billing", "orders", manual_ack=True) as c,
+    ):
         got = await take(c, 3)
         c.ack(got[0])
         await wait_until(lambda: fake.offsets.get(("billing", "orders", 0)) == 1)
@@ -94,16 +95,15 @@ async def test_a_retry_acknowledges(fake: Any) -> None:
         assert c.positions() == {0: 0}
 
 
-async def test_too_many_unacknowledged_messages_wait(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_buffer, "MAX_UNACKED", 4)
-    filled(fake, 10)
+async def test_too_many_unacknowledged_messages_wait(fake: Any) -> None:
+    filled(fake, MAX_UNACKED + 6)
     async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", manual_ack=True) as c:
-        got = await take(c, 4)
+        got = await take(c, MAX_UNACKED)
         assert await c.poll(0.05) is None
         waiting = asyncio.create_task(anext(c))
         await asyncio.sleep(0)
         c.ack(got[3])
-        assert (await waiting).queue_offset == 4
+        assert (await waiting).queue_offset == MAX_UNACKED
         assert await c.poll(0.05) is None
 
 

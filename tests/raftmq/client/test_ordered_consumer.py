@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from raftmq.client import Unreachable, aconnect
-from raftmq.client.consuming import assigned_queues
 from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
 from raftmq.client.consuming.message_buffer import QueueKey
 from raftmq.client.environment import REAL, Environment
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import FIRST_GROUP, number_of
 from tests.support.consumer_parts import share_of
+from tests.support.patience import with_times
 
 STRANGER = "another client"
 
@@ -24,18 +24,14 @@ def bodies(first: int, count: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, first + count)]
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers ask for their locks often."""
-    monkeypatch.setattr(assigned_queues, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(assigned_queues, "RELOCK_S", 0.05)
-    monkeypatch.setattr(assigned_queues, "DEALT_WITH_S", 0.01)
+SOON = with_times(heartbeat_every_s=0.05, relock_every_s=0.05, dealt_with_every_s=0.01)
+"""Consumers ask for their locks often."""
 
 
 async def test_it_locks_before_it_reads_and_unlocks_when_it_leaves(fake: Any) -> None:
     fake.create("orders", 2)
     fake.fill("orders", 0, bodies(0, 5))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True) as c:
+    async with aconnect(fake.servers, environment=SOON) as mq, mq.consumer("billing", "orders", ordered=True) as c:
         assert [(await anext(c)).queue_offset for _ in range(5)] == list(range(5))
         assert sorted(fake.locks) == [("billing", "orders", 0), ("billing", "orders", 1)]
     assert fake.locks == {}
@@ -47,7 +43,10 @@ async def test_a_queue_that_another_client_holds_waits(fake: Any, wait_until: An
     fake.locks["billing", "orders", 1] = STRANGER
     fake.fill("orders", 0, bodies(0, 1))
     fake.fill("orders", 1, bodies(10, 1))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as c:
+    async with (
+        aconnect(fake.servers, environment=SOON) as mq,
+        mq.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as c,
+    ):
         assert [m.body async for m in c] == [b"0"]
         del fake.locks["billing", "orders", 1]
         assert [m.body async for m in c] == [b"10"]
@@ -57,7 +56,10 @@ async def test_a_reader_that_ends_at_the_end_waits_for_every_queue(fake: Any) ->
     fake.create("orders", 1)
     fake.locks["billing", "orders", 0] = STRANGER
     fake.fill("orders", 0, bodies(0, 3))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, follow=False) as c:
+    async with (
+        aconnect(fake.servers, environment=SOON) as mq,
+        mq.consumer("billing", "orders", ordered=True, follow=False) as c,
+    ):
         assert not c.at_end
         asyncio.get_running_loop().call_later(0.1, fake.locks.clear)
         assert [m.body async for m in c] == bodies(0, 3)
@@ -67,7 +69,10 @@ async def test_a_reader_that_ends_at_the_end_waits_for_every_queue(fake: Any) ->
 async def test_a_lost_lock_ends_the_reading_and_what_was_not_committed_comes_again(fake: Any, wait_until: Any) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 6))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as c:
+    async with (
+        aconnect(fake.servers, environment=SOON) as mq,
+        mq.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as c,
+    ):
         assert [(await anext(c)).queue_offset for _ in range(2)] == [0, 1]
         await c.commit()
         assert (await anext(c)).queue_offset == 2
@@ -83,7 +88,10 @@ async def test_nothing_is_handed_out_or_committed_by_a_lock_that_is_not_confirme
 ) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 6))
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True, max_wait_s=0.2) as c:
+    async with (
+        aconnect(fake.servers, environment=SOON) as mq,
+        mq.consumer("billing", "orders", ordered=True, max_wait_s=0.2) as c,
+    ):
         assert (await anext(c)).queue_offset == 0
         with monkeypatch.context() as patch:
             patch.setattr(QueueLocks, "lock", nobody_answers)
@@ -98,12 +106,11 @@ async def nobody_answers(locks: QueueLocks, queue_ids: Any) -> frozenset[int]:
     raise Unreachable("no leader", retryable=True)
 
 
-async def test_a_lock_counts_from_when_it_was_asked_for(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lock_counts_from_when_it_was_asked_for(fake: Any) -> None:
     fake.create("orders", 1)
-    async with aconnect(fake.servers) as mq:
-        locks = QueueLocks(mq.view, lambda _: mq.view.links, "billing", "orders", "me")
+    async with aconnect(fake.servers, environment=SOON) as mq:
         now = 1000.0
-        monkeypatch.setattr(locks, "_now", lambda: now)
+        locks = QueueLocks(mq.view, lambda _: mq.view.links, "billing", "orders", "me", lambda: now)
         assert not locks.holds(0)
         assert await locks.lock([0]) == {0}
         now += CONFIRMED_S - 0.01
@@ -121,7 +128,7 @@ async def test_locks_in_a_group_that_has_retired_leave_those_of_the_first_alone(
     fake.create("orders", 2)
     mine = {("billing", "orders", queue): "me" for queue in range(2)}
     fake.locks.update(mine)
-    async with aconnect(fake.servers) as mq:
+    async with aconnect(fake.servers, environment=SOON) as mq:
         locks = QueueLocks(mq.view, lambda _: mq.view.links, "billing", "orders", "me")
         mq.view.groups.take("1/raft 2/raft-g02")
         mq.view.groups.take("", "2")
@@ -134,7 +141,7 @@ async def test_locks_in_a_group_that_has_retired_leave_those_of_the_first_alone(
 
 def named(first_byte: int) -> Environment:
     """Clients whose ids sort by it."""
-    return REAL._replace(entropy=lambda size: bytes([first_byte]) + REAL.entropy(size - 1))
+    return SOON._replace(entropy=lambda size: bytes([first_byte]) + REAL.entropy(size - 1))
 
 
 async def test_a_queue_is_handed_over_when_its_last_message_is_dealt_with(fake: Any, wait_until: Any) -> None:
@@ -189,30 +196,22 @@ async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: An
             assert [row for row in requests[unlocked + 1 :] if row[1] == client and 0 in row[2]] == []
 
 
-async def test_a_queue_that_is_unlocked_while_a_lock_is_waited_for_is_not_locked_again(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queue_that_is_unlocked_while_a_lock_is_waited_for_is_not_locked_again(fake: Any) -> None:
     fake.create("orders", 2)
-    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True) as c:
+    async with aconnect(fake.servers, environment=SOON) as mq, mq.consumer("billing", "orders", ordered=True) as c:
         share = share_of(c)
         for task in share.tasks:
             task.cancel()
         key = QueueKey("orders", 0)
         share.leaving[key] = share.feeds.pop(key)
-        asked: list[frozenset[int]] = []
-
-        async def lock(queue_ids: Any) -> frozenset[int]:
-            asked.append(frozenset(queue_ids))
-            return asked[-1]
-
-        monkeypatch.setattr(share.locks["orders"], "lock", lock)
+        fake.lock_requests.clear()
         async with share.locking:
             locking = asyncio.create_task(share.locked([QueueKey("orders", 1)]))
             for _ in range(5):
                 await asyncio.sleep(0)
             share.feeds[key] = share.leaving.pop(key)  # as its hand-over does, which holds the lock meanwhile
         await locking
-        assert asked == [frozenset({1})]
+        assert [queues for _, _, queues in fake.lock_requests] == [(1,)]
 
 
 async def test_closing_deals_with_what_is_handed_over(fake: Any, wait_until: Any) -> None:
@@ -228,19 +227,17 @@ async def test_closing_deals_with_what_is_handed_over(fake: Any, wait_until: Any
         assert [m.queue_offset async for m in second] == [1, 2]
 
 
-async def test_commits_say_who_makes_them(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_say_who_makes_them(fake: Any) -> None:
     fake.create("orders", 1)
     fake.fill("orders", 0, bodies(0, 1))
     said: list[str] = []
-    async with aconnect(fake.servers) as mq:
-        call = mq.view.call
 
-        async def heard(code: int, ext: dict[str, str], *args: Any, **options: Any) -> Any:
-            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
-                said.append(ext.get("raftmqClients", ""))
-            return await call(code, ext, *args, **options)
+    def heard(link: Any, opaque: int, ext: dict[str, str], body: bytes) -> None:
+        said.append(ext.get("raftmqClients", ""))
+        link.on_other(RequestCode.UPDATE_CONSUMER_OFFSET, opaque, ext, body)
 
-        monkeypatch.setattr(mq.view, "call", heard)
+    fake.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = heard
+    async with aconnect(fake.servers, environment=SOON) as mq:
         for ordered in (True, False):
             async with mq.consumer(f"billing-{ordered}", "orders", ordered=ordered) as c:
                 await anext(c)

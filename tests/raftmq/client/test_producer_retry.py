@@ -13,6 +13,7 @@ from raftmq.client import Failed, NotFound, Refused, Unknown, Unreachable, aconn
 from raftmq.client.errors import RaftMQError
 from raftmq_wire.codes import RequestCode
 from tests.support.pace import at_most
+from tests.support.patience import with_times
 from tests.support.rows import each_row
 
 
@@ -215,13 +216,10 @@ async def test_a_leader_named_by_others_must_answer_itself(fake: Any, wait_until
     assert [a.node for a in fake.sends] == [2]
 
 
-async def test_without_a_leader_for_long_any_node_that_answers_is_used(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_leader_for_long_any_node_that_answers_is_used(fake: Any) -> None:
     fake.create("orders", 1)
     fake.leader = None
-    monkeypatch.setattr("raftmq.client.cluster_view._ACCEPT_ANY_AFTER_S", 0.0)
-    async with aconnect(fake.servers) as mq:
+    async with aconnect(fake.servers, environment=with_times(accept_any_after_s=0.0)) as mq:
         await mq.send("orders", b"x")
     assert fake.bodies("orders") == [b"x"]
 

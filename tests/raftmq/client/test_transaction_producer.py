@@ -12,11 +12,12 @@ import pytest
 
 import raftmq
 from raftmq.client import Failed, Message, Refused, Resolution, Unknown, aconnect
-from raftmq.client.producing import transaction_check
+from raftmq.client.producing.transaction_check import HOLD_MAX
 from raftmq.client.producing.transaction_producer import AsyncTransactionProducer
 from raftmq_wire.codes import RequestCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored, stored_form
 from tests.support.pace import at_most
+from tests.support.patience import with_times
 
 GROUP, TOPIC = "payments", "orders"
 COMMIT, ROLLBACK = "8", "12"
@@ -291,10 +292,7 @@ async def test_the_check_is_not_asked_while_the_block_runs(fake: Any, ends: Ends
     assert ends.ended == {one.message_id: "committed"}
 
 
-async def test_one_check_of_a_message_at_a_time_and_not_too_many(
-    fake: Any, ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction_check, "HOLD_MAX", 3)
+async def test_one_check_of_a_message_at_a_time_and_not_too_many(fake: Any, ends: Ends) -> None:
     goes_on = asyncio.Event()
     checked: list[str] = []
 
@@ -303,21 +301,22 @@ async def test_one_check_of_a_message_at_a_time_and_not_too_many(
         await goes_on.wait()
         return Resolution.COMMIT
 
-    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=check) as producer:
-        for message_id in ("A1", "A1", "A2", "A3", "A4", "A1"):
+    held = [f"A{number}" for number in range(HOLD_MAX)]
+    times, beats = with_times(heartbeat_every_s=0.05), fake.nodes[0].calls
+    async with aconnect(fake.servers, environment=times) as mq, mq.transaction_producer(GROUP, check=check):
+        for message_id in ("A0", *held, "too many", "A0"):
             ends.ask(message_id, half_of(message_id))
-        waiting = producer._check_back._in_hand
-        await until(lambda: len(waiting) == 3)
+        seen = beats.count(RequestCode.HEART_BEAT)
+        # Whoever has the answer to a heartbeat has seen what came before it.
+        await until(lambda: beats.count(RequestCode.HEART_BEAT) >= seen + 2)
         goes_on.set()
-        await until(lambda: len(ends.ended) == 3)
-    assert checked == ["A1", "A2", "A3"]
+        await until(lambda: len(ends.ended) == HOLD_MAX)
+    assert checked == held
 
 
-async def test_it_is_known_to_every_node_and_to_one_that_comes_back(
-    fake: Any, ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction_check, "HEARTBEAT_S", 0.05)
-    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never):
+async def test_it_is_known_to_every_node_and_to_one_that_comes_back(fake: Any, ends: Ends) -> None:
+    times = with_times(heartbeat_every_s=0.05)
+    async with aconnect(fake.servers, environment=times) as mq, mq.transaction_producer(GROUP, check=never):
         assert [node.calls.count(RequestCode.HEART_BEAT) for node in fake.nodes] == [1, 1, 1]
         fake.nodes[2].kill()
         await fake.nodes[2].start()

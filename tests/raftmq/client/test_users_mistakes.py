@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftmq.client import Client, Refused, Resolution, Tls, Unreachable, aconnect, cluster_view, connect
+from raftmq.client import Client, Refused, Resolution, Tls, Unreachable, aconnect, connect
 from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
 from raftmq.local.tls.certificates import CA, new_ca, new_node, write_pair
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from tests.support.pace import at_most
+from tests.support.patience import with_times
 from tests.support.plain_server import Listen, hanging_up, serving
 from tests.support.rows import each_row
 
@@ -257,13 +258,10 @@ async def test_a_server_that_hangs_up_on_everybody_is_said_to_speak_neither(list
     assert "TLS alone" not in str(caught.value)
 
 
-async def test_a_long_search_for_a_leader_says_why_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(cluster_view, "_SAY_WHY_AFTER_S", 0.2)
+async def test_a_long_search_for_a_leader_says_why_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     closed = f"127.0.0.1:{free_port()}"
     with caplog.at_level(logging.WARNING, "raftmq"):
-        async with aconnect(closed, timeout_s=1.0) as mq:
+        async with aconnect(closed, timeout_s=1.0, environment=with_times(say_why_after_s=0.2)) as mq:
             with pytest.raises(Unreachable):
                 await mq.send("orders", b"x")
     assert f"no leader found yet: {closed} refuses connections" in caplog.messages

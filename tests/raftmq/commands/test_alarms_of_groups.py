@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
+from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from raftmq import cli
-from raftmq.commands import alarm
-from raftmq.local.http import all_groups
 from raftmq.local.http.admin_http import ApiRefusal
 from raftmq_wire.errors import ExitCode
+from tests.support.answering_api import MakeApi
 
+PATH = "/v1/alarms/unsafe_recovered/ack"
 NONE = ApiRefusal("not_found", "there is no event behind it any more", "", "raftmq alarm list", ExitCode.REFUSED)
 BUSY = ApiRefusal("no_leader", "no leader", "", "raftmq status", ExitCode.REFUSED)
 
 
 @pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> dict[int, str | ApiRefusal]:
-    """Group -> the event that it acknowledges, or its refusal."""
-    known: dict[int, str | ApiRefusal] = {}
+def groups(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Mapping[int, str | ApiRefusal]], None]:
+    """Makes a local cluster of these groups, with the event that each acknowledges, or its refusal."""
+    monkeypatch.setenv("RAFTMQ_DATA", str(tmp_path))
 
-    class Api:
-        def __init__(self, addresses: list[str], look: str) -> None:
-            self.told = known[int(addresses[0])]
+    def answer(told: Mapping[int, str | ApiRefusal]) -> None:
+        apis = {
+            group: make_api(
+                {"POST /v1/alarms/unsafe_recovered/ack": {"event": event} if isinstance(event, str) else event}
+            )
+            for group, event in told.items()
+        }
+        nodes = [NodeRecord(1, None, 1, 2, 3, api.port, "", group=group) for group, api in apis.items()]
+        write_cluster(tmp_path, ClusterFile(nodes))
 
-        def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-            assert path == "/v1/alarms/unsafe_recovered/ack"
-            if isinstance(self.told, ApiRefusal):
-                raise self.told
-            return {"event": self.told}
-
-    monkeypatch.setattr(all_groups, "AdminApi", Api)
-    monkeypatch.setattr(alarm, "all_groups", lambda admin, data: {group: [str(group)] for group in known})
-    return known
+    return answer
 
 
 def test_the_groups_that_have_an_event_acknowledge_it(
-    groups: dict[int, str | ApiRefusal], capsys: pytest.CaptureFixture[str]
+    groups: Callable[[Mapping[int, str | ApiRefusal]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    groups |= {1: NONE, 2: "node 2/3 was recovered"}
+    groups({1: NONE, 2: "node 2/3 was recovered"})
     assert cli.run(["alarm", "ack", "unsafe_recovered", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["groups"] == [{"group": 2, "event": "node 2/3 was recovered"}]
     assert cli.run(["alarm", "ack", "unsafe_recovered"]) == 0
@@ -48,11 +50,11 @@ def test_the_groups_that_have_an_event_acknowledge_it(
 
 
 def test_no_event_in_any_group_is_a_refusal_and_another_one_names_its_group(
-    groups: dict[int, str | ApiRefusal], capsys: pytest.CaptureFixture[str]
+    groups: Callable[[Mapping[int, str | ApiRefusal]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    groups |= {1: NONE, 2: NONE}
+    groups({1: NONE, 2: NONE})
     assert cli.run(["alarm", "ack", "unsafe_recovered"]) == ExitCode.REFUSED
     assert capsys.readouterr().err.startswith(NONE.what)
-    groups |= {1: "an event", 2: BUSY}
+    groups({1: "an event", 2: BUSY})
     assert cli.run(["alarm", "ack", "unsafe_recovered"]) == ExitCode.REFUSED
     assert capsys.readouterr().err.startswith("group 2: no leader")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cluster.config.config import ModesSection
+from cluster.config.service_sections import ModesSection
 from cluster.replication.acks.ack_levels import NAMES
 from raftmq.commands import bench_modes as modes
 from raftmq.commands.bench import bench

@@ -7,15 +7,15 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from raftmq.cli import run as run_cli
-from raftmq.commands import bench_open
 from raftmq.commands.bench import bench
 from raftmq.commands.bench_load import OPAQUE, refusals
-from raftmq.commands.bench_open import Shape, Target, play
+from raftmq.commands.bench_open import OpenRun, Shape, Target, play
 from raftmq.commands.open_arrivals import UNKNOWN, Arrivals, Second, seconds_of
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import UNKNOWN_REMARK, is_unknown
@@ -58,9 +58,9 @@ async def server(handle: Handle, *, stall_at: int = 0) -> AsyncIterator[tuple[st
         yield f"{host}:{port}", seen
 
 
-async def played(handle: Handle, shape: Shape, rate: float, *, stall_at: int = 0) -> bench_open.OpenRun:
+async def played(handle: Handle, shape: Shape, rate: float, *, stall_at: int = 0, **limits: Any) -> OpenRun:
     async with server(handle, stall_at=stall_at) as (address, _):
-        return await asyncio.to_thread(play, Target((address,), "T"), shape, rate)
+        return await asyncio.to_thread(play, Target((address,), "T"), shape, rate, **limits)
 
 
 def stored(opaque: int, writer: asyncio.StreamWriter) -> None:
@@ -112,15 +112,13 @@ async def test_what_a_lost_connection_leaves_open_is_unknown_and_the_schedule_go
     assert run.arrivals > 100, "requests go on arriving on the next connection"
 
 
-async def test_an_unanswered_request_ends_the_run_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_open, "PATIENCE_S", 0.2)
-    run = await played(lambda opaque, writer: None, Shape(10, 0.2, 1), 100)
+async def test_an_unanswered_request_ends_the_run_as_unknown() -> None:
+    run = await played(lambda opaque, writer: None, Shape(10, 0.2, 1), 100, patience_s=0.2)
     assert run.unknown == run.arrivals > 0
 
 
-async def test_places_are_the_most_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_open, "PLACES", 4)
-    run = await played(stored, Shape(10, 0.5, 1, even=True), 400, stall_at=10)
+async def test_places_are_the_most_without_an_answer() -> None:
+    run = await played(stored, Shape(10, 0.5, 1, even=True), 400, stall_at=10, places_max=4)
     assert run.arrivals == run.stored
     assert run.late > 50, "those that found no place were sent late"
 

@@ -59,12 +59,12 @@ def test_a_weaker_acknowledgement_is_never_taken_over(tmp_path: Path, line: str)
 
 def test_every_counterpart_exists_and_takes_its_default(tmp_path: Path) -> None:
     own = load(overrides={"node.id": 1, "node.data_dir": "data"})
-    for old, key in broker_conf._TRANSLATED.items():
+    for old, key in broker_conf.TRANSLATED.items():
         assert key in keys(), old
         default = attrgetter(key)(own)
         text = str(default).lower() if isinstance(default, bool) else default
-        if old in broker_conf._FACTORS:
-            text = default // broker_conf._FACTORS[old]
+        if old in broker_conf.FACTORS:
+            text = default // broker_conf.FACTORS[old]
         (line,) = plan(tmp_path, f"{old}={text}")["translated"]
         assert line[2:] == [key, default]
         assert not plan(tmp_path, f"{old}={text}")["command"], "a default needs no command"
@@ -151,7 +151,7 @@ def test_values_that_do_not_fit_each_other_are_left_out(
     assert all(f"{name} = " in run(tmp_path, text).stdout.partition("to look at:")[2] for name in left)
 
 
-@each_row("old", broker_conf._TRANSLATED)
+@each_row("old", broker_conf.TRANSLATED)
 @each_row("text", ["1", "5", "60", "88", "99", "1048576", "32505856", "1073741824"])
 def test_whatever_a_line_says_the_command_is_taken(tmp_path: Path, old: str, text: str) -> None:
     taken(plan(tmp_path, f"{old}={text}"))

@@ -77,7 +77,7 @@ class Interrupting(Printer):
 
 def read(member: Member, stop: Stop, most: int | None = None, printer: type[Printer] = Printer) -> int:
     printed = printer(as_json=False, form="")
-    consume._print_and_commit(member, most, stop, printed)  # type: ignore[arg-type]
+    consume.print_and_commit(member, most, stop, printed)  # type: ignore[arg-type]
     return printed.count
 
 

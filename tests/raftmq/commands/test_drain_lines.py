@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftmq.commands.nodes.broker_group import _show
+from raftmq.commands.nodes.broker_group import show_drain
 
 DONE = {
     "group": 2,
@@ -32,7 +32,7 @@ DONE = {
 
 
 def lines(capsys: pytest.CaptureFixture[str], **fields: Any) -> list[str]:
-    _show({**DONE, **fields}, as_json=False)
+    show_drain({**DONE, **fields}, as_json=False)
     return capsys.readouterr().out.splitlines()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,64 +10,66 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.backup.metadata import Metadata, TopicRecord
-from raftmq.commands.data import metadata
+from raftmq.commands.data.metadata import CHUNK_BYTES
 from raftmq.commands.data.metadata import metadata as metadata_command
 from raftmq.commands.messages.group import group
 from raftmq.commands.messages.topic import topic
+from tests.support.answering_api import Asked, MakeApi
 
 TOPIC: dict[str, Any] = {
     "name": "orders", "read_queues": 1, "write_queues": 4, "perm": 6, "attributes": {}, "messages": 80,
     "hidden": 60, "bytes": None, "bytes_exact": True,
 }  # fmt: skip
 QUEUE = {"queue_id": 1, "min_offset": 0, "max_offset": 20, "hidden": True}
+NOTHING: dict[str, Any] = {"topics": [], "groups": [], "offsets": [], "ends": {}}
 OFFSET: dict[str, Any] = {
     "topic": "orders", "queue_id": 0, "committed_offset": 30, "min_offset": 0, "max_offset": 20, "lag": 0, "lag_ms": 0,
     "committed_age_ms": None, "owner": None, "hidden": True, "beyond_end": 10,
 }  # fmt: skip
 
 
-@pytest.fixture
-def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The bodies that the commands send to a node that has TOPIC."""
-    bodies: list[dict[str, Any]] = []
+class Node:
+    """A node that has TOPIC, and the bodies that the commands sent it."""
 
-    def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        bodies.append(body)
+    def __init__(self, make_api: MakeApi) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        group_of = {"name": "g", "topics": ["orders"], "members": [], "lag": 60, "hidden": 60, "beyond_end": 1}
+        self.api = make_api(
+            {
+                "GET /v1/topics/orders": {"topic": TOPIC, "queues": [QUEUE]},
+                "POST /v1/topics": self._changed,
+                "PUT /v1/topics/orders": self._changed,
+                "DELETE /v1/topics/orders": {"topic": TOPIC},
+                "GET /v1/groups/g": group_of | {"offsets": [OFFSET]},
+                "GET /v1/groups": {"groups": [group_of | {"members": 0}]},
+                "GET /v1/broker-groups": {"group": 1, "groups": []},
+                "GET /v1/metadata": {"cluster_uuid": "u", "applied_index": 1, **NOTHING},
+                "POST /v1/metadata": self._changed,
+            }
+        )
+
+    def _changed(self, asked: Asked) -> dict[str, Any]:
+        self.bodies.append(asked.body)
         return {"result": "updated", "topic": TOPIC}
 
-    rows = {"offsets": [OFFSET], "queues": [QUEUE]}
-    group_of = {"name": "g", "topics": ["orders"], "members": [], "lag": 60, "hidden": 60, "beyond_end": 1}
-    api = SimpleNamespace(
-        post=post,
-        page=lambda path: {"topic": TOPIC},
-        whole=lambda path, field: {"topic": TOPIC, **group_of, **rows},
-        delete=lambda path: {"topic": TOPIC},
-        local=lambda path: {"group": 1, "groups": []},
-        pages=lambda path: iter([{"groups": [group_of | {"members": 0}]}]),
-    )
-    for module in (
-        "commands.messages.topic",
-        "commands.messages.group",
-        "commands.data.metadata",
-        "local.http.all_groups",
-    ):
-        monkeypatch.setattr(f"raftmq.{module}.AdminApi", lambda addresses, look="": api)
-    return bodies
+    def run(self, command: Any, *words: str) -> str:
+        result = CliRunner().invoke(command, [*words, "--admin", self.api.address])
+        assert result.exit_code == 0, result.output
+        return result.output
 
 
-def run(command: Any, *words: str) -> str:
-    result = CliRunner().invoke(command, [*words, "--admin", "127.0.0.1:1"])
-    assert result.exit_code == 0, result.output
-    return result.output
+@pytest.fixture
+def node(make_api: MakeApi) -> Node:
+    return Node(make_api)
 
 
-def test_queues_are_sent_only_where_they_are_named_and_now_only_where_it_is_given(posted: list[dict[str, Any]]) -> None:
-    told = run(topic, "alter", "orders", "--dedup", "off")
+def test_queues_are_sent_only_where_they_are_named_and_now_only_where_it_is_given(node: Node) -> None:
+    told = node.run(topic, "alter", "orders", "--dedup", "off")
     assert "60 messages hidden: consumers read only queue 0; more queues bring them back" in told
-    run(topic, "alter", "orders", "--queues", "1", "--now")
-    run(topic, "create", "orders", "--queues", "1", "--update")
-    run(topic, "create", "orders", "--queues", "1", "--update", "--now")
-    assert [{key: body.get(key) for key in ("queues", "now")} for body in posted] == [
+    node.run(topic, "alter", "orders", "--queues", "1", "--now")
+    node.run(topic, "create", "orders", "--queues", "1", "--update")
+    node.run(topic, "create", "orders", "--queues", "1", "--update", "--now")
+    assert [{key: body.get(key) for key in ("queues", "now")} for body in node.bodies] == [
         {"queues": None, "now": None},
         {"queues": 1, "now": True},
         {"queues": 1, "now": None},
@@ -76,32 +77,28 @@ def test_queues_are_sent_only_where_they_are_named_and_now_only_where_it_is_give
     ]
 
 
-@pytest.mark.usefixtures("posted")
-def test_what_is_hidden_or_beyond_the_end_is_said() -> None:
-    told = run(topic, "describe", "orders")
+def test_what_is_hidden_or_beyond_the_end_is_said(node: Node) -> None:
+    told = node.run(topic, "describe", "orders")
     assert "orders: 80 messages (60 of them hidden) in 4 queues" in told
     assert "hidden" in told.splitlines()[-1]
-    assert "would go with 80 messages (60 of them hidden)" in run(topic, "delete", "orders", "--dry-run")
-    told = run(group, "describe", "g")
+    assert "would go with 80 messages (60 of them hidden)" in node.run(topic, "delete", "orders", "--dry-run")
+    told = node.run(group, "describe", "g")
     assert "g: lag 60 (offset beyond the end in 1 queue, 60 hidden); members" in told
     assert "committed 10 beyond the end, hidden" in told
-    assert "offset beyond the end in 1 queue, 60 hidden" in run(group, "list")
+    assert "offset beyond the end in 1 queue, 60 hidden" in node.run(group, "list")
 
 
-def test_an_import_is_checked_as_a_whole_before_anything_is_changed(
-    posted: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata, "CHUNK_BYTES", 1)  # a request for each topic
-    present = Metadata(cluster_uuid="u", applied_index=1, topics=[], groups=[], offsets=[], ends={})
-    monkeypatch.setattr(metadata, "_present", lambda api: present)
-    record = {"read_queues": 1, "write_queues": 1, "perm": 6, "order": False, "sys_flag": 0, "attributes": {}}
+def test_an_import_is_checked_as_a_whole_before_anything_is_changed(node: Node, tmp_path: Path) -> None:
+    present = Metadata(cluster_uuid="u", applied_index=1, **NOTHING)
+    long = {f"about_{n}": "x" * (CHUNK_BYTES // 9) for n in range(6)}  # so that there is a request for each topic
+    record = {"read_queues": 1, "write_queues": 1, "perm": 6, "order": False, "sys_flag": 0, "attributes": long}
     records = [TopicRecord(name=name, **record) for name in ("a", "b")]  # type: ignore[arg-type]
     file = tmp_path / "m.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(present, topics=records)))
-    run(metadata_command, "import", str(file), "--yes")
-    asked = [(body["topics"][0]["name"], body.get("dry_run"), body.get("now")) for body in posted]
+    node.run(metadata_command, "import", str(file), "--yes")
+    asked = [(body["topics"][0]["name"], body.get("dry_run"), body.get("now")) for body in node.bodies]
     assert asked == [("a", True, None), ("b", True, None), ("a", None, None), ("b", None, None)]
-    posted.clear()
-    run(metadata_command, "import", str(file), "--yes", "--now")
-    asked = [(body["topics"][0]["name"], body.get("dry_run"), body.get("now")) for body in posted]
+    node.bodies.clear()
+    node.run(metadata_command, "import", str(file), "--yes", "--now")
+    asked = [(body["topics"][0]["name"], body.get("dry_run"), body.get("now")) for body in node.bodies]
     assert asked == [("a", None, True), ("b", None, True)]

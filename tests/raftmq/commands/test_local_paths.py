@@ -53,7 +53,7 @@ def test_a_path_is_no_url(words: tuple[str, ...], command: click.Command, param:
     assert refused.value.exit_code is ExitCode.USAGE
 
 
-@pytest.mark.parametrize("words", [["spark", "export", "t", "--to"], ["export", "t", "--to"], ["status", "--data"]])
+@pytest.mark.parametrize("words", [["spark", "report", "--plot"], ["export", "t", "--to"], ["status", "--data"]])
 def test_nothing_is_made_of_a_url(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, [*words, URL])

@@ -158,7 +158,7 @@ def test_a_format_that_names_no_field(form: str) -> None:
 def test_a_terminal_gets_columns_and_obeys_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Message("t", 1, 23, 4, b"a\x1b[2J\nb", "k", None, {}, "", 0, 1_795_600_000_000)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    line = printing._line(as_json=False, form=None)(one).decode()
+    line = printing.line_of(as_json=False, form=None)(one).decode()
     assert line[23:] == "    1       23  k             -         a\\x1b[2J\\nb"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    assert printing._line(as_json=False, form=None)(one) == one.body
+    assert printing.line_of(as_json=False, form=None)(one) == one.body

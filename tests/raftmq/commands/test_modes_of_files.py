@@ -13,13 +13,11 @@ from typing import Any
 import click
 import pytest
 
-from cluster.backup.metadata import Metadata
 from cluster.config.node_files import plan_nodes, write_configs
 from raftmq import cli
-from raftmq.commands import support
-from raftmq.commands.data import metadata
-from raftmq.local.cluster import prepare_data_dir
+from raftmq.local.cluster_files import prepare_data_dir
 from raftmq_wire.errors import ExitCode
+from tests.support.answering_api import MakeApi
 from tests.support.small_segments import LOG
 
 
@@ -63,18 +61,17 @@ def test_a_folder_that_is_there_keeps_its_modes(tmp_path: Path) -> None:
 
 def test_a_support_bundle_is_private_unless_the_user_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(support, "node_addresses", lambda admin, data: [])
-    assert cli.run(["support", "bundle"]) == 0
+    assert cli.run(["support", "bundle", "--admin", "127.0.0.1:9"]) == 0
     (unnamed,) = tmp_path.glob("*.tar.gz")
     assert mode(unnamed) == 0o600
-    assert cli.run(["support", "bundle", "--to", "mine.tar.gz"]) == 0
+    assert cli.run(["support", "bundle", "--admin", "127.0.0.1:9", "--to", "mine.tar.gz"]) == 0
     assert mode(tmp_path / "mine.tar.gz") == 0o644
 
 
-def test_exported_metadata_has_the_modes_of_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    present = Metadata(cluster_uuid="c", applied_index=1, topics=[], groups=[], offsets=[], ends={})
-    monkeypatch.setattr(metadata, "_present", lambda api: present)
-    assert cli.run(["metadata", "export", "--admin", "127.0.0.1:1", "--to", str(tmp_path / "m.json")]) == 0
+def test_exported_metadata_has_the_modes_of_the_umask(tmp_path: Path, make_api: MakeApi) -> None:
+    nothing: dict[str, Any] = {"topics": [], "groups": [], "offsets": [], "ends": {}}
+    api = make_api({"GET /v1/metadata": {"cluster_uuid": "c", "applied_index": 1, **nothing}})
+    assert cli.run(["metadata", "export", "--admin", api.address, "--to", str(tmp_path / "m.json")]) == 0
     assert mode(tmp_path / "m.json") == 0o644
 
 

@@ -19,8 +19,8 @@ from cluster.config.node_files import plan_nodes, write_configs
 from raftmq.cli import COMMANDS, cli
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.commands.shared_options import show_table
-from raftmq.local import status as local_status
 from raftmq_wire.codes import ResponseCode
+from tests.support.answering_api import MakeApi
 from tests.support.rows import each_row
 
 
@@ -302,7 +302,7 @@ def test_commands_that_send_and_read_take_the_data_directory_too(nowhere: Path) 
         assert result.stderr.splitlines()[-3] == f"there is no cluster in {nowhere / 'none'}"
 
 
-def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_asks_nodes_elsewhere(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {
         "term": 3,
         "role": "follower",
@@ -314,34 +314,21 @@ def test_status_asks_nodes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         "alarms": [],
         "links": [],
     }
-    statuses = {
-        "n1.example:9644": own | {"node": 1, "drained": True},
-        "n2.example:1234": own
-        | {
-            "node": 2,
-            "role": "leader",
-            "writes_open": True,
-            "peers": [{"node": 1, "lag_entries": 4}, {"node": 3, "lag_entries": 99}],
-        },
-    }
-    admins = {1: "n1.example:9644", 2: "n2.example:1234", 3: "n3.example:9644"}
-
-    def get(address: str, path: str, timeout_s: float) -> dict[str, object] | None:
-        if path == "/v1/members":
-            return {"members": [{"id": node, "admin": admin} for node, admin in admins.items()]}
-        if path != "/v1/status":  # no node knows more of one that is down
-            return None
-        return statuses.get(address)
-
-    monkeypatch.setattr(local_status, "_get", get)
+    leads = {"node": 2, "role": "leader", "writes_open": True}
+    peers = [{"node": 1, "lag_entries": 4}, {"node": 3, "lag_entries": 99}]
+    one = make_api({"GET /v1/status": own | {"node": 1, "drained": True}})
+    two = make_api({"GET /v1/status": own | leads | {"peers": peers}})
+    admins = {1: one.address, 2: two.address, 3: "127.0.0.1:9"}
+    for api in (one, two):  # no node knows more of one that is down
+        api.answers["GET /v1/members"] = {"members": [{"id": id, "admin": admin} for id, admin in admins.items()]}
     monkeypatch.setenv("COLUMNS", "160")
-    result = run("status", "--admin", "n1.example:9644")
+    result = run("status", "--admin", one.address)
     assert result.exit_code == 0
     assert "node 2 leads (term 3), writes open" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
     assert [row[:3] for row in rows] == [["1", "up", "drained"], ["2", "up", "leader"], ["3", "down", "-"]]
     assert [row[-1] for row in rows] == list(admins.values())
-    told = json.loads(run("status", "--admin", "n1.example:9644", "--json").stdout)
+    told = json.loads(run("status", "--admin", one.address, "--json").stdout)
     assert [node["admin"] for node in told["nodes"]] == list(admins.values())
-    nobody = run("status", "--admin", "n9.example:9644")
-    assert (nobody.exit_code, three_lines(nobody)[0]) == (4, "no node answers at n9.example:9644")
+    nobody = run("status", "--admin", "127.0.0.1:9")
+    assert (nobody.exit_code, three_lines(nobody)[0]) == (4, "no node answers at 127.0.0.1:9")

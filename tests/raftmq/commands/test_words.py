@@ -15,20 +15,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster.config.local_layout import NodeRecord, locked
-from raftmq.cli import _client_error, cli
+from raftmq.cli import cli, client_error
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
-from raftmq.commands import shared_options
+from raftmq.commands import event_list, shared_options
 from raftmq.commands.aimed import aimed, group_in, kept, where
 from raftmq.commands.messages import produce
 from raftmq.commands.nodes import up
 from raftmq.commands.nodes.status import finding_lines
-from raftmq.local import status as local_status
-from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
+from raftmq.local.http.admin_http import AdminApi, ApiRefusal, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
+from tests.support.answering_api import MakeApi, answering
 from tests.support.codes import CODES
 from tests.support.rows import each_row
 from tests.support.tree import python_files, text_of
@@ -61,10 +61,9 @@ def test_the_full_disk_of_the_leader_refuses_sends_and_that_of_a_follower_does_n
     assert view_of(refusing=False, parked="").refusal == view_of().refusal == ""
 
 
-def test_status_does_not_call_writes_open_while_every_send_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = view_of(refusing=True, used_percent=91.23).nodes[1].status
-    monkeypatch.setattr(local_status, "_get", lambda address, path, timeout_s: status)
-    first, *_ = run("status", "--admin", ADDRESS).stdout.splitlines()
+def test_status_does_not_call_writes_open_while_every_send_is_refused(make_api: MakeApi) -> None:
+    api = make_api({"GET /v1/status": view_of(refusing=True, used_percent=91.23).nodes[1].status})
+    first, *_ = run("status", "--admin", api.address).stdout.splitlines()
     assert first == "node 2 leads (term 3), sends are refused: the disk of node 2 is full (91.2 % used)"
 
 
@@ -102,13 +101,11 @@ def test_up_names_the_program_as_the_shell_finds_it(tmp_path: Path, monkeypatch:
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setattr(sys, "argv", [str(program), "up"])
     monkeypatch.setenv("PATH", "/nowhere")
-    assert shlex.split(up.program()) == [str(program)]
+    assert shlex.split(up.program(str(program))) == [str(program)]
     monkeypatch.setenv("PATH", str(program.parent))
-    assert up.program() == "raftmq"
-    monkeypatch.setattr(sys, "argv", ["/x/raftmq/__main__.py", "up"])
-    assert up.program() == f"{sys.executable} -m raftmq"
+    assert up.program(str(program)) == "raftmq"
+    assert up.program("/x/raftmq/__main__.py") == f"{sys.executable} -m raftmq"
 
 
 def test_up_names_the_dashboard_and_commands_that_reach_this_cluster(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,14 +178,12 @@ def test_a_sentence_is_nothing_to_type() -> None:
     assert fix_label("Give the client a user.") == "do:      "
 
 
-def test_a_cluster_of_another_user_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
+def test_a_cluster_whose_lock_cannot_be_opened_is_refused_in_words(tmp_path: Path) -> None:
+    """As that of another user; root, too, opens no folder."""
+    (tmp_path / "lock").mkdir()
     with pytest.raises(LocalError) as caught, locked(tmp_path):
         pass
-    assert caught.value.why == f"{tmp_path / 'lock'}: Permission denied"
+    assert caught.value.why == f"{tmp_path / 'lock'}: Is a directory"
     assert "as the user who owns it" in caught.value.fix
 
 
@@ -247,28 +242,24 @@ def test_what_a_finding_names_for_more_is_printed(code: str) -> None:
         "support bundle",
     ],
 )
-def test_what_is_about_every_node_finds_them_from_one_address(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_about_every_node_finds_them_from_one_address(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Findings and the dashboard name commands with the one address at which they were read."""
+    monkeypatch.chdir(tmp_path)  # where the bundle goes
+    with answering({}) as other, answering({"GET /v1/status": {"node": 1, "term": 1}, "*": None}) as one:
+        members = [{"id": node, "admin": api.address} for node, api in ((1, one), (2, other))]
+        one.answers["GET /v1/members"] = {"members": members}
+        run(*command.split(), "--admin", one.address)
+    assert other.asked, "it looks for the others, and asks them"
 
-    def with_members(addresses: list[str]) -> list[str]:
-        raise LocalError("looks for the others", ",".join(addresses), "")
 
-    monkeypatch.setattr(local_status, "with_members", with_members)
-    result = run(*command.split(), "--admin", ADDRESS)
-    assert "looks for the others" in result.stderr
-
-
-def test_the_others_are_those_that_the_first_to_answer_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    members = [{"id": id, "admin": f"n{id}:9644"} for id in (1, 2, 3)]
-
-    def get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
-        if address == "silent:1":
-            return None
-        return {"members": members} if path == "/v1/members" else {"node": 1, "term": 1}
-
-    monkeypatch.setattr(local_status, "_get", get)
-    assert node_addresses("silent:1,forwarded:2") == ["silent:1", "forwarded:2", "n2:9644", "n3:9644"]
-    assert isinstance(node_addresses("n1:9644"), GivenAddresses)
+def test_the_others_are_those_that_the_first_to_answer_names(make_api: MakeApi) -> None:
+    members = [{"id": node, "admin": f"n{node}:9644"} for node in (1, 2, 3)]
+    api = make_api({"GET /v1/members": {"members": members}, "GET /v1/status": {"node": 1, "term": 1}})
+    found = node_addresses(f"{ADDRESS},{api.address}")
+    assert found == [ADDRESS, api.address, "n2:9644", "n3:9644"]
+    assert isinstance(found, GivenAddresses)
 
 
 def test_a_change_that_a_key_cannot_have_leads_to_what_it_takes() -> None:
@@ -292,7 +283,7 @@ def test_a_data_directory_that_cannot_be_made_is_said_without_an_error_number(tm
 
 
 def test_where_no_server_is_reached_the_command_says_where_it_looked() -> None:
-    error = _client_error(Unreachable("no leader could be reached"))
+    error = client_error(Unreachable("no leader could be reached"))
     assert error.fix.startswith("raftmq status    (is it running? Is it at --servers")
     tally = produce.Tally()
     tally.failed, tally.first = 1, (1, Unreachable("no leader could be reached"))
@@ -316,26 +307,61 @@ def test_what_others_named_does_not_command_the_terminal(markup: bool, capsys: p
     assert not set(told) & set(EVIL) - set("abc2J0;x]")
 
 
-def test_an_error_does_not_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(*_: object) -> None:
-        raise LocalError(EVIL, EVIL, EVIL)
-
-    monkeypatch.setattr("raftmq.commands.messages.topic.AdminApi", fail)
-    assert run_line(["topic", "describe", "t", "--admin", ADDRESS]) == ExitCode.FAILED
+def test_an_error_does_not_either(make_api: MakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api = make_api({"GET /v1/topics/t": ApiRefusal("failed", EVIL, EVIL, EVIL, ExitCode.FAILED)})
+    assert run_line(["topic", "describe", "t", "--admin", api.address]) == ExitCode.FAILED
     assert capsys.readouterr().err.count(SHOWN) == 3
 
 
-def test_ids_of_members_are_shown_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    group = {"members": [{"client_id": EVIL}], "offsets": [], "lag": 0}
-    monkeypatch.setattr(AdminApi, "whole", lambda *_: group)
-    assert run_line(["group", "describe", "g", "--admin", ADDRESS]) == 0
+def test_ids_of_members_are_shown_escaped(make_api: MakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api = make_api({"GET /v1/groups/g": {"members": [{"client_id": EVIL}], "offsets": [], "lag": 0}})
+    assert run_line(["group", "describe", "g", "--admin", api.address]) == 0
     assert f"members: {SHOWN}\n" in capsys.readouterr().out
 
 
-def test_a_member_of_two_connections_is_listed_for_each(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_member_of_two_connections_is_listed_for_each(make_api: MakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     members = [{"client_id": name, "address": f"10.0.0.1:{port}"} for name, port in (("c", 1), ("c", 2), ("d", 3))]
-    monkeypatch.setattr(AdminApi, "whole", lambda *_: {"members": members, "offsets": [], "lag": 0})
-    assert run_line(["group", "describe", "g", "--admin", ADDRESS]) == 0
+    api = make_api({"GET /v1/groups/g": {"members": members, "offsets": [], "lag": 0}})
+    assert run_line(["group", "describe", "g", "--admin", api.address]) == 0
     assert "members: c at 10.0.0.1:1, c at 10.0.0.1:2, d\n" in capsys.readouterr().out
+
+
+FINDING = {
+    "severity": "warning",
+    "code": "client_id_shared",
+    "object": f"client {EVIL} of group g",
+    "says": f"heartbeats over two connections name client {EVIL}",
+    "since": "2026-11-30T00:00:00Z",
+    "do_now": f"raftmq group describe {EVIL}",
+}
+
+
+def test_what_a_client_is_called_does_not_command_the_terminal_of_who_looks_at_the_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Findings name clients, and events tell of findings: `raftmq status`, `raftmq top`, `raftmq events`."""
+    for _, line in finding_lines([FINDING]):
+        shared_options.console().print(line, markup=False)
+    event = {"at": FINDING["since"], "node": 1, "id": 1, "kind": "finding"}
+    event_list._print([{**event, "object": FINDING["object"], "says": FINDING["says"]}], as_json=False)
+    told = capsys.readouterr().out
+    assert told.count(SHOWN) == 5
+    assert not set(told) & set(EVIL) - set("abc2J0;x]")
+
+
+def test_lists_in_pages_and_problems_do_not_command_the_terminal_either(capsys: pytest.CaptureFixture[str]) -> None:
+    shared_options.print_pages(["member"], [[[EVIL]], [[EVIL]]], none="none", left=["member"])
+    shared_options.show_problems([EVIL])
+    told = capsys.readouterr()
+    assert (told.out.count(SHOWN), told.err.count(SHOWN)) == (2, 1)
+    assert not set(told.out + told.err) & set(EVIL) - set("abc2J0;x]")
+
+
+def test_json_on_a_terminal_does_not_command_it_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON has to escape only half of what a terminal obeys."""
+    shared_options.print_json({"member": EVIL, "name": "\u00e9"})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"member": EVIL, "name": "\u00e9"}
+    assert shared_options.json_line({"member": EVIL, "name": "\u00e9"}) + "\n" == told
+    assert not set(told) & set("\x1b\x07\x9b\u202e\r")
+    assert "\u00e9" in told

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import struct
 import unittest.mock
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +21,6 @@ from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.log_copy import CopyError, CopyPart, CopySource, cut
 from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, Unreadable, plan_topic
 from raftmq.client.errors import NotFound
-from raftmq.copies import part_rows
 from raftmq.copies.file_copy import FileCopy
 from raftmq.copies.log_entries import entries_of
 from raftmq.copies.open_copy import opened
@@ -140,10 +140,10 @@ def test_batches_and_reads_end_at_their_bytes_and_rows_are_the_same(
 ) -> None:
     parts = parts_of(left.backup, whole(left.backup, ORDERS))
     expected = rows_of(left.backup, parts, names=DEFAULT_COLUMNS)
-    monkeypatch.setattr(part_rows, "BATCH_BYTES", 4000)
     monkeypatch.setattr(FileCopy, "read_bytes", 20_000)
     with opened(left.backup) as copy, unittest.mock.patch.object(copy, "read", wraps=copy.read) as read:
-        found = [batch for part in parts for batch in part_batches(copy, part, DEFAULT_COLUMNS, 8192)]
+        batches = partial(part_batches, copy, columns=DEFAULT_COLUMNS, batch_rows=8192, batch_bytes=4000)
+        found = [batch for part in parts for batch in batches(part)]
         sizes = [stop - start for _, start, stop in (call.args for call in read.call_args_list)]
     assert pa.Table.from_batches(found).equals(expected)
     assert max(sizes) <= 20_000
@@ -188,14 +188,14 @@ def test_an_unknown_topic_is_named(left: Left, kind: str) -> None:
             copy.describe_topic("nothing")
 
 
-def test_far_messages_are_read_alone_and_near_ones_together(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_messages_are_read_alone_and_near_ones_together(left: Left) -> None:
     """The bytes of the other topic lie between: they are read, or skipped, and the rows are the same."""
     source = left.backup
     parts = parts_of(source, whole(source, ORDERS))
     for gap, reads in ((log_copy.PART_BYTES, 3), (1000, 5)):
-        monkeypatch.setattr(part_rows, "GAP_BYTES", gap)
         with opened(source) as copy, unittest.mock.patch.object(copy, "read", wraps=copy.read) as read:
-            rows = [batch.num_rows for part in parts for batch in part_batches(copy, part, DEFAULT_COLUMNS, 8192)]
+            batches = partial(part_batches, copy, columns=DEFAULT_COLUMNS, batch_rows=8192, gap_bytes=gap)
+            rows = [batch.num_rows for part in parts for batch in batches(part)]
         assert sum(rows) == left.tables[ORDERS].num_rows
         assert read.call_count == reads
 

@@ -16,7 +16,6 @@ import pytest
 
 from cluster.admin.errors import STATUS
 from raftmq.cli import cli, run
-from raftmq.commands import event_list
 from raftmq.local.http import answers
 from raftmq.local.http.admin_http import LISTS, AdminApi, admin_addresses, in_commands
 from raftmq.local.http.asked_nodes import ask_all, each_node
@@ -25,6 +24,7 @@ from raftmq.local.status import fetch_health
 from raftmq.local.support_bundle import files_of_node
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.user_file import USER_VARIABLES
+from tests.support.answering_api import MakeApi
 from tests.support.rows import each_row
 from tests.support.tree import parsed, python_files, text_of
 
@@ -376,21 +376,16 @@ def test_the_segment_that_is_being_written_is_closed(stub: Stub, capsys: pytest.
 
 @pytest.mark.parametrize(("since", "shown"), [([], "56"), (["--since", "2026-11-21T00:00:00Z"], "12")])
 def test_so_many_events_of_all_nodes_together(
-    stub: Stub,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    since: list[str],
-    shown: str,
+    make_api: MakeApi, capsys: pytest.CaptureFixture[str], since: list[str], shown: str
 ) -> None:
-    monkeypatch.setattr(event_list, "all_groups", lambda admin, data, members: {1: [stub.address] * 2})
-
     def event(number: int) -> dict[str, Any]:
         at = f"2026-11-21T00:00:0{number}Z"
         return {"at": at, "node": 1, "id": number, "kind": "start", "object": "n", "says": ""}
 
     pages = [[event(number) for number in numbers] for numbers in ((1, 4, 6), (2, 3, 5))]
-    stub.answers = [(200, {"node": 1, "events": page, "last_id": 6}) for page in pages]
-    assert run(["events", "--limit", "2", *since, "--admin", stub.address]) == 0
+    apis = [make_api({"GET /v1/events": {"node": 1, "events": page, "last_id": 6}}) for page in pages]
+    addresses = ",".join(api.address for api in apis)
+    assert run(["events", "--limit", "2", *since, "--admin", addresses]) == 0
     assert "".join(line[18] for line in capsys.readouterr().out.splitlines()) == shown
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os.path import normpath
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,22 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftmq.cli import cli
 from raftmq.client.discovery import find_servers
-from raftmq.local import further_groups, retired_groups
 from raftmq.local import init as local_init
-from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster_files import ClusterFiles, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
-from raftmq.local.http.admin_http import AdminApi, admin_addresses
+from raftmq.local.http.admin_http import admin_addresses
 from raftmq.local.init import check_data_dirs
 from raftmq.local.lost_disks import dead_group, dead_groups, lost_nodes
+from raftmq.local.process import free_base_port
 from raftmq.local.retired_groups import set_aside
 from raftmq.local.status import ClusterView, NodeView, json_of
 from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.broker_state import AppliedMark
 from statemachine.levels import GROUPS_LEVEL
+from tests.support.answering_api import answering
+from tests.support.idle_nodes import idle
 from tests.support.rows import each_row
 from tests.support.small_segments import small_segments
 
@@ -66,7 +70,7 @@ def loaded(
     """What `raftmq up` makes or finds before it starts a node."""
     prepare_data_dir(folder)
     with small_segments():
-        found = LocalCluster(folder)._load(count, base, groups, failpoints=failpoints, on_stage=lambda _: None)
+        found = ClusterFiles(folder).load_or_make(count, base, groups, failpoints=failpoints, on_stage=lambda _: None)
     assert read_cluster(folder) == found
     return found.nodes
 
@@ -213,10 +217,19 @@ def test_a_second_group_beside_the_first(tmp_path: Path) -> None:
     assert load(data / "g03" / "n1" / "raftmq.toml").cluster.broker_name == "raftmq-g03"
 
 
-def test_no_group_is_made_beside_one_whose_level_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def running(data: Path, answers: dict[str, Any]) -> Iterator[None]:
+    """The first node of the cluster runs, and its HTTP API answers so."""
+    first, *others = read_cluster(data).nodes
+    with idle([first]) as nodes, answering(answers, first.admin_port):
+        write_cluster(data, ClusterFile([*nodes, *others]))
+        yield
+
+
+def test_no_group_is_made_beside_one_whose_level_has_none(tmp_path: Path) -> None:
     """What was made could not be added, and would keep the cluster from its next start."""
     data = tmp_path / "data"
-    first = loaded(data, count=3, base=BASE)
+    first = loaded(data, count=3, base=free_base_port(24))
     before = files_of(data)
     made = CheckpointManifest(AppliedMark(1, 7, 0, 0, 0), 0, {}, (), level=GROUPS_LEVEL - 1)
     folder = first[1].home / "data" / "checkpoints" / made.name
@@ -230,14 +243,14 @@ def test_no_group_is_made_beside_one_whose_level_has_none(tmp_path: Path, monkey
     assert files_of(data) == before
 
     told = {"level": GROUPS_LEVEL - 1}
-    monkeypatch.setattr(further_groups, "is_running", lambda node: True)
-    monkeypatch.setattr(AdminApi, "local", lambda api, path: told)
-    with pytest.raises(LocalError, match="nothing was made") as failed:
-        loaded(data, groups=2)
-    assert failed.value.fix.startswith("raftmq upgrade finalize")
-    assert files_of(data) == before
-    told["level"] = GROUPS_LEVEL
-    assert len(loaded(data, groups=2)) == 6
+    groups = {"groups": [{"group": 1, "state": "active"}]}
+    with running(data, {"GET /v1/upgrade": told, "GET /v1/broker-groups": groups}):
+        with pytest.raises(LocalError, match="nothing was made") as failed:
+            loaded(data, groups=2)
+        assert failed.value.fix.startswith("raftmq upgrade finalize")
+        assert files_of(data) == before
+        told["level"] = GROUPS_LEVEL
+        assert len(loaded(data, groups=2)) == 6
 
 
 def test_all_groups_of_a_new_cluster(tmp_path: Path) -> None:
@@ -271,7 +284,7 @@ def test_settings_and_paths_of_the_first_group_hold_in_the_others(tmp_path: Path
     assert normpath(config.tls.cert_file) == str(data / "tls" / "node-2-1.crt")
     assert (normpath(config.tls.ca_file), config.tls.mode) == (str(data / "tls" / "ca.crt"), "enforcing")
     assert normpath(load(first[0].config_path).tls.cert_file) == str(data / "tls" / "node-1.crt")
-    LocalCluster(data)._set_tier([first[0], node], f"file://{tmp_path}/other")
+    ClusterFiles(data).change_tier([first[0], node], f"file://{tmp_path}/other")
     assert load(node.config_path).tier.url == f"file://{tmp_path}/other/g02"
     assert load(first[0].config_path).tier.url == f"file://{tmp_path}/other"
 
@@ -452,11 +465,9 @@ def test_a_group_that_has_retired_is_not_made_again(tmp_path: Path) -> None:
     assert named(loaded(data, groups=3)) == [1, "3/1"]
 
 
-def test_a_group_that_an_earlier_release_has_set_aside_is_known_while_the_first_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_that_an_earlier_release_has_set_aside_is_known_while_the_first_one_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    loaded(data, groups=2, count=1, base=BASE)
+    loaded(data, groups=2, count=1, base=free_base_port(8))
     mark = (data / "SECRET.g02.cluster").read_bytes()
     set_aside(data, 2)
     (data / "SECRET.g02.cluster").write_bytes(mark)
@@ -464,10 +475,9 @@ def test_a_group_that_an_earlier_release_has_set_aside_is_known_while_the_first_
     for _ in range(2):
         refused(data, "was made before", groups=2)
         assert not (data / "g02").exists()
-    monkeypatch.setattr(retired_groups, "is_running", lambda node: True)
     told = {"groups": [{"group": 1, "state": "active"}, {"group": 2, "state": "retired"}]}
-    monkeypatch.setattr(AdminApi, "local", lambda api, path: told)
-    refused(data, "group 2 has retired", groups=2)
+    with running(data, {"GET /v1/broker-groups": told}):
+        refused(data, "group 2 has retired", groups=2)
     assert not (data / "g02").exists()
 
 

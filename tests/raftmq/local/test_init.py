@@ -27,12 +27,14 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.layout import lock_directory
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
-from raftmq.local import cluster as local_cluster
 from raftmq.local import init as local_init
-from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.cluster_files import ClusterFiles, prepare_data_dir
 from raftmq.local.further_groups import BEGUN
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
+from raftmq.local.process import is_running
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.idle_nodes import idle
 from tests.support.rows import each_row
 from tests.support.small_segments import LOG, small_segments
 
@@ -156,15 +158,21 @@ def test_the_others_may_start_beside_a_disk_that_is_half_gone_and_nothing_is_del
         create_data_dirs(configs(nodes), leave_lost=True)
 
 
+def starts_of(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The nodes that the cluster starts from now on: only their names, and they lead at once."""
+    started: list[Any] = []
+    monkeypatch.setattr(cluster, "start", started.append)
+    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
+    return started
+
+
 def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = load_cluster(tmp_path)
     shutil.rmtree(data(nodes[1]))
     cluster = LocalCluster(tmp_path)
-    started: list[Any] = []
-    monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
+    started = starts_of(cluster, monkeypatch)
     cluster.up()
     assert started == [1, 3]
     with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
@@ -185,38 +193,33 @@ def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(
         (data(nodes[1]) / "checkpoints").mkdir(parents=True)
         (data(nodes[1]) / "STATE_SUSPECT").touch()
     cluster = LocalCluster(tmp_path)
-    started: list[Any] = []
-    monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
+    started = starts_of(cluster, monkeypatch)
     cluster.up()
     assert started == [1, 3]
     assert [node.id for node in cluster.nodes] == [1, 2, 3]
     with pytest.raises(LocalError, match="data directory of node 2") as caught:
         cluster.restart(2)
     assert caught.value.fix.startswith("raftmq node replace 2")
-    monkeypatch.setattr(local_cluster, "is_running", lambda node: node.id != 2)
-    with pytest.raises(LocalError, match="node 2 is lost and is not started") as caught:
-        cluster.up()
-    assert "all other nodes are already running" in caught.value.why
-    assert caught.value.fix.startswith("raftmq node replace 2")
-    monkeypatch.setattr(local_cluster, "is_running", lambda node: True)
-    stopped: list[NodeRecord] = []
-    monkeypatch.setattr(local_cluster, "stop_nodes", stopped.extend)
-    with pytest.raises(LocalError, match="data directory of node 2"):
-        cluster.restart(2)
-    assert stopped == [], "it could not start again"
+    with idle(nodes) as running:
+        write_cluster(tmp_path, ClusterFile([running[0], nodes[1], running[2]]))
+        with pytest.raises(LocalError, match="node 2 is lost and is not started") as caught:
+            cluster.up()
+        assert "all other nodes are already running" in caught.value.why
+        assert caught.value.fix.startswith("raftmq node replace 2")
+        write_cluster(tmp_path, ClusterFile(running))
+        with pytest.raises(LocalError, match="data directory of node 2"):
+            cluster.restart(2)
+        assert all(map(is_running, running)), "it could not start again"
 
 
-def test_what_to_type_after_a_kill_depends_on_what_is_left_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_to_type_after_a_kill_depends_on_what_is_left_of_the_disk(tmp_path: Path) -> None:
     nodes = load_cluster(tmp_path)
-    monkeypatch.setattr(local_cluster, "kill_node", lambda node: True)
 
     def told(node: int) -> tuple[str, str]:
         """Kills the node twice: the answer, and the advice of the error that it does not run."""
-        write_cluster(tmp_path, ClusterFile([replace(each, pid=1) for each in nodes]))
-        answer = CliRunner().invoke(cli, ["kill", str(node), "--data", str(tmp_path)]).output
+        with idle(nodes) as running:
+            write_cluster(tmp_path, ClusterFile(running))
+            answer = CliRunner().invoke(cli, ["kill", str(node), "--data", str(tmp_path)]).output
         with pytest.raises(LocalError, match="is not running") as caught:
             LocalCluster(tmp_path).kill(node)
         return answer.partition("type: ")[2].strip(), caught.value.fix
@@ -460,13 +463,12 @@ def load_cluster(folder: Path) -> list[NodeRecord]:
 
 
 def load_as_told(folder: Path) -> list[NodeRecord]:
-    cluster = LocalCluster(folder)
     prepare_data_dir(folder)
-    return cluster._load(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
+    return ClusterFiles(folder).load_or_make(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
 
 
 def load_as_found(folder: Path) -> list[NodeRecord]:
-    return LocalCluster(folder)._load(None, None, failpoints=False, on_stage=lambda _: None).nodes
+    return ClusterFiles(folder).load_or_make(None, None, failpoints=False, on_stage=lambda _: None).nodes
 
 
 @each_row("writes_left", [0, 1, 2, 3])

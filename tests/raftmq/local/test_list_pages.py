@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -17,22 +16,25 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.admin.routes import ROUTES
+from cluster.config.local_layout import NodeRecord
 from jepsen_like.client_kit import node_http
 from jepsen_like.live.probes import side_workload
 from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
 from jepsen_like.live.probes.tier_probe import TierProbe
-from jepsen_like.live.stories import story_report_001
-from jepsen_like.live.subjects import raftmq_nodes
-from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from jepsen_like.live.subjects.owned_resources import owning
+from jepsen_like.live.subjects.processes import Processes
+from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes
 from jepsen_like.testbed import Bed
 from raftmq.cli import cli, run
+from raftmq.client.discovery import split_address
 from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
 from raftmq.local import status, support_bundle
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal
 from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.list_pages import UnfollowedPageError, pages, whole_list
+from tests.support.answering_api import MakeApi, answering
 from tests.support.dashboard import STATIC, run_dashboard
-from tests.support.paging_api import ITEMS, LISTS, PAGE_ITEMS, PagingApi, name
+from tests.support.paging_api import ITEMS, LISTS, PAGE_ITEMS, PagingApi, name, page_of
 from tests.support.rows import each_row
 from tests.support.tools import needs
 
@@ -45,12 +47,19 @@ def served() -> Iterator[PagingApi]:
 
 
 @pytest.fixture
-def subject(served: PagingApi, monkeypatch: pytest.MonkeyPatch) -> RaftMQSubject:
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with owning(tmp_path, lambda line: None) as owned:
+        yield Processes(owned)
+
+
+@pytest.fixture
+def subject(served: PagingApi, processes: Processes, tmp_path: Path) -> Any:
     """A cluster of the harness whose nodes are all this API."""
-    made = object.__new__(RaftMQSubject)
-    monkeypatch.setattr(made, "_node", lambda node: node, raising=False)
-    monkeypatch.setattr(raftmq_nodes, "address_of", lambda _: served.address)
-    return made
+    return RaftMQNodes(tmp_path, processes, [node_at(served.address, node) for node in (1, 2)])
+
+
+def node_at(address: str, node: int = 1) -> NodeRecord:
+    return NodeRecord(node, None, 1, 2, 3, split_address(address)[1], "node.log")
 
 
 def test_every_list_of_the_api_that_has_pages_is_tried_here() -> None:
@@ -72,7 +81,7 @@ def test_all_pages_are_followed_to_the_last(served: PagingApi, path: str) -> Non
 
 
 @each_row("path", LISTS)
-def test_a_page_taken_for_the_whole_is_an_error(served: PagingApi, subject: RaftMQSubject, path: str) -> None:
+def test_a_page_taken_for_the_whole_is_an_error(served: PagingApi, subject: Any, path: str) -> None:
     api, path = AdminApi([served.address]), path.format(name="n")
     for read in (api.get, api.local, lambda path: subject.request(1, "GET", path)):
         with pytest.raises(UnfollowedPageError, match=path):
@@ -139,7 +148,7 @@ ONE_PAGE = {
     "raftmq/commands/nodes/config_keys.py history": "the newest changes, as many as --limit says",
     "raftmq/commands/messages/topic.py _topic": "the settings of a topic, not its queues",
     "jepsen_like/live/subjects/raftmq_nodes.py _exchange": "below request, which refuses a page, and whole",
-    "jepsen_like/live/probes/side_workload.py _get_topic": "the settings of a topic, not its queues",
+    "jepsen_like/live/probes/side_workload.py get_topic": "the settings of a topic, not its queues",
     "bench/bench_group_kills.py _has_topic": "whether a topic is there",
 }
 """The callers that want one page, or follow pages themselves: file and function -> the reason."""
@@ -194,21 +203,19 @@ def test_the_door_below_commands_and_harness_refuses_a_page(served: PagingApi, p
     assert exchange(served.address, "POST", path, b"{}", timeout_s=5.0).status == 404
 
 
-def test_readers_below_the_door_show_the_error(served: PagingApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_below_the_door_show_the_error(served: PagingApi, make_api: MakeApi) -> None:
     """The status of nodes and the bundle for support ask for no list yet."""
+    api = make_api({"GET /v1/status": {"term": 1, "next": "more"}})
     with pytest.raises(UnfollowedPageError):
-        status._get(served.address, "/v1/topics", 5.0)
-    monkeypatch.setattr(support_bundle, "ENDPOINTS", ("/v1/topics",))
+        status.fetch_status(api.address)
     with pytest.raises(UnfollowedPageError):
-        list(support_bundle.files_of_node(served.address))
-    node: Any = SimpleNamespace()
-    monkeypatch.setattr(node_http, "address_of", lambda _: served.address)
+        list(support_bundle.files_of_node(api.address))
     with pytest.raises(UnfollowedPageError):
-        asyncio.run(node_http.ask_node(node, "GET", "/v1/topics"))
+        asyncio.run(node_http.ask_node(node_at(served.address), "GET", "/v1/topics"))
 
 
 def test_the_register_of_the_harness_is_one_topic(served: PagingApi) -> None:
-    assert side_workload._get_topic(served.address, "n") == {"value": 1}
+    assert side_workload.get_topic(served.address, "n") == {"value": 1}
 
 
 GET_PAGE = re.compile(r"\bgetPage\b")
@@ -242,40 +249,31 @@ def test_names_of_later_pages_are_completed_and_suggested(served: PagingApi) -> 
         assert f"did you mean {name(249)}?" in raised.value.fix
 
 
-def test_the_story_of_many_topics_compares_all_of_them(subject: RaftMQSubject, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong: list[str] = []
-
-    def demand(holds: bool, why: str) -> None:
-        wrong.extend([] if holds else [why])
-
-    scene: Any = SimpleNamespace(
-        subject=subject,
-        stage=SimpleNamespace(leader=lambda: 1),
-        act=lambda _: contextlib.nullcontext([]),
-        demand=demand,
-    )
-    monkeypatch.setattr(story_report_001, "_with_client", lambda *_: [])
+def test_the_catalogue_of_many_topics_is_compared_with_all_of_them(subject: Any) -> None:
     catalogue = Catalogue("n")
     catalogue.topics = {name(number): TopicSpec(1, 6, {}) for number in range(ITEMS)}
-    story_report_001._compare(scene, catalogue, "now", [1, 2])
-    assert wrong == []
+    shown = subject.whole(1, "/v1/topics?consistency=linearizable", "topics")
+    assert list(catalogue.topic_differences(shown, "node 1")) == []
     del catalogue.topics[name(ITEMS - 1)]
-    story_report_001._compare(scene, catalogue, "now", [1, 2])
-    assert f"topic {name(ITEMS - 1)} was deleted and is there" in wrong[0]
+    (wrong,) = catalogue.topic_differences(shown, "node 1")
+    assert f"topic {name(ITEMS - 1)} was deleted and is there" in wrong
 
 
-def test_the_harness_reads_all_segments_and_cleans_all_topics(
-    subject: RaftMQSubject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(subject), "data", Path(), raising=False)
+def test_the_harness_reads_all_segments(subject: Any) -> None:
     assert len(TierProbe(subject).rows(1)) == ITEMS
-    bed, gone = object.__new__(Bed), []
-    monkeypatch.setattr(bed, "_nodes", subject, raising=False)
-    monkeypatch.setattr(bed, "_secured", False, raising=False)
-    monkeypatch.setattr(bed, "_wait_leader", lambda: 1)
-    monkeypatch.setattr(bed, "_delete", lambda _, path: gone.append(path))
-    bed.clean({})
-    assert gone == [f"/v1/{kind}/{name(number)}" for kind in ("topics", "groups") for number in range(ITEMS)]
+
+
+def test_a_testbed_cleans_all_topics_and_groups(processes: Processes, tmp_path: Path) -> None:
+    paths = [f"/v1/{kind}/{name(number)}" for kind in ("topics", "groups") for number in range(ITEMS)]
+    leads = {"term": 1, "role": "leader", "writes_open": True, "leader": 1, "applied_index": 9, "commit_index": 9}
+    answers: dict[str, Any] = {f"DELETE {path}": {} for path in paths} | {"GET /v1/status": leads}
+    answers |= dict.fromkeys(("GET /v1/topics", "GET /v1/groups"), lambda asked: page_of(asked.target))
+    with Bed(tmp_path / "bed", processes, 1) as bed:
+        described: Any = bed.describe()["nodes"]
+        port = split_address(described[0]["admin"].removeprefix("http://"))[1]
+        with answering(answers, port) as api:
+            bed.clean({})
+    assert [asked.target for asked in api.asked if asked.method == "DELETE"] == paths
 
 
 DASHBOARD = """

@@ -19,12 +19,15 @@ from cluster.config.node_files import (
     write_config_like,
     write_configs,
 )
-from raftmq.local import membership, process
+from raftmq.local import process
 from raftmq.local.cluster import LocalCluster, why_not_ready
-from raftmq.local.membership import LocalMembers, _unfinished, unheard, with_files
+from raftmq.local.http.admin_http import ApiRefusal
+from raftmq.local.membership import LocalMembers, unfinished, unheard, with_files
 from raftmq.local.process import free_base_port, is_running
 from raftmq.local.status import ClusterView, NodeView
 from raftmq_wire.errors import ExitCode, LocalError
+from tests.support.answering_api import MakeApi
+from tests.support.idle_nodes import idle
 
 
 def test_a_new_node_has_the_usual_ports_of_its_number_or_free_ones_above(tmp_path: Path) -> None:
@@ -91,12 +94,12 @@ def test_an_interrupted_command_goes_on_with_the_node_that_it_began(tmp_path: Pa
     nodes = plan_nodes(tmp_path, 5, None)
     join: dict[str, Any] = {"taken_ids": [1, 2, 3, 4]}
     begun = [*nodes[:3], replace(nodes[3], replaces=2), nodes[4]]
-    assert _unfinished(begun, None, 2, join) == begun[3], "a member already: it is waited for"
-    assert _unfinished(begun, None, 3, join) is None
-    assert _unfinished(begun, None, None, join) == begun[4], "no member yet"
-    assert _unfinished(begun, 5, None, join) == begun[4]
-    assert _unfinished(begun, 6, None, join) is None
-    assert _unfinished(begun[:4], None, None, join) is None
+    assert unfinished(begun, None, 2, join) == begun[3], "a member already: it is waited for"
+    assert unfinished(begun, None, 3, join) is None
+    assert unfinished(begun, None, None, join) == begun[4], "no member yet"
+    assert unfinished(begun, 5, None, join) == begun[4]
+    assert unfinished(begun, 6, None, join) is None
+    assert unfinished(begun[:4], None, None, join) is None
 
 
 def test_a_new_node_takes_after_one_whose_files_are_there(tmp_path: Path) -> None:
@@ -110,17 +113,17 @@ def test_a_new_node_takes_after_one_whose_files_are_there(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("led", [True, False])
 def test_a_new_node_of_which_nothing_is_heard_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, led: bool
+    tmp_path: Path, make_api: MakeApi, led: bool
 ) -> None:
-    record = plan_nodes(tmp_path, 1, 20000)[0]
-    write_cluster(tmp_path, ClusterFile([record]))
     member = {"id": 1, "role": "learner", "live": False, "lag_entries": None, "caught_up": False}
-    members = LocalMembers(LocalCluster(tmp_path))
-    monkeypatch.setattr(membership, "UNHEARD_S", 0.0)
-    monkeypatch.setattr(membership, "is_running", lambda node: True)
-    monkeypatch.setattr(members, "_look", lambda: {"members": [member], "committed": True} if led else None)
-    with pytest.raises(LocalError, match="heard nothing of it" if led else "has had no leader"):
-        members._wait_promoted(record, "voter")
+    no_leader = ApiRefusal("no_leader", "no leader is known", "", "", ExitCode.REFUSED)
+    api = make_api({"GET /v1/members": {"members": [member], "committed": True} if led else no_leader})
+    members = LocalMembers(LocalCluster(tmp_path), unheard_s=0.0)
+    with idle(plan_nodes(tmp_path, 1, 20000)) as (node,):
+        record = replace(node, admin_port=api.port)
+        write_cluster(tmp_path, ClusterFile([record]))
+        with pytest.raises(LocalError, match="heard nothing of it" if led else "has had no leader"):
+            members.wait_promoted(record, "voter")
 
 
 def test_the_words_of_a_node_that_does_not_join_are_shown_once() -> None:

@@ -42,13 +42,9 @@ def test_a_used_port_names_port_purpose_and_process(tmp_path: Path, taken: int) 
     assert caught.value.exit_code == ExitCode.REFUSED
 
 
-def test_without_the_process_the_port_is_still_named(
-    tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_process, "port_owner", lambda port: None)
-    monkeypatch.setattr(local_process, "NAMELESS_PORT_S", 0.3)
+def test_without_the_process_the_port_is_still_named(tmp_path: Path, taken: int) -> None:
     with pytest.raises(LocalError, match=f"port {taken}") as caught:
-        local_process.check_ports([record(tmp_path, taken)])
+        local_process.check_ports([record(tmp_path, taken)], lambda port: None, nameless_s=0.3)
     assert "another process holds it" in caught.value.why
 
 

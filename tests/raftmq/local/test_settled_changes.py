@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.members.checks import IN_PROGRESS
 from raftmq.cli import run
-from raftmq.commands.nodes import node as commands
-from raftmq.local import membership, node_replacement, settled_changes
+from raftmq.commands.stages import Lines
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.http.admin_http import AdminApi, ApiRefusal
+from raftmq.local.http.admin_http import ApiRefusal
 from raftmq.local.membership import LocalMembers
+from raftmq.local.node_replacement import replace_elsewhere
 from raftmq.local.settled_changes import LONGEST_S, SETTLED_S, when_settled, while_passing
 from raftmq_wire.errors import ExitCode
+from tests.support.answering_api import Asked, MakeApi
 
 WHY = "node 4 becomes a voter: its entry 21 is not committed yet"
 
@@ -82,32 +85,26 @@ def test_it_asks_again_while_the_refusal_passes() -> None:
     assert again.pauses == []
 
 
-class Cluster(AdminApi):
+class Cluster:
     """Nodes 1, 2 and 3, and 4, which joins; every change is refused twice, because another is in progress."""
 
-    views: list[dict[str, Any]]
-    done: list[str]
-    refusals = 0
+    def __init__(self, make_api: MakeApi, *views: dict[str, Any]) -> None:
+        """`views`: the members, as the next looks see them; the last one stays."""
+        self.views = list(views)
+        self.done: list[str] = []
+        self._refusals = 0
+        changes = ("POST /v1/members/4/promote", "DELETE /v1/members/3")
+        self.api = make_api({"GET /v1/members": self._look, **dict.fromkeys(changes, self._change)})
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def _look(self, _: Asked) -> dict[str, Any]:
+        return self.views.pop(0) if len(self.views) > 1 else self.views[0]
 
-    def get(self, path: str) -> dict[str, Any]:
-        views = Cluster.views
-        return views.pop(0) if len(views) > 1 else views[0]
-
-    def _change(self, what: str) -> dict[str, Any]:
-        Cluster.refusals += 1
-        if Cluster.refusals % 3:
+    def _change(self, asked: Asked) -> dict[str, Any]:
+        self._refusals += 1
+        if self._refusals % 3:
             raise unsettled()
-        Cluster.done.append(what)
+        self.done.append(f"{asked.method} {asked.target}")
         return {"id": 3, "role": "removed", "index": 22, "voters": [1, 2, 4]}
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._change(f"POST {path}")
-
-    def delete(self, path: str) -> dict[str, Any]:
-        return self._change(f"DELETE {path}")
 
 
 def view(role: str = "voter", *, committed: bool = True, **of_four: Any) -> dict[str, Any]:
@@ -122,34 +119,24 @@ def view(role: str = "voter", *, committed: bool = True, **of_four: Any) -> dict
     }
 
 
-@pytest.fixture
-def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    Cluster.views, Cluster.done, Cluster.refusals = [view()], [], 0
-    for module in (commands, node_replacement, membership):
-        monkeypatch.setattr(module, "AdminApi", Cluster)
-    monkeypatch.setattr(settled_changes, "FIRST_S", 0.0)
-    monkeypatch.setattr(node_replacement, "POLL_S", 0.0)
-
-
-@pytest.mark.usefixtures("_cluster")
-def test_a_replacement_waits_for_its_own_change_and_tells_each_stage_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replacement_waits_for_its_own_change_and_tells_each_stage_once(make_api: MakeApi, tmp_path: Path) -> None:
     file = tmp_path / "n4.toml"
     file.write_text('[node]\nid = 4\ndata_dir = "data"\n')
     absent = {"live": False, "connected": False}
-    Cluster.views = [
+    cluster = Cluster(
+        make_api,
         view("learner", live=None, lag_entries=None, state=None),
         *[view("learner", **absent)] * 9,
         *[view("learner", lag_entries=70)] * 9,
         *[view(committed=False)] * 9,
         view(),
-    ]
-    assert run(["node", "replace", "3", "--config", str(file), "--via", "http://h:2"]) == ExitCode.OK
-    assert Cluster.done == ["DELETE /v1/members/3?below_three=true"]
+    )
+    told = list[str]()
+    replace_elsewhere(3, file, f"http://{cluster.api.address}", None, Lines(told.append, time.monotonic), poll_s=0.0)
+    assert cluster.done == ["DELETE /v1/members/3?below_three=true"]
     waiting = "node 4 is a learner; waiting until it has caught up and votes"
     silent = "the leader has no connection to it (does it run, and does the leader take its certificate and secret?)"
-    assert capsys.readouterr().err.splitlines()[2:] == [
+    assert told[2:] == [
         f"{waiting}: {silent}",
         f"{waiting}: 70 entries behind",
         "node 4 becomes a voter; waiting until that is committed",
@@ -158,7 +145,6 @@ def test_a_replacement_waits_for_its_own_change_and_tells_each_stage_once(
     ]
 
 
-@pytest.mark.usefixtures("_cluster")
 @pytest.mark.parametrize(
     ("arguments", "done"),
     [
@@ -166,13 +152,18 @@ def test_a_replacement_waits_for_its_own_change_and_tells_each_stage_once(
         (["remove", "3", "--yes"], "DELETE /v1/members/3?below_three=true"),
     ],
 )
-def test_each_command_that_changes_the_members_waits(arguments: list[str], done: str) -> None:
-    assert run(["node", *arguments, "--admin", "h:2"]) == ExitCode.OK
-    assert Cluster.done == [done]
+def test_each_command_that_changes_the_members_waits(make_api: MakeApi, arguments: list[str], done: str) -> None:
+    cluster = Cluster(make_api, view())
+    assert run(["node", *arguments, "--admin", cluster.api.address]) == ExitCode.OK
+    assert cluster.done == [done]
 
 
-@pytest.mark.usefixtures("_cluster")
-def test_a_local_cluster_waits_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(LocalMembers, "_api", Cluster())
-    LocalMembers(LocalCluster(tmp_path))._take_out(3, "")
-    assert Cluster.done == ["DELETE /v1/members/3"]
+def test_a_local_cluster_waits_too(make_api: MakeApi, tmp_path: Path) -> None:
+    cluster = Cluster(make_api, view())
+    nodes = [NodeRecord(node, None, 1, 2, 3, cluster.api.port, str(tmp_path / f"n{node}" / "log")) for node in (1, 3)]
+    for node in nodes:
+        node.home.mkdir()
+    write_cluster(tmp_path, ClusterFile(nodes))
+    LocalMembers(LocalCluster(tmp_path)).remove(3)
+    assert cluster.done == ["DELETE /v1/members/3"]
+    assert [node.id for node in LocalCluster(tmp_path).nodes] == [1]

@@ -47,6 +47,22 @@ def test_options_that_do_not_fit(mq: raftmq.Client, topic: str, tmp_path: Path, 
     assert (ran.exit_code, said in ran.output) == (2, True), ran.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "orders", "--format", "iceberg", "--to"],
+        ["status", "--catalog", "lake"],
+        ["compact", "--catalog-property", "type=sql"],
+    ],
+)
+def test_an_iceberg_table_on_an_object_store_is_refused(mq: raftmq.Client, words: list[str]) -> None:
+    """Before anything is asked of a cluster, a catalog or a store."""
+    ran = command(mq, *words, "s3://bucket/lake")
+    assert ran.exit_code == 2, ran.output
+    assert "there can be no Iceberg table at s3://bucket/lake" in ran.output
+    assert "the same command with a folder, or without --format iceberg" in ran.output
+
+
 def test_a_catalog_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -15,6 +15,7 @@ import raftmq
 from raftmq.tables.errors import TableError
 from raftmq.tables.formats import status_of
 from raftmq.tables.iceberg_table import POSITIONS, IcebergTarget
+from raftmq.tables.iceberg_upkeep import compact_iceberg
 from raftmq.tables.kept_table import Round
 from tests.support.iceberg_rows import FILE, opened, rows_in, run_of, send, stored
 
@@ -142,18 +143,29 @@ def test_a_table_that_another_program_has_changed_is_refused_by_name(
     assert opened(tmp_path).metadata == before
 
 
-def test_a_table_that_comes_back_in_the_midst_of_a_round_is_another(
-    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changed", [without_positions, with_damaged_positions])
+def test_a_table_without_positions_is_not_compacted(
+    mq: raftmq.Client, topic: str, tmp_path: Path, changed: Callable[[Table], None]
 ) -> None:
-    commit = IcebergTarget.commit
-
-    def late(self: IcebergTarget, *given: Any) -> int:
-        monkeypatch.undo()
-        made_anew(opened(tmp_path))
-        return commit(self, *given)
-
+    """Also if there is nothing to merge, since snapshots expire that the positions count on."""
     with run_of(mq, topic, tmp_path) as run:
-        monkeypatch.setattr(IcebergTarget, "commit", late)
+        run.round()
+    compact_iceberg(tmp_path, FILE, 24)
+    changed(opened(tmp_path))
+    with pytest.raises(TableError, match="does not say which messages it has"):
+        compact_iceberg(tmp_path, FILE, 0)
+    assert rows_in(tmp_path) == stored(mq, topic)
+
+
+def test_a_table_that_comes_back_in_the_midst_of_a_round_is_another(
+    mq: raftmq.Client, topic: str, tmp_path: Path
+) -> None:
+    class Late(IcebergTarget):
+        def commit(self, *given: Any) -> int:
+            made_anew(opened(tmp_path))
+            return super().commit(*given)
+
+    with run_of(mq, topic, tmp_path, kind=Late) as run:
         assert run.round().version is None
         with pytest.raises(TableError, match="does not say which messages it has"):
             run.round()

@@ -89,40 +89,34 @@ def test_columns_come_with_the_fields(mq: raftmq.Client, sales: str, tmp_path: P
     assert not list(tmp_path.glob("day=*/_*"))
 
 
-def test_a_commit_between_the_plan_and_new_columns_costs_a_round(
-    mq: raftmq.Client, sales: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_between_the_plan_and_new_columns_costs_a_round(mq: raftmq.Client, sales: str, tmp_path: Path) -> None:
     """It may have brought the same messages."""
-    add = IcebergTarget.add_fields
 
-    def overtaken(self: IcebergTarget, fields: Any) -> None:
-        monkeypatch.undo()
-        with load(FILE, tmp_path) as catalog:
-            IcebergTarget(catalog, FILE, tmp_path, NARROW, GROWS).commit([], {})
-        add(self, fields)
+    class Overtaken(IcebergTarget):
+        def add_fields(self, fields: Any) -> None:
+            with load(FILE, tmp_path) as catalog:
+                IcebergTarget(catalog, FILE, tmp_path, NARROW, GROWS).commit([], {})
+            super().add_fields(fields)
 
     send_json(mq, sales, {"a": 1})
+    with run_of(mq, sales, tmp_path, kind=Overtaken, columns=NARROW, more=GROWS) as run:
+        assert run.round().version is None
     with run_of(mq, sales, tmp_path, columns=NARROW, more=GROWS) as run:
-        monkeypatch.setattr(IcebergTarget, "add_fields", overtaken)
-        assert (run.round().version, run.round().messages) == (None, 1)
+        assert run.round().messages == 1
     assert told(tmp_path, "a") == [(1,)]
 
 
-def test_another_writer_while_given_columns_are_added_is_told(
-    mq: raftmq.Client, sales: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_writer_while_given_columns_are_added_is_told(mq: raftmq.Client, sales: str, tmp_path: Path) -> None:
     send_json(mq, sales, {"price": 1, "name": "tea"}, {"price": "x"})
     given = MoreColumns(kafka=True, json=True, given={"price": "double"})
-    add = IcebergTarget.add_fields
 
-    def overtaken(self: IcebergTarget, fields: Any) -> None:
-        monkeypatch.undo()
-        opened(tmp_path).append(opened(tmp_path).scan().to_arrow())
-        add(self, fields)
+    class Overtaken(IcebergTarget):
+        def add_fields(self, fields: Any) -> None:
+            opened(tmp_path).append(opened(tmp_path).scan().to_arrow())
+            super().add_fields(fields)
 
-    monkeypatch.setattr(IcebergTarget, "add_fields", overtaken)
     with pytest.raises(CatalogError, match="lacks columns, and another writer was faster"):
-        run_of(mq, sales, tmp_path, more=given).__enter__()
+        run_of(mq, sales, tmp_path, kind=Overtaken, more=given).__enter__()
     with run_of(mq, sales, tmp_path, more=given) as run:
         assert run.round().messages == 2
     assert told(tmp_path, "price", "_error", "partition", "key") == [(1.0, None, 0, b"k"), (None, PRICE, 0, b"k")]
@@ -200,6 +194,14 @@ def test_small_files_become_one_and_the_others_go(
         send(mq, topic, 1)
         assert run.round().messages == 1
     assert (day / "_of-an-export.tmp").exists()
+    assert rows_in(tmp_path) == stored(mq, topic)
+
+
+def test_a_table_without_a_commit_is_compacted(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
+    """The first round may have failed, and upkeep follows it."""
+    with run_of(mq, topic, tmp_path) as run:
+        assert compact_iceberg(tmp_path, FILE, 0) == (0, 0, 0)
+        assert run.round().messages == 65
     assert rows_in(tmp_path) == stored(mq, topic)
 
 

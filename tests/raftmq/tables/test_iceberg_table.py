@@ -83,23 +83,22 @@ def test_what_a_killed_round_leaves_is_counted_once(
 
 
 def test_of_two_writers_of_the_same_messages_one_commits(
-    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: IcebergPlace
+    mq: raftmq.Client, topic: str, tmp_path: Path, place: IcebergPlace
 ) -> None:
     """Another writer reaches the same messages between the plan of a round and its commit. pyiceberg itself would add
     them once more, on top of its snapshot."""
-    folder, commit = tmp_path / "t", IcebergTarget.commit
+    folder = tmp_path / "t"
 
-    def overtaken(self: IcebergTarget, files: Any, reached: Any) -> int:
-        monkeypatch.undo()
-        same = [file._replace(path=file.path.replace("/run-", "/run-other-")) for file in files]
-        for mine, copied in zip(files, same, strict=True):
-            (folder / copied.path).write_bytes((folder / mine.path).read_bytes())
-        with load(place, folder) as catalog:
-            IcebergTarget(catalog, place, folder, DEFAULT_COLUMNS).commit(same, reached)
-        return commit(self, files, reached)
+    class Overtaken(IcebergTarget):
+        def commit(self, files: Any, reached: Any) -> int:
+            same = [file._replace(path=file.path.replace("/run-", "/run-other-")) for file in files]
+            for mine, copied in zip(files, same, strict=True):
+                (folder / copied.path).write_bytes((folder / mine.path).read_bytes())
+            with load(place, folder) as catalog:
+                IcebergTarget(catalog, place, folder, DEFAULT_COLUMNS).commit(same, reached)
+            return super().commit(files, reached)
 
-    with run_of(mq, topic, folder, place) as run:
-        monkeypatch.setattr(IcebergTarget, "commit", overtaken)
+    with run_of(mq, topic, folder, place, Overtaken) as run:
         assert run.round()[:4] == (0, 0, 0, None)
         assert run.round() == Round()
         assert visible(folder) == named(folder, place)

@@ -82,40 +82,31 @@ def test_columns_come_with_the_fields(mq: raftmq.Client, topic: str, tmp_path: P
 PRICE = "price: a string, and the column is double"
 
 
-def test_a_commit_between_the_plan_and_new_columns_costs_a_round(
-    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_between_the_plan_and_new_columns_costs_a_round(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
     """It may have brought the same messages."""
-    add = DeltaTarget.add_fields
+    others: list[int] = []
 
-    def overtaken(self: DeltaTarget, fields: Any) -> None:
-        monkeypatch.undo()
-        files = self._folder / "day=2026-01-01"  # another commit, whatever it has
-        files.mkdir(exist_ok=True)
-        DeltaTarget(tmp_path, JSON.columns, JSON.more).commit([], {})
-        add(self, fields)
+    class Overtaken(DeltaTarget):
+        def add_fields(self, fields: Any) -> None:
+            (tmp_path / "day=2026-01-01").mkdir(exist_ok=True)  # another commit, whatever it has
+            others.append(DeltaTarget(tmp_path, JSON.columns, JSON.more).commit([], {}))
+            super().add_fields(fields)
 
     send(mq, topic, {"a": 1})
-    with TableRun(mq, [topic], tmp_path, JSON) as run:
-        monkeypatch.setattr(DeltaTarget, "add_fields", overtaken)
+    with TableRun(mq, [topic], tmp_path, JSON, Overtaken) as run:
         assert (run.round().version, run.round().messages) == (None, 1)
-    assert rows(tmp_path, "a") == [(1,)]
+    assert (rows(tmp_path, "a"), len(others)) == ([(1,)], 1)
 
 
-def test_a_run_that_dies_after_its_new_columns_goes_on(
-    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = DeltaTarget.add_fields
-
-    def die(self: DeltaTarget, fields: Any) -> None:
-        add(self, fields)
-        raise Died
+def test_a_run_that_dies_after_its_new_columns_goes_on(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
+    class Dies(DeltaTarget):
+        def add_fields(self, fields: Any) -> None:
+            super().add_fields(fields)
+            raise Died
 
     send(mq, topic, {"a": 1}, {"b": 1})
-    monkeypatch.setattr(DeltaTarget, "add_fields", die)
-    with TableRun(mq, [topic], tmp_path, JSON) as run, pytest.raises(Died):
+    with TableRun(mq, [topic], tmp_path, JSON, Dies) as run, pytest.raises(Died):
         run.round()
-    monkeypatch.undo()
     assert not list(tmp_path.glob("day=*/*"))
     with TableRun(mq, [topic], tmp_path, JSON) as run:
         assert run.round().messages == 2

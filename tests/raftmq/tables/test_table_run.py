@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -109,15 +110,14 @@ def test_what_a_killed_round_leaves_is_counted_once(
     mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     """A commit that is not known to have happened, too: the table says whether it did."""
-    commit = DeltaTarget.commit
 
-    def die(self: DeltaTarget, *given: object) -> int:
-        if committed:
-            commit(self, *given)  # type: ignore[arg-type]
-        raise Died
+    class Dies(DeltaTarget):
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            if committed:
+                super().commit(files, reached, keeper)
+            raise Died
 
-    with TableRun(mq, [topic], tmp_path, OPTIONS) as run:
-        monkeypatch.setattr(DeltaTarget, "commit", die)
+    with TableRun(mq, [topic], tmp_path, OPTIONS, Dies) as run:
         monkeypatch.setattr(KeptTable, "remove_strays", lambda self: None)
         with suppress(Died):
             run.round()
@@ -130,23 +130,18 @@ def test_what_a_killed_round_leaves_is_counted_once(
     assert rows_in(tmp_path) == stored(mq, topic)
 
 
-def test_a_writer_beside_it_costs_a_round_and_no_row(
-    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_beside_it_costs_a_round_and_no_row(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
     """An export that reaches the same messages between the plan of a round and its commit."""
-    commit = DeltaTarget.commit
 
-    def overtaken(self: DeltaTarget, *given: object) -> int:
-        monkeypatch.undo()
-        files, reached = given
-        other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]  # type: ignore[attr-defined]
-        for mine, copied in zip(files, other, strict=True):  # type: ignore[call-overload]
-            (tmp_path / copied.path).write_bytes((tmp_path / mine.path).read_bytes())
-        DeltaTarget(tmp_path, DEFAULT_COLUMNS).commit(other, reached)  # type: ignore[arg-type]
-        return commit(self, *given)  # type: ignore[arg-type]
+    class Overtaken(DeltaTarget):
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
+            for mine, copied in zip(files, other, strict=True):
+                (tmp_path / copied.path).write_bytes((tmp_path / mine.path).read_bytes())
+            DeltaTarget(tmp_path, DEFAULT_COLUMNS).commit(other, reached)
+            return super().commit(files, reached, keeper)
 
-    with TableRun(mq, [topic], tmp_path, OPTIONS) as run:
-        monkeypatch.setattr(DeltaTarget, "commit", overtaken)
+    with TableRun(mq, [topic], tmp_path, OPTIONS, Overtaken) as run:
         assert run.round()[:4] == (0, 0, 0, None)
         assert run.round() == (0, 0, 0, None, 0, 0, {})
     assert rows_in(tmp_path) == stored(mq, topic)

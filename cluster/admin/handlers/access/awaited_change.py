@@ -17,12 +17,12 @@ async def changed(start: Callable[[Changed], None], hint: str = "raftmq user lis
     await not_refused(start, hint, "type the same command again", lead="nothing was changed: ")
 
 
-def user_of(call: Call, name: str) -> User:
+async def user_of(call: Call, name: str) -> User:
     """Returns the user of that name. Raises ApiError."""
     users = call.port.access.state.users
     user = users.get(name)
     if user is None:
-        near = neighbour(name, users)
+        near = await neighbour(call, name, users)
         hint = f"did you mean {near}?" if near else "raftmq user list"
         raise ApiError("not_found", f"there is no user {name[:80]}", hint)
     return user

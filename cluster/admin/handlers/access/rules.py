@@ -94,7 +94,7 @@ class TestView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_rules(call: Call) -> Pieces:
     """All rules of a user."""
-    applied, user = call.port.state.applied.index, user_of(call, call.params["user"])
+    applied, user = call.port.state.applied.index, await user_of(call, call.params["user"])
     page = Page(call, RULES_OF_USER_MAX, RULES_BYTES_MAX)
     for rule in user.rules:
         await page.turn()
@@ -112,7 +112,7 @@ async def get_rules(call: Call) -> Pieces:
 async def set_rules(call: Call) -> RulesChanged:
     """Sets rules of a user."""
     wanted: RulesRequest = call.body
-    user, access = user_of(call, call.params["user"]), call.port.access
+    user, access = await user_of(call, call.params["user"]), call.port.access
     rows = [
         (int(_POLICIES[rule.policy]), rule.resource, rule.actions, rule.sources, rule.decision == "Allow")
         for rule in wanted.rules
@@ -127,7 +127,7 @@ async def remove_rules(call: Call) -> RulesChanged:
     policy, resource = call.query.get(POLICY), call.query.get(RESOURCE)
     if policy is not None and policy not in _POLICIES:
         raise ApiError("bad_query", f"policy cannot be {policy[:64]}", "use Custom or Default")
-    user, access = user_of(call, call.params["user"]), call.port.access
+    user, access = await user_of(call, call.params["user"]), call.port.access
     number = int(_POLICIES[policy or "Custom"]) if policy or resource else None
     asker = access.asker(call.caller)
     await changed(
@@ -139,7 +139,7 @@ async def remove_rules(call: Call) -> RulesChanged:
 async def test_rules(call: Call) -> TestView:
     """Judges a hypothetical request."""
     wanted: TestRequest = call.body
-    user = user_of(call, wanted.user)
+    user = await user_of(call, wanted.user)
     try:
         resource = parse_resource(wanted.resource)
         (action,) = parse_actions([wanted.action])

@@ -15,9 +15,9 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.access import Caller
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Answer, Call, comes_true
+from cluster.admin.handler_request import Call, JsonAnswer, comes_true
 from cluster.admin.handlers.access.awaited_change import changed
-from cluster.admin.handlers.access.tokens import HERE_S, asked_leader, issued
+from cluster.admin.handlers.access.tokens import asked_leader, issued
 from cluster.admin.route import Route
 from cluster.broker.access.user_admin import LOGIN
 from cluster.runtime.events import rfc3339
@@ -62,7 +62,7 @@ async def get_session(call: Call) -> SessionView:
     return _view(call, call.caller)
 
 
-async def log_in(call: Call) -> Answer:
+async def log_in(call: Call) -> JsonAnswer:
     """Makes a token for a user who knows the secret."""
     wanted: LogIn = call.body
     access, address = call.port.access, call.caller.address
@@ -82,12 +82,12 @@ async def log_in(call: Call) -> Answer:
     token = await issued(call, caller, user.name, f"{LOGIN} from {address}", ends_ms)
     view = _view(call, caller)
     if wanted.answer == "token":
-        return Answer(200, msgspec.structs.replace(view, token=token, ends=rfc3339(ends_ms)))
+        return JsonAnswer(200, msgspec.structs.replace(view, token=token, ends=rfc3339(ends_ms)))
     cookie = _cookie(call, token, wanted.hours * HOUR_MS // 1000)
-    return Answer(200, msgspec.structs.replace(view, ends=rfc3339(ends_ms)), cookie)
+    return JsonAnswer(200, msgspec.structs.replace(view, ends=rfc3339(ends_ms)), cookie)
 
 
-async def log_out(call: Call) -> Answer:
+async def log_out(call: Call) -> JsonAnswer:
     """Ends the login by which the request named its user."""
     access, digest = call.port.access, call.caller.token
     if digest and call.port.services.writes_open():
@@ -95,8 +95,8 @@ async def log_out(call: Call) -> Answer:
         await changed(lambda done: access.users.remove_token(asker, digest, done))
     elif digest:
         await asked_leader(call, call.caller, "DELETE", f"/v1/tokens/{digest.hex()}")
-        await comes_true(lambda: digest not in access.state.tokens, HERE_S)
-    return Answer(200, _view(call, Caller(None, call.caller.address)), _cookie(call, "", 0))
+        await comes_true(lambda: digest not in access.state.tokens, call.port.waits.here_s)
+    return JsonAnswer(200, _view(call, Caller(None, call.caller.address)), _cookie(call, "", 0))
 
 
 def _named(given: str) -> str:

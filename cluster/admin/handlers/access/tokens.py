@@ -27,8 +27,6 @@ from statemachine.access.access_commands import TOKENS_OF_USER_MAX
 
 USER: Final = "user"
 TOKEN_BYTES: Final = 32
-HERE_S: Final = 5.0
-"""Seconds that a node waits until it has applied the change that the leader made for it."""
 Label = Annotated[str, msgspec.Meta(max_length=200)]
 Days = Annotated[int, msgspec.Meta(ge=1, le=TOKEN_DAYS_MAX)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
@@ -94,7 +92,7 @@ async def list_tokens(call: Call) -> Pieces:
         raise ApiError("bad_query", "user is missing", "add ?user=NAME")
     if not access.may_list(call.caller, name):
         raise ApiError("denied", "only a Super sees the tokens of others", "ask one who is")
-    user = user_of(call, name)
+    user = await user_of(call, name)
     page, now_ms = Page(call, TOKENS_OF_USER_MAX), access.log_time_ms()
     for digest in user.tokens:
         await page.turn()
@@ -131,7 +129,8 @@ async def issued(call: Call, caller: Caller, name: str, label: str, ends_ms: int
     else:
         row = msgspec.json.encode(TokenRow(user=name, label=label, ends_ms=ends_ms))
         await asked_leader(call, caller, "PUT", f"/v1/tokens/{digest.hex()}", row)
-        await comes_true(lambda: digest in access.state.tokens, HERE_S)  # the next request may come here
+        # The next request may come here.
+        await comes_true(lambda: digest in access.state.tokens, call.port.waits.here_s)
     return token
 
 

@@ -126,7 +126,7 @@ async def create_user(call: Call) -> UserChanged:
 async def change_user(call: Call) -> UserChanged:
     """Changes secret, type or status of a user."""
     wanted: UserChange = call.body
-    user, access = user_of(call, call.params["user"]), call.port.access
+    user, access = await user_of(call, call.params["user"]), call.port.access
     is_super = None if wanted.type is None else wanted.type == "Super"
     asker = access.asker(call.caller)
     await changed(
@@ -146,7 +146,7 @@ async def change_user(call: Call) -> UserChanged:
 
 async def delete_user(call: Call) -> UserChanged:
     """Removes a user, its rules and its tokens; its connections end."""
-    user, access = user_of(call, call.params["user"]), call.port.access
+    user, access = await user_of(call, call.params["user"]), call.port.access
     asker = access.asker(call.caller)
     await changed(lambda done: access.users.remove(asker, user.name, done))
     return _now(call, user.name)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.filters.java_values import SEARCH_UNITS_MAX, FilterError, contains
 from cluster.broker.filters.sql import SqlFilter
-from cluster.broker.filters.stepwise_evaluation import Cost
+from cluster.broker.filters.stepwise_evaluation import FilterCost
 from raftlog.work import METER
 from tests.support import sql_reference
 from tests.support.sql_cases import PROPERTIES, TREES
@@ -53,13 +53,13 @@ def test_the_bound_is_above_what_the_terms_cost(tree: Any, properties: dict[str,
 
 def test_it_goes_on_at_the_same_term(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
-    units = Cost.units
+    units = FilterCost.units
 
-    def counted(self: Cost, letters: int) -> int:
+    def counted(self: FilterCost, letters: int) -> int:
         evaluated.append(letters)
         return units(self, letters)
 
-    monkeypatch.setattr(Cost, "units", counted)
+    monkeypatch.setattr(FilterCost, "units", counted)
     text = " OR ".join(f"{'ab'[n % 2]} CONTAINS '{n:06}'" for n in range(100))
     properties = {"a": "x" * 20_000, "b": "y" * 10}
     assert judge(text, properties, 1 << 30) == (False, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.config import RetentionSection
+from cluster.config.storage_sections import RetentionSection
 from cluster.replication.lag.follower_lag import EVERY_MS, FETCHES, FollowerLag, Lag
 from cluster.replication.lag.forecast import Forecast
 from raftlog.core.status import PeerStatus

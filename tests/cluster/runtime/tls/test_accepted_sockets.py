@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import TlsMode, TlsSection
+from cluster.config.node_sections import TlsMode, TlsSection
 from cluster.runtime.tls import accepted_sockets
-from cluster.runtime.tls.accepted_sockets import ADDRESS_MAX, HANDSHAKES_MAX
+from cluster.runtime.tls.accepted_sockets import ADDRESS_MAX, ARRIVAL_LIMITS, HANDSHAKES_MAX
 from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.contexts import load_contexts
 from cluster.runtime.tls.port_security import Security
@@ -39,7 +39,7 @@ class Echo(asyncio.Protocol):
 class Port:
     """An acceptor and what clients of it need."""
 
-    def __init__(self, files: Files, mode: TlsMode, client_certificates: str = "none") -> None:
+    def __init__(self, files: Files, mode: TlsMode, client_certificates: str = "none", **limits: float) -> None:
         keys = {"cert_file": "node.crt", "key_file": "node.key", "ca_file": "ca.crt"}
         section = TlsSection(
             mode="enforcing",
@@ -51,7 +51,14 @@ class Port:
         self.known: set[str] | None = None
         """The addresses that have proven a user; None: nothing is reserved for them."""
         self.places_max = 1 << 30
-        self.acceptor = Acceptor(asyncio.get_running_loop(), Echo, self._room, security, self._may_have_all)
+        self.acceptor = Acceptor(
+            asyncio.get_running_loop(),
+            Echo,
+            self._room,
+            security,
+            self._may_have_all,
+            ARRIVAL_LIMITS._replace(**limits),  # type: ignore[arg-type] # a number each
+        )
 
     def _room(self, opening: int, address: str) -> str:
         return "" if opening < self.places_max else "full"
@@ -82,8 +89,8 @@ Open = Callable[..., Port]
 async def ports(files: Files) -> AsyncIterator[Open]:
     made: list[Port] = []
 
-    def make(mode: TlsMode, client_certificates: str = "none") -> Port:
-        made.append(Port(files, mode, client_certificates))
+    def make(mode: TlsMode, client_certificates: str = "none", **limits: float) -> Port:
+        made.append(Port(files, mode, client_certificates, **limits))
         return made[-1]
 
     yield make
@@ -130,13 +137,10 @@ def has_ended(connection: socket.socket) -> bool:
         return True
 
 
-async def pressed(ports: Open, patch: pytest.MonkeyPatch, *, after_s: float, places: int = HANDSHAKES_MAX) -> Port:
+async def pressed(ports: Open, *, after_s: float, places: int = HANDSHAKES_MAX, **more: float) -> Port:
     """Opens a port at which a handshake ends only because others wait for its place."""
-    patch.setattr(accepted_sockets, "HANDSHAKES_MAX", places)
-    patch.setattr(accepted_sockets, "PRESSED_S", after_s)
-    for name in ("HANDSHAKE_S", "TURN_S"):
-        patch.setattr(accepted_sockets, name, 10 * PATIENCE_S)
-    port = ports("enforcing")
+    patient = {"handshake_s": 10 * PATIENCE_S, "turn_s": 10 * PATIENCE_S}
+    port = ports("enforcing", handshakes=places, pressed_s=after_s, **patient, **more)
     await port.open()
     return port
 
@@ -245,10 +249,9 @@ async def test_a_hello_may_come_byte_by_byte(files: Files, ports: Open) -> None:
     ids=["longest record", "no record", "no version", "hello of 16 MiB"],
 )
 async def test_what_begins_as_tls_and_is_none_is_closed(
-    begun: bytes, ports: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    begun: bytes, ports: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(accepted_sockets, "HANDSHAKE_S", 0.5)
-    port = ports("permissive")
+    port = ports("permissive", handshake_s=0.5)
     await port.open()
     reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
     writer.write(begun)
@@ -258,9 +261,8 @@ async def test_what_begins_as_tls_and_is_none_is_closed(
     assert len(warnings(caplog)) == 1
 
 
-async def test_a_connection_without_a_byte_ends_in_time(ports: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_sockets, "FIRST_BYTE_S", 0.2)
-    port = ports("permissive")
+async def test_a_connection_without_a_byte_ends_in_time(ports: Open) -> None:
+    port = ports("permissive", first_byte_s=0.2)
     await port.open()
     reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
     async with asyncio.timeout(PATIENCE_S):
@@ -290,12 +292,11 @@ async def test_strangers_hold_no_more_handshakes_than_allowed(files: Files, port
 async def test_strangers_of_many_addresses_do_not_keep_all_places(
     files: Files,
     ports: Open,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     known: set[str] | None,
 ) -> None:
     """No handshake here ends by its own time: a client that waits for a place gets it all the same."""
-    port = await pressed(ports, monkeypatch, after_s=0.05)
+    port = await pressed(ports, after_s=0.05)
     port.known, most = known, HANDSHAKES_MAX if known is None else 48
     strangers = [begins(port, f"127.0.1.{number}") for number in range(1, most + 1)]
     await until(lambda: port.arrivals.shaking == most)
@@ -311,10 +312,10 @@ async def test_strangers_of_many_addresses_do_not_keep_all_places(
 
 
 async def test_the_last_quarter_of_handshakes_is_for_addresses_that_have_proven_a_user(
-    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
+    files: Files, ports: Open
 ) -> None:
     """No handshake here ends by its own time, and none is ended for another."""
-    port = await pressed(ports, monkeypatch, after_s=10 * PATIENCE_S)
+    port = await pressed(ports, after_s=10 * PATIENCE_S)
     port.known = {"127.0.0.1"}
     strangers = [begins(port, f"127.0.1.{number}") for number in range(1, 2 * HANDSHAKES_MAX + 1)]
     await until(lambda: len(port.arrivals) == 2 * HANDSHAKES_MAX)
@@ -325,12 +326,8 @@ async def test_the_last_quarter_of_handshakes_is_for_addresses_that_have_proven_
     await until(lambda: len(port.arrivals) == 0)
 
 
-async def test_what_waits_gives_way_to_a_newcomer_when_all_places_are_taken(
-    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = await pressed(ports, monkeypatch, after_s=10 * PATIENCE_S)
-    monkeypatch.setattr(accepted_sockets, "GIVES_WAY_S", 0.0)
-    monkeypatch.setattr(accepted_sockets, "FIRST_BYTE_S", 10 * PATIENCE_S)
+async def test_what_waits_gives_way_to_a_newcomer_when_all_places_are_taken(files: Files, ports: Open) -> None:
+    port = await pressed(ports, after_s=10 * PATIENCE_S, gives_way_s=0.0, first_byte_s=10 * PATIENCE_S)
     port.known, port.places_max = set(), 20
     silent = [
         socket.create_connection(("127.0.0.1", port.number), source_address=(f"127.0.1.{number}", 0))
@@ -347,10 +344,8 @@ async def test_what_waits_gives_way_to_a_newcomer_when_all_places_are_taken(
     await until(lambda: len(port.arrivals) == 0)
 
 
-async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(
-    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = await pressed(ports, monkeypatch, after_s=0.3, places=1)
+async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(files: Files, ports: Open) -> None:
+    port = await pressed(ports, after_s=0.3, places=1)
     strangers = [begins(port, f"127.0.1.{number}") for number in (1, 2)]
     await until(lambda: port.arrivals._pressing is not None)
     strangers[0].close()
@@ -359,30 +354,31 @@ async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(
     strangers[1].close()
 
 
-async def test_an_address_that_let_a_handshake_run_out_of_time_comes_last(
-    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = await pressed(ports, monkeypatch, after_s=0.05, places=1)
-    slow = [begins(port, f"127.0.1.{number}") for number in range(1, 4)]
+async def test_an_address_that_let_a_handshake_run_out_of_time_comes_last(files: Files, ports: Open) -> None:
+    port = await pressed(ports, after_s=0.05, places=1)
+    hasty = [begins(port, f"127.0.1.{number}") for number in range(1, 4)]
     await until(lambda: len(port.arrivals._slow) == 2)  # the third is not pressed: nobody waits
-    monkeypatch.setattr(accepted_sockets, "PRESSED_S", 10 * PATIENCE_S)
+    for stranger in hasty:
+        stranger.close()
+    port = await pressed(ports, after_s=10 * PATIENCE_S, places=1)
+    for number in (1, 2):
+        port.arrivals._note_slow(f"127.0.1.{number}")
+    slow = [begins(port, "127.0.1.3")]
+    await until(lambda: port.arrivals.shaking == 1)
     slow += [begins(port, f"127.0.1.{number}") for number in (1, 2)]
     await until(lambda: len(port.arrivals._late_lines) == 2)
     honest = asyncio.create_task(says_hello(port.number, trusting(files)))
     await until(lambda: len(port.arrivals._lines) == 1)
-    slow[2].close()
+    slow[0].close()
     assert await honest == b"hello", "it waited behind them, and they have the place until somebody ends it"
     for stranger in slow:
         stranger.close()
     await until(lambda: len(port.arrivals) == 0)
 
 
-async def test_an_address_that_shakes_hands_again_is_slow_no_more(
-    files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = ports("enforcing")
+async def test_an_address_that_shakes_hands_again_is_slow_no_more(files: Files, ports: Open) -> None:
+    port = ports("enforcing", arrivals=3)
     await port.open()
-    monkeypatch.setattr(accepted_sockets, "ARRIVALS_MAX", 3)
     for number in range(10):
         port.arrivals._note_slow(f"127.0.1.{number}")
     port.arrivals._note_slow("127.0.0.1")
@@ -391,9 +387,8 @@ async def test_an_address_that_shakes_hands_again_is_slow_no_more(
     assert list(port.arrivals._slow) == ["127.0.1.8", "127.0.1.9"]
 
 
-async def test_who_floods_a_port_loses_its_own(files: Files, ports: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_sockets, "ARRIVALS_MAX", 50)
-    port = ports("enforcing")
+async def test_who_floods_a_port_loses_its_own(files: Files, ports: Open) -> None:
+    port = ports("enforcing", arrivals=50)
     await port.open()
     quiet = socket.create_connection(("127.0.0.1", port.number), source_address=("127.0.0.9", 0))
     await until(lambda: len(port.arrivals) == 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.config import TlsSection
+from cluster.config.node_sections import TlsSection
 from cluster.runtime.tls.contexts import Contexts, load_contexts
 from cluster.runtime.tls.transport import TlsTransport
 from tests.support.certificates import make_files

@@ -78,11 +78,13 @@ async def gone(tmp_path: Path, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_the_number_of_files_is_bounded_too(cache: RangeCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_cache, "FILES_MAX", 5)
+async def test_the_number_of_files_is_bounded_too(tmp_path: Path) -> None:
+    cache = RangeCache(tmp_path / "cache", 1_000_000, files_max=5)
+    await cache.open()
     for number in range(20):
         await cache.put(NAME, number * 10, b"1")
     assert [cache.covers(NAME, number * 10) for number in range(20)] == [False] * 15 + [True] * 5
+    cache.close()
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.tier.fetch.tier_log import AMPLIFICATION, DENSE, GAP_BYTES_MAX, SPAN_BYTES_MAX, Span, is_dense, spans_of
+from cluster.tier.fetch.tier_log import AMPLIFICATION, DENSE, GAP_BYTES_MAX, SPAN_BYTES_MAX, LogSpan, is_dense, spans_of
 from statemachine.payload import ITEM
 
 # Gaps before, and sizes of, messages.
@@ -26,7 +26,7 @@ def placed(messages: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return places
 
 
-def of(span: Span) -> list[tuple[int, int]]:
+def of(span: LogSpan) -> list[tuple[int, int]]:
     return [(position, size) for position, size, *_ in ITEM.iter_unpack(span.items)]
 
 

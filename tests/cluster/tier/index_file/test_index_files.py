@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from cluster.config.config import Config, NodeSection, PeerNode
+from cluster.config.config import Config
+from cluster.config.node_sections import NodeSection, PeerNode
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints.failpoints import FailpointSet
@@ -70,7 +71,7 @@ class Node:
     def begin(self, *, enabled: bool = True) -> None:
         """Begins as a start does."""
         context = context_of(None, self.alarms, config=self.config, environment=self.environment, loop=self.loop)
-        self.files = IndexFiles(context, self.storage, enabled=enabled)
+        self.files = IndexFiles(context, self.storage, enabled=enabled, gap_ms=0)
         self.files.start()
 
     def _open_kv(self, path: str) -> MemoryKV:
@@ -142,9 +143,8 @@ class Node:
 
 
 @pytest.fixture
-async def node(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+async def node() -> AsyncIterator[Node]:
     """Steps follow one another without a gap."""
-    monkeypatch.setattr("cluster.tier.index_file.index_files.GAP_MS", 0)
     made = Node(asyncio.get_running_loop())
     yield made
     await made.files.close()

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from cluster.config.config import TierSection
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store import store_by_url
 from cluster.tier.store.errors import (
     AlreadyExists,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.tier.store import directory_store
 from cluster.tier.store.directory_store import DirectoryFiles, DirectoryStore
 from cluster.tier.store.errors import AlreadyExists, Denied, Full, NotFound, StoreError, Throttled, Unreachable
 from tests.support.pace import at_most
@@ -154,10 +153,8 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
     assert files.get("a", 1).data == b"1"
 
 
-def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_store, "LOCK_TRIES", 2)
-    monkeypatch.setattr(directory_store, "LOCK_PAUSE_S", 0.001)
-    files = DirectoryFiles(tmp_path)
+def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    files = DirectoryFiles(tmp_path, lock_tries=2)
     files.create("a", b"1")
     tag = files.get("a", 1).tag
     files.replace("a", b"1", tag)  # makes the lock file

@@ -10,7 +10,7 @@ from uuid import uuid4
 import google_crc32c
 import pytest
 
-from cluster.tier.store import directory_store
+from cluster.tier.store.directory_store import DirectoryStore
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, probe
 from cluster.tier.store.store_by_url import open_store
@@ -32,7 +32,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "memory":
         opened = open_store("memory:")
     elif request.param == "directory":
-        opened = open_store((tmp_path / "new" / "root").as_uri())
+        opened = DirectoryStore(tmp_path / "new" / "root", page=7)
     else:
         opened = s3_store(request.getfixturevalue("endpoint"), tmp_path)
     yield opened
@@ -157,10 +157,7 @@ async def test_an_object_larger_than_expected_is_not_read(store: ObjectStore) ->
         await store.get("a", 4)
 
 
-async def test_a_listing_is_complete_and_keeps_to_its_folder(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directory_store, "PAGE", 7)
+async def test_a_listing_is_complete_and_keeps_to_its_folder(store: ObjectStore) -> None:
     all_names = [f"c1/log/{each:04d}.seg" for each in range(30)] + ["c1/log-2/a", "c1/logs", "c2/log/a", "HEAD"]
     for name in all_names:
         await store.create(name, b"x")

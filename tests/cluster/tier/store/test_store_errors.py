@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from cluster.config.config import TierSection
+from cluster.config.storage_sections import TierSection
 from cluster.tier.store import errors
 from cluster.tier.store.store_by_url import open_store
 from tests.support.plain_server import Listen

@@ -1,0 +1,238 @@
+"""A table's folder on an object store: s3://bucket/prefix and its like.
+
+A file is there once its upload has ended, whole, and is never renamed or changed. Its name is never used again, so an
+upload may be sent again when its answer was lost. Address, region and keys of the store come from the environment, in
+each process that reads or writes: what is pickled to Spark's tasks is only the URL. How a store is reached is the
+server's knowledge (`cluster.tier.store`): it is imported where a store is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raftmq.server_home import use_formats
+from raftmq_wire.errors import ExitCode, LocalError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+    from cluster.tier.store.errors import StoreError
+    from cluster.tier.store.object_store import ObjectStore
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_PREFIX = re.compile(r"[a-z0-9]+://[A-Za-z0-9._@-]+(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
+"""The obstore and deltalake libraries must see the same prefix, whatever each of them escapes."""
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+PART_BYTES = 8 << 20
+"""Bytes of one request of an upload."""
+PARTS_AT_ONCE = 2
+RETRIES = 8
+"""Repetitions of a request that reads, lists, removes, or writes a file under a name of its own."""
+LIST_CHUNK = 1000
+_NEEDS = "a table on an object store"
+
+
+class StoreFailed(LocalError):
+    """The object store of a table refused a request, or gave no answer: what it was asked to write may be there. With
+    `passes` the same request may succeed later."""
+
+    def __init__(self, what: str, why: str, fix: str, *, passes: bool) -> None:
+        super().__init__(what, why, fix, ExitCode.UNREACHABLE if passes else ExitCode.FAILED)
+        self.passes = passes
+
+
+class StoreFolder(NamedTuple):
+    """A prefix of a bucket. Pickled to tasks."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def delta(self) -> tuple[str, dict[str, str] | None]:
+        """The table's address and the options of its store, for deltalake."""
+        use_formats(_NEEDS)
+        from cluster.tier.store.store_by_url import delta_options
+
+        return self.url, delta_options(self.url)
+
+    @property
+    def settings(self) -> dict[str, str | None]:
+        """The properties of a new Delta table. A reader asks the store for each commit since the last checkpoint."""
+        return {"delta.checkpointInterval": "10"}
+
+    def commit(self, version: int) -> str | None:
+        """Returns the text of a commit of the Delta log; None if it is not there. Raises StoreFailed."""
+        import obstore
+
+        name = f"_delta_log/{version:020d}.json"
+        try:
+            with told(self.url, name):
+                return bytes(obstore.get(_client(self.url), name).bytes()).decode()
+        except FileNotFoundError:
+            return None
+
+    def new_file(self, within: str, prefix: str, name: str) -> StoredFile:
+        """Returns a file of the sub-folder `within`. Raises LocalError if obstore is missing."""
+        return StoredFile(self.url, within, f"{prefix}{_NO_NAME.sub('_', name)}-{uuid.uuid4().hex[:12]}.parquet")
+
+    def objects(self) -> ObjectStore:
+        """Returns the store for single objects below the prefix, without connecting to it. Raises LocalError."""
+        use_formats(_NEEDS)
+        from cluster.tier.store.store_by_url import open_store
+
+        return open_store(self.url)
+
+    def has_files(self, day: str) -> bool:
+        """Returns True if there are Parquet files in sub-folders whose names begin with `day`. Raises StoreFailed."""
+        found = (path for page in self.files("") for path in page)
+        return any(path.startswith(day) and path.endswith(".parquet") for path in found)
+
+    def files(self, prefix: str) -> Iterator[list[str]]:
+        """Yields the paths of files in sub-folders, where names of files begin with `prefix`, a page of the listing at
+        a time. Raises StoreFailed."""
+        import obstore
+
+        with told(self.url, "the listing"):
+            for page in obstore.list(_client(self.url), chunk_size=LIST_CHUNK):
+                paths = [meta["path"] for meta in page]
+                yield [path for path in paths if path.count("/") == 1 and path.partition("/")[2].startswith(prefix)]
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Removes files. Raises StoreFailed."""
+        import obstore
+
+        with told(self.url, "a file"), contextlib.suppress(FileNotFoundError):
+            for at in range(0, len(paths), LIST_CHUNK):
+                obstore.delete(_client(self.url), list(paths[at : at + LIST_CHUNK]))
+
+
+class StoredFile:
+    """A file that is being uploaded, at most PARTS_AT_ONCE requests at a time. Nothing is there before the last one."""
+
+    def __init__(self, url: str, within: str, name: str) -> None:
+        import obstore
+
+        self._url = url
+        self._name = name
+        client = _client(url)
+        self._upload: Any = obstore.open_writer(
+            client, f"{within}/{name}", buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+        self._written = 0
+        self.closed = False
+
+    @property
+    def sink(self) -> StoredFile:
+        """The file into which pyarrow writes."""
+        return self
+
+    def write(self, data: Any) -> int:
+        """Takes bytes. Raises StoreFailed."""
+        view = bytes(data)
+        with told(self._url, self._name):
+            self._upload.write(view)
+        self._written += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Returns the number of bytes that were written."""
+        return self._written
+
+    def flush(self) -> None:
+        """Does nothing: only a complete file can be read."""
+
+    def close(self) -> None:
+        """Does nothing: `finish` ends the upload."""
+
+    def finish(self, end: int) -> tuple[str, int]:
+        """Ends the upload; returns the name of the file and its size. Raises StoreFailed."""
+        with told(self._url, self._name):
+            self._upload.close()
+        return self._name, self._written
+
+    def give_up(self) -> None:
+        """Forgets what was written. Parts that were uploaded stay with the store, which removes them by a rule of its
+        own: no client can be sure to live until then."""
+        self._upload = None
+
+
+def store_folder(text: str, name: str) -> StoreFolder:
+    """Returns the folder that a URL names. `name` says in the error what it is for: an option or an argument. Raises
+    LocalError."""
+    use_formats(_NEEDS)
+    from cluster.tier.store.store_by_url import CLOUD, check_url
+
+    url = text.rstrip("/")
+    fix = f"{name} s3://bucket/prefix    (or gs://…, az://…, or a folder: /lake/orders)"
+    if url.partition(":")[0] not in CLOUD:
+        raise LocalError(
+            f"{name}: {text} is not the URL of an object store",
+            f"tables are kept in folders and at {', '.join(f'{scheme}://' for scheme in CLOUD)}",
+            fix,
+            ExitCode.USAGE,
+        )
+    try:
+        check_url(url)
+    except LocalError as error:
+        raise LocalError(f"{name}: {error.what}", error.why, fix, ExitCode.USAGE) from None
+    if not _PREFIX.fullmatch(url):
+        why = "a prefix consists of letters, digits, and . _ = - between its slashes"
+        raise LocalError(f"{name}: {text} cannot be the place of a table", why, fix, ExitCode.USAGE)
+    return StoreFolder(url)
+
+
+def is_url(text: str) -> bool:
+    """Returns True for what is a URL and no path."""
+    return _URL.match(text) is not None
+
+
+@contextlib.contextmanager
+def told(url: str, name: str) -> Iterator[None]:
+    """A context in which errors of a store or its library become StoreFailed."""
+    use_formats(_NEEDS)
+    from obstore.exceptions import BaseError
+
+    from cluster.tier.store.cloud_stores import of_environment, store_error
+    from cluster.tier.store.errors import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        raise failed(url, error) from None
+    except FileNotFoundError as error:
+        found = store_error(error, name, of_environment(url))
+        if found.fix:  # no bucket
+            raise failed(url, found) from None
+        raise
+    except (BaseError, OSError, NotImplementedError, ValueError) as error:
+        raise failed(url, store_error(error, name, of_environment(url))) from None
+
+
+def failed(url: str, error: StoreError) -> StoreFailed:
+    """Returns the error for a person. `StoreFailed.passes` says if it may pass without anybody doing anything."""
+    return StoreFailed(
+        f"the store {url} failed", error.what, error.fix or "look at the store, then try again", passes=error.retryable
+    )
+
+
+@cache
+def _client(url: str) -> Client:
+    """Returns the client of this process for the URL. Raises LocalError."""
+    use_formats(_NEEDS)
+    from cluster.config.storage_sections import TierSection
+    from cluster.tier.store.store_by_url import cloud_client
+
+    try:
+        return cloud_client(url, TierSection(), RETRIES)
+    except ImportError as error:
+        raise LocalError(f"{url} needs obstore", str(error), "pip install 'raftmq[tier]'") from error
+    except (ValueError, OSError) as error:
+        why = str(error).split("\n", 1)[0]
+        raise LocalError(f"{url} cannot be used", why, "look at it and the variables of the environment") from None

@@ -1,0 +1,65 @@
+"""The place of a table: a folder on disk, or on an object store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raftmq.tables.local_folder import LocalFolder
+from raftmq.tables.store_folder import StoreFolder, told
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+TableFolder = LocalFolder | StoreFolder
+Where = Path | StoreFolder
+"""The name of a table's place: a path of this machine, or a prefix of a bucket."""
+
+_REQUEST = "Error performing"
+"""A part of deltalake's text of an error if a request to the store is what failed."""
+
+
+def folder_at(where: Where) -> TableFolder:
+    """Returns the folder."""
+    return where if isinstance(where, StoreFolder) else LocalFolder(where)
+
+
+def absolute(where: Where) -> Where:
+    """Returns the place as a process with another working directory finds it."""
+    return where if isinstance(where, StoreFolder) else where.absolute()
+
+
+def delta_table(where: Where) -> DeltaTable | None:
+    """Returns the newest version of the Delta table; None if there is none. Raises deltalake's errors, OSError, and
+    StoreFailed."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    uri, options = folder_at(where).delta
+    if isinstance(where, Path) and not (where.exists() and DeltaTable.is_deltatable(uri)):
+        return None
+    with delta_told(where):
+        try:
+            return DeltaTable(uri, storage_options=options)
+        except TableNotFoundError:  # `is_deltatable` keeps all other threads waiting while a store does not answer
+            return None
+
+
+@contextlib.contextmanager
+def delta_told(where: Where) -> Iterator[None]:
+    """A context in which errors of deltalake that are the store's become StoreFailed; its texts may repeat headers."""
+    from deltalake.exceptions import DeltaError
+
+    if not isinstance(where, StoreFolder):
+        yield
+        return
+    try:
+        with told(where.url, "the Delta log"):
+            yield
+    except DeltaError as error:
+        if _REQUEST not in str(error):
+            raise
+        with told(where.url, "the Delta log"):
+            raise OSError(str(error)) from None
