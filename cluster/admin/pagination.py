@@ -7,11 +7,13 @@ from typing import Any, Final
 import msgspec
 
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call
+from cluster.admin.handler_request import Call, Handler
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
+from cluster.admin.route import CALLER_CHOOSES, PAGE_BYTES_MAX, PAGE_ITEMS_MAX, Route, page
+from cluster.admin.route_rights import Needs
 from cluster.admin.streamed_json import Pieces
 from cluster.config.source import nearest
+from cluster.requests.verb import Serves
 from raftlog.work import charge, charge_text
 from statemachine.rows.sorted_map import SortedMap
 
@@ -104,3 +106,11 @@ def neighbour(name: str, names: SortedMap[str, Any]) -> str | None:
     near = names.keys_from(name[:PREFIX] or None, NEIGHBOURS) + names.keys_from(name or None, NEIGHBOURS)
     first = names.keys_from(None, NEIGHBOURS)
     return nearest(name, dict.fromkeys([*near, *first]))
+
+
+def list_route(path: str, handler: Handler, answer: type[msgspec.Struct], needs: Needs) -> Route:
+    """Returns the route of a list that comes page by page: an act of a verb, answered by the node that the caller has
+    chosen."""
+    return Route.of_verb(
+        "GET", path, handler, answer, page(), needs, serves=Serves.READ, because=CALLER_CHOOSES, asks=PAGE_QUERY
+    )

@@ -148,7 +148,7 @@ class Proposals:
             now_ms=lambda: self.now_ms,
         )
         self.repeats = RepeatedSends(self._pending, self.flow, self._twins, replies, self._note_level)
-        """What finds the first arrival of a repeated send that is under way."""
+        """Finds the first arrival of a repeated send that is under way."""
         self._open_term = 0
         self.open = False
         """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
