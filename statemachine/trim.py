@@ -276,11 +276,6 @@ class TrimReads(Reads):
         return self._trim.mark.position
 
     @property
-    def trim_index(self) -> int:
-        """Index of the entry at `trim_position`."""
-        return self._trim.mark.first_index
-
-    @property
     def kept(self) -> Kept:
         """The beginning of the log that is still kept, on this node or in the tier. It is below `trim_position` if
         segments were evicted, and so are only in the tier."""

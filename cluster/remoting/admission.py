@@ -185,6 +185,7 @@ class Admission:
         if (enforced or frame.header.code in SUPERS_ALONE) and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
+        # Denied by rules that may be old: a right that was given before the request came must not be refused.
         if enforced and refused is not None and self._is_unsure(frame, refused, client):
             client.held, client.held_bytes = [frame], frame.size
             self._confirms.ask(lambda ok: self._confirmed(frame.path, client, ok))
@@ -194,6 +195,7 @@ class Admission:
     def _is_unsure(self, frame: Frame, refused: Refused, client: SendJudge) -> bool:
         """Returns True if a change of users and rules that this node has not applied yet may let the request through.
         None does so with one that is not signed."""
+        # Asked once for a request: the second verdict is by all changes that count, and stands.
         if refused.reason is not Reason.NO_PERMISSION or frame is client.sure or not self._confirms.is_possible:
             return False
         return bool(ext_of(frame.header).get(ACCESS_KEY))
@@ -214,6 +216,7 @@ class Admission:
     def _waits(self, frame: Frame, client: SendJudge) -> bool:
         """Holds the request if it is not the turn of its signature, or of one before it. A user who is proven on the
         connection waits for nothing."""
+        # It has waited: held again it would wait for itself.
         if frame is client.turn or frame is client.sure:
             return False
         if not client.held:
@@ -226,9 +229,11 @@ class Admission:
             client.held, client.held_bytes = [frame], frame.size
             self._guesses.wait(name, client.address, lambda may: self._turn(frame.path, client, may))
             return True
+        # Whoever has proven nothing may not make this node keep more than this.
         if len(client.held) >= HELD_MAX or client.held_bytes + frame.size > HELD_BYTES_MAX:
             self._refuse(frame, Refused(Reason.BUSY, "a signature of this connection waits to be checked: try later"))
             return True
+        # Behind the one that waits, whatever it asks: requests of a connection keep their order.
         client.held.append(frame)
         client.held_bytes += frame.size
         return True
@@ -239,6 +244,7 @@ class Admission:
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
+        # Refused unread, not denied: a right signature among them loses nothing but time.
         if not may:
             why = "too many signatures for this user from this address wait to be checked: try later"
             for frame in held:
@@ -269,6 +275,7 @@ class Admission:
         self.released(first)
         if client.guessed and not client.held:
             client.guessed = False
+            # The guess was wrong. Its connection ends with it, or one connection could guess without end.
             if len(client.users) == proven and self._judge.enforces:
                 for frame in held[1:]:
                     self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
@@ -285,6 +292,7 @@ class Admission:
         """Judges a request that was forwarded, or held for a leader, by the user id that the node with the connection
         has recorded. Returns False if the request was refused and answered."""
         frame.judged = self._access.version
+        # No node has verified its signature yet: that is done here, as if it had come here.
         if not frame.user:
             return self._goes_on(frame, self._judged(frame, None))
         user = self._access.by_id.get(frame.user)
@@ -299,6 +307,7 @@ class Admission:
     def denied_since(self, request: Request) -> Refused | None:
         """Judges a request again that has waited, if users or rules have changed since it was judged. Returns why it
         may not go on: UNAVAILABLE if this node may lack a change that allows it."""
+        # Judged by the rules in force: nearly every request. What changed while it waited counts for it too.
         if request.judged in (0, self._access.version) or not self._judge.enforces:
             return None
         user = self._access.by_id.get(request.user)
@@ -308,6 +317,7 @@ class Admission:
         why = self._judge.why_not(user, address, self._judge.needs_of(request.code, request.ext, request.body))
         if not why:
             return None
+        # This node may lack the change that gives the right back: "not now" is true, "never" may not be.
         if self._confirms.is_possible:
             return Refused(Reason.UNAVAILABLE, UNSURE)
         self._judge.refuses(user.id, address, why, what)
@@ -316,9 +326,11 @@ class Admission:
     def take_sends(self, take: Take, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
         """Has `take` take the plain sends that are signed and allowed, among the frames of a read, from index `at`
         on. Returns the index of the first other frame, which is judged by `admits`."""
+        # No verdict from rules that may be old: the long way says so to the client.
         if self._secrets.problem or self._stale():
             return at
         client = self._client(path)
+        # Something of this connection waits: the kernel would let these sends overtake it.
         if client.held:
             return at
         client.judge_by(self._access.version)
@@ -332,6 +344,7 @@ class Admission:
         """Returns the right to send that a key of `SendJudge` names; None if the user does not have it, or if its
         signature has to wait."""
         name, _, topic = key.decode().partition("\0")
+        # Unproven, and others guess for this user: the kernel must not be a way around the queue.
         if not self._is_proven(name, client) and self._guesses.must_wait(name, client.address):
             return None
         user = self._access.users.get(name)
@@ -359,12 +372,14 @@ class Admission:
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
             return Refused(Reason.NO_PERMISSION, NOT_SIGNED)
+        # Before the signature is looked at: an answer about it would be one by rules that may be gone.
         if why := self._secrets.problem or self._stale():
             return Refused(Reason.UNAVAILABLE, f"this node can verify no signature now: {why}")
         charge(VERIFY_UNITS + frame.size // SIGNED_BYTES_PER_UNIT)
         user = self._access.users.get(name)
         secret = None if user is None else self._secrets.of(user)
         signed = content(ext, frame.body, version=frame.header.version)
+        # One answer for a user who is unknown and a wrong signature: a stranger learns no names.
         if user is None or secret is None or not is_right(secret, signed, signature):
             if client is None or frame is not client.sure:  # that one was counted before
                 self._guesses.wrong(name, frame.path.peer_address[0])
@@ -391,6 +406,7 @@ class Admission:
             stands = self._judge.refuses(frame.user, address, refused.remark, what)
         else:
             stands = self._judge.enforces
+        # Only observed, the request goes on as it would have without any rule.
         if stands:
             self._refuse(frame, refused)
         return not stands
@@ -445,6 +461,7 @@ class Admission:
         path = puller.client
         client = self._clients.get(path) if isinstance(path, ReplyPath) else None
         proven = None if client is None else client.users.get(user.id)
+        # The pull was parked by who knew the old secret: a changed one ends what it had opened.
         if client is not None and (proven is None or not self._secrets.same(user, proven)):
             return Refused(Reason.NO_PERMISSION, f"user {user.name} has another secret by now")
         why = self._judge.why_not(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
@@ -455,6 +472,7 @@ class Admission:
             if at % CLIENTS_PER_STEP == 0:
                 yield
             charge(1)
+            # A connection outlives no user whose signature it rests on, however many others signed on it.
             if not path.closed and any(self._is_gone(user_id, secret) for user_id, secret in client.users.items()):
                 path.leave_now()
 

@@ -155,8 +155,10 @@ class LogRepairer:
         try:
             while not repair.complete:
                 await self._blocking(repair.feed, await self._next_piece(peer, repair))
+            # Only here the bytes count: until all frames fit those before and behind, the log has the hole.
             await self._blocking(repair.finish)
         finally:
+            # Fetched in part, the range stays damaged, and the staged files are closed.
             repair.abort()
 
     async def _next_piece(self, peer: NodeId, repair: RangeRepair) -> bytes:
@@ -180,6 +182,7 @@ class LogRepairer:
 
 def _check_committed(giver: str, damaged: DamagedRange, fields: list[Any]) -> None:
     commit_index = fields[0] if fields else None
+    # With no frame behind the damage nothing proves the bytes but their commit: an uncommitted entry may differ.
     if damaged.after is None and (type(commit_index) is not int or commit_index < damaged.last_index):
         raise FrameError(
             f"no frame is known after entry {damaged.last_index}, and {giver} does not know that it is committed"

@@ -35,6 +35,7 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
     """Returns the needed rights of a request; None if only a Super may make it. Raises Refused if its body cannot be
     read, or names more than is judged."""
     verb = VERBS.get(code)
+    # Unknown, or naming nothing that a rule could allow: a Super alone, so a new code is closed until it has a row.
     if verb is None or verb.names is None:
         return None
     found: list[Need] = []
@@ -44,9 +45,11 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
                 kind = KIND_NAMES[need.kind].lower()
                 raise Refused(Reason.INVALID, f"a {kind} of {len(need.name)} characters; {NAME_LENGTH_MAX} are allowed")
             found.append(need)
+            # Refused, not cut: a name that is not judged would be allowed.
             if len(found) > NAMES_MAX:
                 remark = f"request {code} names more than {NAMES_MAX} topics and groups: send it in parts"
                 raise Refused(Reason.INVALID, remark)
+    # What cannot be read cannot be judged, so no handler may read it either.
     except MALFORMED as error:
         raise Refused(Reason.INVALID, f"the body of request {code} cannot be read: {error}") from None
     return found
@@ -83,6 +86,7 @@ class Judge:
     def why_no_super(self, user: User | None, address: str) -> str:
         """Returns the reason why a user (None: none is proven) may not do what a Super alone may, whatever the mode; ""
         if it may."""
+        # Closed while there is no Super: else the first to come could make itself one.
         if self.lacks_super:
             return NO_SUPER
         if user is None:
@@ -93,6 +97,7 @@ class Judge:
     def why_not(user: User, address: str, needs: Sequence[Need] | None, known: Verdicts | None = None) -> str:
         """Returns the reason why a user at an address may not do what needs all of `needs` (None: a Super alone may);
         "" if it may. `known` are earlier verdicts on the same connection."""
+        # Before any rule: no rule gives what a Super alone may do.
         if needs is None and not user.is_super:
             return f"only a Super may do this, and user {user.name} is none"
         verdict = judge(user, address, needs or ()) if known is None else known.judge(user, needs or ())

@@ -280,6 +280,7 @@ class Tier:
             while self._steps.leads(term):
                 try:
                     busy = await self._step(term, deletions)
+                # Whatever is half done is the next leader's: the rows say how far it came.
                 except DeposedError:
                     return
                 except FAILURES as error:
@@ -314,6 +315,7 @@ class Tier:
     async def _step(self, term: int, deletions: Deletions) -> bool:
         """Does the next step; returns False if there is nothing to do."""
         await self._ages.look()
+        # Nothing is written to, and nothing evicted into, a store that has not shown that it is this cluster's.
         if not self._probed:
             assert self._store is not None
             await require_own(self._store, self._cluster_id, self._state.tier.rows)
@@ -321,6 +323,7 @@ class Tier:
             self._probed = True
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:
             await self._publish(term)
+        # Removals before uploads: a full store takes nothing more, and both would stand still.
         removed = await deletions.step(term)
         if self._expiry is not None:
             removed |= await self._expiry.step()

@@ -124,6 +124,11 @@ NOW = click.option("--now", is_flag=True, help="Hide messages that are not consu
 """The switch of commands that change the number of a topic's queues."""
 
 
+def grace_option(text: str) -> Callable[[F], F]:
+    """Returns the option --grace of a command that drains nodes; `text` is its help."""
+    return click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS", help=text)
+
+
 def cluster_options(command: F) -> F:
     """Adds --data, --admin and --json: a cluster by its directory or its HTTP addresses, and JSON instead of text."""
     return data_option(admin_option(json_option(command)))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result
+from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result, told_at_once
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import FIRST_GROUP
 from raftlog.work import ITEM_UNITS, charge
@@ -95,15 +95,10 @@ class GroupWriteRequests:
         services = self._services
 
         def prepared(result: ProposeResult) -> None:
-            if result.outcome is not Outcome.OK:
-                done(no_result(result))
+            answer = told_at_once(result, done)
+            if answer is None:
                 return
-            answer = result.results[-1]
-            if answer.ok:
-                done(int(answer.value))
-            elif answer.code == COMMITTED:
-                done(CommitAnswer(int(answer.value), earlier=True))
-            elif answer.code == PREPARED and int(answer.value) > part.decider:
+            if answer.code == PREPARED and int(answer.value) > part.decider:
                 done(Refused(Reason.ILLEGAL, f"a later driver has prepared a write of {part.name!r}"))
             elif answer.code == PREPARED and again:
                 self._settle(int(answer.value), part, done)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,9 +15,17 @@ if TYPE_CHECKING:
     from raftmq.client import Client, Message, QueueInfo
 
 Start = str | int | datetime.datetime
+_F = TypeVar("_F", bound=Callable[..., Any])
 START = "earliest|latest|OFFSET|TIME|2h"
 _IDLE_S = 0.1
 _PULL_MESSAGES = 32
+
+
+def from_option(where: str) -> Callable[[_F], _F]:
+    """Returns the option --from of a command that reads messages; `where` is its help."""
+    return click.option(
+        "--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START, help=where
+    )
 
 
 class StartType(click.ParamType[Start]):
