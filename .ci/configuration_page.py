@@ -100,7 +100,7 @@ def with_new_sections(text: str) -> str:
 
 
 def listed(wanted: Iterable[str]) -> str:
-    """Returns the keys as lines of a list; of whole sections the names."""
+    """Returns the keys as the lines of a list. A section of which all keys are wanted is listed by its name."""
     keys, whole, lines = set(wanted), list[str](), list[str]()
     for section in (each.name for each in msgspec.structs.fields(Config)):
         own = [key for key in fields_of(Config) if key.startswith(f"{section}.")]
@@ -131,7 +131,7 @@ def ranges() -> str:
 
 
 def page(text: str) -> str:
-    """Returns the page, with what is written by hand as it stands in `text`."""
+    """Returns the page: the generated parts are new, and the text between them is that of `text`."""
     text = with_new_sections("".join(sections(text.splitlines(keepends=True))))
     for name, block in {
         "The cluster's keys": those(lambda one: one.is_clusters),

@@ -20,7 +20,7 @@ TOP = "all packages"
 
 
 def floors(root: Path = ROOT) -> dict[str, list[list[str]]]:
-    """Container -> its floors from the top to the ground, each the parts that stand side by side."""
+    """Returns container -> its layers from the top to the bottom, each with the packages that stand side by side."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
     found: dict[str, list[list[str]]] = {}
     for contract in project["tool"]["importlinter"]["contracts"]:

@@ -17,7 +17,7 @@ def git(*words: str) -> bytes:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """A string that stands alone: a docstring, or what is said of the attribute before it."""
+    """Returns True if the statement is a string alone: a docstring, or the description of the attribute before it."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
         return False
     return isinstance(statement.value.value, str)

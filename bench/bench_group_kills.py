@@ -90,7 +90,8 @@ def capacity(target: Target) -> float:
 
 
 def begin() -> None:
-    """Has a client process read its modules; there is one for each of the calls that wait at the same time."""
+    """Occupies a client process for BEGIN_S, so that one starts for each call that runs at the same time, and has
+    imported its modules before the measurement."""
     time.sleep(BEGIN_S)
 
 

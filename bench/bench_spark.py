@@ -148,7 +148,7 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
 
 
 def files_case(tasks: int) -> str:
-    """Returns the name of the case that reads files with so many tasks."""
+    """Returns the name of the case that reads files with this number of tasks."""
     return f"spark, files, {tasks} task{'' if tasks == 1 else 's'}"
 
 

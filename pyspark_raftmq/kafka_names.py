@@ -1,6 +1,6 @@
-"""Says what to write in place of the options and columns of Spark's Kafka source and sink.
+"""Maps the options and columns of Spark's Kafka source and sink to those to write in their place.
 
-Options that are called the same here mean the same, and are not in the tables. docs/concepts-kafka.md shows them.
+Options with the same name here mean the same, and are not in the tables. docs/concepts-kafka.md shows them.
 """
 
 from __future__ import annotations

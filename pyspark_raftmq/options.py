@@ -260,7 +260,7 @@ def _batch_rows(text: str) -> int:
 
 
 def whole_number(given: Mapping[str, str], name: str) -> int | None:
-    """Returns the value of an option that is a whole number from 1 on; None if it is not given. Raises OptionError."""
+    """Returns the value of an option that is an integer of at least 1; None if it is not given. Raises OptionError."""
     text = given.get(name.lower())
     if text is None:
         return None

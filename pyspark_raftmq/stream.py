@@ -225,9 +225,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return jumps
 
     def _tell_gone(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
-        """Warns of queues that the stream has read and that are there no more, as those of a group of brokers that has
-        retired: nobody can tell if it has read them to their end. Each is told once, and none of another topic of the
-        name, which is told by itself."""
+        """Warns of queues that the stream has read and that no longer exist, such as those of a retired group of
+        brokers: nobody can tell whether it has read them to their end. Each queue is named once. A topic that was
+        created again has a warning of its own."""
         now = _ids(kept)
         there = {queue for queue in done.next if not why_another(done.ids.get(id_key(queue)), now.get(id_key(queue)))}
         gone = frozenset(there - kept.keys())

@@ -58,8 +58,8 @@ def become_ours() -> None:
 
 
 def use_formats(wanted: str) -> None:
-    """Lets a Spark task, whose process belongs to Spark, or a program that reads a copy of the log, import the server's
-    formats. `wanted` says in words what needs them.
+    """Makes the server's formats importable in a Spark task, whose process belongs to Spark, or in a program that reads
+    a copy of the log. `wanted` says in words what needs them.
 
     Raises LocalError as `become_ours` does.
     """

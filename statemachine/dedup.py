@@ -319,8 +319,8 @@ class Dedup(Family):
         return Done(used, None)
 
     def _expire_session(self, stage: Stage, key: bytes, row: bytes, used: int, rows_max: int) -> tuple[int, bool]:
-        """Removes rows of an idle producer's session until the slice has walked over `rows_max` rows. Returns the
-        number of rows walked over so far, and True if the whole session was removed."""
+        """Removes rows of an idle producer's session until the slice has visited `rows_max` rows. Returns the number of
+        rows visited so far, and True if all of the session was removed."""
         producer_id = key[1:]
         low, high, last_ms = keys.PRODUCER.unpack(row)
         last = -1

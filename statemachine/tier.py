@@ -142,7 +142,7 @@ class MoveSegment(Command, tag="tier_state", frozen=True):
 
 class TierSegments(Family):
     """The rows of all segments in the tier, lowest first, all of them in memory: about 500 bytes for 64 MiB of log.
-    `rows` is replaced as a whole, so any thread may read it."""
+    `rows` is replaced, never changed, so any thread may read it."""
 
     ROWS = ((TIER, b""),)
 

@@ -72,7 +72,7 @@ class UnaryCalls(Window):
         self.begin()
 
     def send(self, places: list[int]) -> None:
-        """Queues a call for each of these places, and sends as much as the server has room for."""
+        """Queues a call for each of these places, and sends as many as the server's windows allow."""
         for place in places:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
             self._place_of[stream] = place

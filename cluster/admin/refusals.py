@@ -68,7 +68,8 @@ async def not_refused(
     *,
     lead: str = "",
 ) -> T:
-    """Waits for what a service tells a callback. Raises the error of a refusal (`error_of`), told or raised."""
+    """Waits for the result that a service passes to its callback. Raises the error of a refusal (`error_of`), whether
+    it was passed to the callback or raised."""
     try:
         found = await told(ask)
     except Refused as at_once:

@@ -52,8 +52,8 @@ class TierRestore(NamedTuple):
     """All other options of the command as they were typed, for the commands that errors tell to type."""
 
     def command(self, *, cluster_id: str | None = None, target: Target | None = None, anew: bool = False) -> str:
-        """Returns the command with all of its options, but another cluster or target if they are given. `anew`: without
-        the backup to begin with."""
+        """Returns the command with all of its options; `cluster_id` and `target` replace its own. `anew`: leaves out
+        the backup from which the restore would begin."""
         cluster_id, target = cluster_id or self.cluster_id, self.target if target is None else target
         words = ["raftmq", "restore"]
         words += ["--from", self.backup_name] if self.backup_name and not anew else []

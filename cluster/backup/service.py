@@ -104,7 +104,8 @@ class Backups:
         confirm: Callable[[Callable[[bool], None]], None] | None = None,
     ) -> None:
         """`leases` keeps the files of the log from being removed while a backup is made. `confirm` calls back with True
-        once this node has applied whatever was acknowledged before, False if that cannot be told within a second."""
+        once this node has applied everything that was acknowledged before, with False if it cannot know that within a
+        second."""
         self._config = config
         self._leases = leases
         self._confirm = confirm
@@ -274,7 +275,7 @@ class Backups:
         shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
     async def _work(self, request: BackupOrder, attempt: Attempt) -> Made:
-        """Lets a worker process make the backup. Raises LocalError."""
+        """Runs a worker process that makes the backup. Raises LocalError."""
         worker = await asyncio.create_subprocess_exec(
             *background("cluster.backup.worker"),
             stdin=asyncio.subprocess.PIPE,

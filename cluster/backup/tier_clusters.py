@@ -1,4 +1,5 @@
-"""Tells the clusters apart whose tiers lie in one store: which moments each covers, and which of them continues which.
+"""Distinguishes the clusters whose tiers are in one store: which moments each covers, and which of them continues
+which.
 
 A cluster restored from a tier keeps `tier.url`, so both the lost cluster and the restored one are often found there.
 """
@@ -21,7 +22,7 @@ MEASURED_MAX = 10
 
 
 class Moment(NamedTuple):
-    """An entry of the log, as a restore can be told it."""
+    """An entry of the log, by index and time: the moment up to which a restore goes."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     timestamp_ms: int

@@ -1,9 +1,9 @@
-"""Queries of single messages, for every front: by key, and by position in the commit log.
+"""Queries of single messages, for every front end (remoting, HTTP API): by key, and by position in the commit log.
 
-Any node answers from its applied state, which is committed for ever, and from the tier. A front that says "there is
-none" to clients which do not name a consistency asks the group first (ReadIndex), so that a node that merely lags never
-says so (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal is UNAVAILABLE, and the
-request goes to the leader (`cluster.remoting.forward.handover`).
+Any node answers from its applied state, which is committed and never changes, and from the tier. A front end that says
+"there is none" to clients which do not name a consistency asks the group first (ReadIndex), so that a node that merely
+lags never says so (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal is
+UNAVAILABLE, and the request goes to the leader (`cluster.remoting.forward.handover`).
 """
 
 from __future__ import annotations
@@ -166,5 +166,6 @@ def _while_there(
 
 
 def _none(refusal: Refused, confirmed: bool) -> Refused:
-    """Says that there is no such message, once the leader has confirmed that this node does not merely lag."""
+    """Returns `refusal`, that there is no such message, if the leader has confirmed that this node does not merely lag;
+    otherwise UNAVAILABLE."""
     return refusal if confirmed else Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")

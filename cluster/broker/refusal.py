@@ -67,7 +67,8 @@ class NotTaken(Refused):
 
 
 def no_such_queue(queue: int, topic: str, queues: int) -> str:
-    """Returns the remark about a send to a queue that a topic of so many queues does not have here."""
+    """Returns the remark about a send to a queue that the topic, which has this number of queues, does not have
+    here."""
     has = f"{queues} queues" if queues else "no queues in this group of brokers; ask for its route again"
     return f"request queueId[{queue}] is illegal, topic {topic} has {has}"
 

@@ -43,7 +43,7 @@ class Client(Protocol):
         While many wait, no more requests are read from the client."""
 
     def consumers_changed(self, group: str) -> None:
-        """Tells the client, unasked, to divide the group's queues again. Dropped if the connection is closed."""
+        """Asks the client to divide the group's queues again (request 40). Dropped if the connection is closed."""
 
     def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
         """Sends the client a request. `ended` is called once, later: with the answer, or with None if the client
@@ -54,7 +54,7 @@ class Client(Protocol):
 
 
 def node_told(services: Services) -> str:
-    """Returns this node as answers to clients speak of it: "node 3", "node 2/3"."""
+    """Returns the name of this node in answers to clients, for example "node 3" or "node 2/3"."""
     return node_object(services.config.cluster.group, services.node_id)
 
 

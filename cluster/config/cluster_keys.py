@@ -1,4 +1,4 @@
-"""Says which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
+"""Defines which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
 
 A key says so in its type (`cluster.config.key_facts`). All others belong to one host: its addresses, its directories,
 the pace of its disk, and the ticks of elections, which must work before anything is in the log.
@@ -131,7 +131,7 @@ def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError)
 
 
 def in_type(key: str, value: object) -> Value:
-    """Returns the value in the type of the cluster's key; a text may stand for a number, and for true and false. Raises
+    """Returns the value of a cluster's key in the key's type; a text may represent a number or a boolean. Raises
     ConfigError."""
     if key not in FIELDS:
         raise _unknown(key)

@@ -1,8 +1,8 @@
-"""The facts that a key of the configuration states of itself, beside its type and its range (`cluster.config.ranges`):
-whose it is, whether a change needs a restart, and the unit of its value.
+"""The facts that the type of a configuration key declares, beside the value's type and range (`cluster.config.ranges`):
+whether the key belongs to the cluster or to a host, whether a change needs a restart, and the unit of its value.
 
-Each field of `cluster.config.config` says it in its type: `of_cluster(...)` or `of_host(...)`. All sets of keys are
-made of that, so a new key stands in no list. A field that says nothing stops every program that reads the
+The type of each field of `cluster.config.config` is `of_cluster(...)` or `of_host(...)`. All sets of keys are derived
+from that, so a new key need not be added to any list. A field without facts stops every program that reads the
 configuration.
 """
 
@@ -84,8 +84,8 @@ def facts_of(key: str, kind: Any) -> Facts:
 
 @cache
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Returns "section.name" -> its field, with type and default, of a whole configuration
-    (`cluster.config.config.Config`) in the order of the sections; tables in a list are a section."""
+    """Returns "section.name" -> field, with type and default, for all keys of a configuration
+    (`cluster.config.config.Config`) in the order of the sections. Tables in a list count as a section."""
     found = {}
     for section in msgspec.structs.fields(kind):
         table = typing.get_args(section.type)[0] if typing.get_origin(section.type) is tuple else section.type
@@ -96,5 +96,6 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 @cache
 def facts(kind: type[msgspec.Struct]) -> dict[str, Facts]:
-    """Returns "section.name" -> what that key says of itself, for each of a whole configuration. Raises TypeError."""
+    """Returns "section.name" -> the facts that the key's type declares, for each key of a configuration. Raises
+    TypeError."""
     return {key: facts_of(key, field.type) for key, field in fields_of(kind).items()}

@@ -133,7 +133,7 @@ class Source:
             self._put(key.split("."), value, f"flag {key}")
 
     def is_textual(self, path: KeyPath) -> bool:
-        """Returns True if the value came as text, so that "20" may stand for 20."""
+        """Returns True if the value was given as text (by the environment), so that "20" may mean the number 20."""
         return path in self._textual
 
     def is_from_file(self, path: KeyPath) -> bool:

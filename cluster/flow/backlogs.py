@@ -1,8 +1,8 @@
-"""Judges by the quotas of topics how many bytes they may keep, at the leader, before a send is taken.
+"""Enforces the quotas on the bytes that a topic keeps: the leader checks them before it takes a send.
 
 Nobody counts what a topic keeps while messages come and go. So it is measured now and then, off the loop
-(`cluster.broker.backlog_sizes`), and what is taken meanwhile is added: the sum is never too low by more than what is
-under way, and too high by what retention has removed since. A topic that nobody sends to is not measured.
+(`cluster.broker.backlog_sizes`), and sends that are taken since are added. The sum is too low by at most the sends in
+flight, and too high by what retention has removed since. A topic that nobody sends to is not measured.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Backlog(Refusals):
         return True
 
     def begin(self, now_ms: int) -> None:
-        """Notes that it is being measured: what is added from now on may be missing in the result."""
+        """Records that a measurement begins: its result may lack what is added from now on."""
         self.measured_ms, self._before = now_ms, self._added
 
     def measured(self, size: int) -> None:
@@ -99,12 +99,12 @@ class Backlogs:
         return self._rules.has(BACKLOG_BYTES)
 
     def forget(self) -> None:
-        """Forgets what is known: this node leads anew."""
+        """Forgets what is known, because this node has become leader again."""
         self._topics.clear()
         self._free.clear()
 
     def topic_changed(self, topic: str) -> None:
-        """Notes that a topic is made, gets other attributes, or goes."""
+        """Forgets a topic that is created, changed or deleted."""
         self._topics.pop(topic, None)
         self._free.discard(topic)
 

@@ -78,7 +78,7 @@ class Over(NamedTuple):
 
 class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An owner of requests in flight: a client's connection, its stand-in on the leader, or the node itself. A Gate
-    makes it, and every request is asked and taken for one."""
+    makes it, and each request counts for one."""
 
     account: Account
     """Its unanswered requests."""
@@ -105,8 +105,8 @@ class Gate:
         count: Callable[[str], None] = lambda _: None,
         count_quota: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`count` counts a refused request under the label of its limit, `count_quota` under the name of that of a
-        quota."""
+        """`count` counts a refused request under the label of its limit, `count_quota` one that a quota refused under
+        the name of the quota's limit."""
         self._count, self._count_quota = count, count_quota
         self.reload(config)
         self.sends = Account()
@@ -173,8 +173,8 @@ class Gate:
         )
 
     def refused(self, over: Over) -> None:
-        """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
-        whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
+        """Counts a request that is refused for this reason. Called once, by the code that refuses it. A send that is
+        only delayed, or that repeats a stored one, is not refused."""
         self._count(over.limit)
         if over.quota:
             self._count_quota(over.quota)

@@ -1,6 +1,8 @@
-"""Judges by the quotas that count in a minute: what is over one is refused at once, for nothing can wait that long.
+"""Enforces the quotas that are rates per minute: what exceeds one is refused at once, because no client would wait that
+long.
 
-A bucket holds a minute's worth, so a client that begins may make all that it needs, and then as many as the rate says.
+A bucket holds a minute's worth, so a client that begins may make all that it needs, and then as many as the rate
+allows.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class MinuteRates:
         self._buckets = {limit: QuotaBuckets(rules, (limit,)) for limit in limits}
 
     def forget(self) -> None:
-        """Forgets what was taken: this node leads anew."""
+        """Forgets what was taken, because this node has become leader again."""
         for buckets in self._buckets.values():
             buckets.forget()
 

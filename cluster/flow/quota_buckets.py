@@ -1,12 +1,12 @@
-"""Judges by the quotas of the cluster how much its owner may do now.
+"""Decides by the quotas of the cluster how much an owner (a user, an address or a topic) may do now.
 
 Each limit is a token bucket that fills at its rate and holds one second's worth, written as the virtual time at which
-it is full again (the generic cell rate algorithm of ITU-T I.371): a limit costs one number, and no timer. A request
-may take more than the bucket has: so a message that is larger than a second's worth passes, and is waited for
-afterwards. A new leader begins with full buckets.
+it is full again (the generic cell rate algorithm of ITU-T I.371): a limit costs one number, and no timer. A request may
+take more than the bucket has: so a message that is larger than a second's worth passes, and is waited for afterwards. A
+new leader begins with full buckets.
 
-Several nodes may judge by one quota, each by its share (`cluster.flow.quota_shares`): the leaders of several groups of
-brokers what is sent, all nodes what is pulled.
+Several nodes may apply one quota, each its share of it (`cluster.flow.quota_shares`): for sends the leaders of several
+groups of brokers, for pulls all nodes.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Bucket(Refusals):
         """The amount that one request took lately."""
 
     def opens_ms(self) -> float:
-        """Returns the time from which on the owner may take something: there is one whole message, or any byte."""
+        """Returns the time, in milliseconds, from which on the owner may take one complete message, or any byte."""
         return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Returns the milliseconds until it has one whole; 0 if it has."""
+        """Returns the milliseconds until one unit may be taken; 0 if it may be taken now."""
         # What is left after n times the n-th part is not always nothing.
         return max(0, math.ceil(max(self._full_ms, now_ms) + self._each_ms - self._holds_ms - now_ms - ROUNDING_MS))
 
@@ -95,7 +95,7 @@ class Bucket(Refusals):
         return max(self._full_ms, now_ms) + taken * self._each_ms - self._holds_ms <= now_ms + ROUNDING_MS
 
     def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
-        """Takes so many, of `size` bytes together, in so many requests."""
+        """Takes `count` messages of `size` bytes together, in `requests` requests."""
         taken = size if self.in_bytes else count
         self._used += taken
         self._requests += requests
@@ -115,7 +115,8 @@ class Bucket(Refusals):
         return self.demand * self.rule.value if self._holds_ms == BURST_MS else None
 
     def measure(self, elapsed_ms: int, waiting: int) -> float:
-        """Returns the demand, now that so much time has passed since it was measured and so many requests wait."""
+        """Returns the demand as a part of the rate, from what was used in the last `elapsed_ms` and from the `waiting`
+        requests."""
         if not (self._used or waiting or self.demand):
             return 0.0
         if self._requests:
@@ -139,7 +140,8 @@ class Bucket(Refusals):
         self.begin(max(own, 1.0 - elsewhere))
 
     def begin(self, share: float) -> None:
-        """Lets through that part of the rate from now on, but at least one in its time."""
+        """Sets the part of the rate that this bucket lets through from now on. However small the part is, one message
+        passes in a limited time."""
         self.share = min(1.0, max(share, self._least))
         self._each_ms = self._whole_ms / self.share
 
@@ -189,14 +191,14 @@ class QuotaBuckets:
         return self.rules.has_any(self._limits)
 
     def _look(self) -> None:
-        """Looks if quotas have changed. Nothing is read anew but what somebody asks for: there may be 10,000, and one
-        of them may change a hundred times a second."""
+        """Drops the cached buckets if quotas have changed. A quota is read again only when somebody needs it: there may
+        be 10,000, and one of them may change a hundred times a second."""
         if self.rules.rows is not self._seen:
             self._seen = self.rules.rows
             self._found.clear()
 
     def forget(self) -> None:
-        """Forgets what was taken: this node leads anew."""
+        """Forgets what was taken, because this node has become leader again."""
         self._buckets.clear()
         self._found.clear()
 

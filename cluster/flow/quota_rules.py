@@ -84,8 +84,8 @@ class QuotaRules:
         together."""
 
     def refusals(self) -> list[Refusals]:
-        """Returns what was refused on this node, by owner and limit, and owners of whom nothing was: all that judges
-        know, of which `in_force` takes those that still count."""
+        """Returns what was refused on this node, by owner and limit, and also the owners that were never refused: all
+        that the judges know, of which `in_force` takes those that still count."""
         return [each for judge in self.judges for each in judge()]
 
     def refused_since(self, from_ms: int) -> list[Refusals]:
@@ -116,8 +116,8 @@ class QuotaRules:
         return not self._quotas.limited.isdisjoint(limits)
 
     def of_sender(self, limit: str, user: int, address: str, topic: str = "") -> Rule | None:
-        """Returns the rule for whoever asks. `user`: the id of the one who signed it, 0 if nobody did. `topic`: the one
-        that is asked about; "" for a limit that has nothing to do with one."""
+        """Returns the rule for the client that asks. `user`: the id of the user who signed the request, 0 if nobody
+        did. `topic`: the topic of the request; "" for a limit that does not depend on one."""
         if not user:
             owner = f"address={address}"
             return self._first(limit, owner, owner) or self._first(limit, "address=*", owner)
@@ -134,7 +134,7 @@ class QuotaRules:
         )
 
     def of_topic(self, limit: str, topic: str) -> Rule | None:
-        """Returns the rule for a topic, whoever asks."""
+        """Returns the rule for a topic, whichever client asks."""
         owner = f"topic={topic}"
         rule = self._first(limit, owner, owner)
         if rule is None and topic[:1] != "%":  # made by the cluster: only a quota that names it counts

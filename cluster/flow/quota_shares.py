@@ -82,7 +82,8 @@ class QuotaShares:
         self._total = None
 
     def leads_all(self) -> None:
-        """Forgets what the one above this node has told: there is none."""
+        """Forgets the demands that the node above this one has sent: this node is the top, and there is none above
+        it."""
         self.told({})
 
     def forget(self) -> None:
@@ -130,7 +131,8 @@ class QuotaShares:
         return _most(_sum([self._own, *(heard.demands for heard in self._children.values())]))
 
     def beside(self, child: Child, limits: Iterable[str]) -> Demands:
-        """Returns what everybody else than a child asks for, under these limits, of that which most is asked for."""
+        """Returns what all others except for a child ask for under these limits; only the largest demands, as many as a
+        frame may have."""
         if self._total is None:
             heard = [each.demands for each in self._children.values()]
             self._total = _most(_sum([self._own, self._elsewhere, *heard]))

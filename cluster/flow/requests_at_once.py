@@ -1,7 +1,8 @@
-"""Judges by the quotas of users and addresses how many sends somebody may have under way at the leader.
+"""Enforces the quotas of users and addresses on the number of sends in flight at the leader.
 
-Under way is what was taken and is not decided; what waits for a quota is not. The account of an owner lies below that
-of the node (`cluster.flow.gate`), so it is given back in the same ways, and nothing is counted while nobody is limited.
+A send is in flight once it was taken and until it is decided; one that waits for a quota is not. The account of an
+owner lies below that of the node (`cluster.flow.gate`), so it is given back in the same ways, and nothing is counted
+while nobody is limited.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class AtOnce(Refusals):
         return OPEN_MS if self.account.requests + self._reserved < self.rule.value else CLOSED_MS
 
     def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
-        """Returns True if so many requests may go."""
+        """Returns True if this number of requests may be taken."""
         return self.account.requests + self._reserved + requests <= self.rule.value
 
     def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
@@ -52,7 +53,7 @@ class AtOnce(Refusals):
         self._reserved += requests
 
     def settle(self) -> None:
-        """Notes that what was taken is in the account."""
+        """Forgets the reservation, because what was taken is in the account now."""
         self._reserved = 0
 
 
@@ -77,7 +78,8 @@ class RequestsAtOnce:
         return self._rules.has(REQUESTS)
 
     def account(self, user: int, address: str) -> Account:
-        """Returns the account of the requests of whoever asks: of the user, or of the address if nobody has signed."""
+        """Returns the account of the sender's requests: that of the user, or that of the address if nobody has
+        signed."""
         owner = user or address
         account = self._accounts.get(owner)
         if account is None:
@@ -98,7 +100,7 @@ class RequestsAtOnce:
         self._reserving.clear()
 
     def of(self, user: int, address: str) -> AtOnce | None:
-        """Returns what limits whoever asks; None if nothing does."""
+        """Returns the limit for this sender; None if nothing limits it."""
         if self._rules.rows is not self._seen:
             self._seen = self._rules.rows
             self._found.clear()

@@ -292,8 +292,8 @@ class Preference:
     """Decides for one leader by `[raft] preferred_leaders`. Times are monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
-        """`wished` lists node ids, best first, as "2;1". `lag_max`: entries that a node may be behind and still be
-        handed leadership."""
+        """`wished` lists node ids, the best first, for example "2;1". `lag_max`: the most entries by which a node may
+        be behind to receive leadership."""
         self._own = own
         self.reload(wished, lag_max)
         self._term = -1

@@ -148,7 +148,8 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
                 "raftmq node add    (with a data directory that is empty)",
             )
     for other, there in group.addresses.items():
-        # A member whose disk was lost is replaced on its machine: it is not heard, and its address is the new one's.
+        # A member whose disk was lost is replaced on its machine: no frames come from it, and its address is the new
+        # member's.
         is_heard = other in group.live or other == group.leader
         if other != node and is_heard and (there.host, there.port) == (addresses.host, addresses.port):
             raise refusal(

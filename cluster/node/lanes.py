@@ -82,7 +82,7 @@ class NodeLanes:
         )
 
     def retry_append(self) -> None:
-        """Makes the append lane try again what it has put aside."""
+        """Makes the append lane try again to write what found no space on disk."""
         self.append.submit(RETRY)
 
     def prepare(self) -> None:

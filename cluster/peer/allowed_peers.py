@@ -82,7 +82,7 @@ class Roster:
         self._guests = {peer: guest for peer, guest in self._guests.items() if peer not in known}
 
     def object_of(self, peer: NodeId) -> str:
-        """Returns a node of this node's group as log lines and errors speak of it: "node 2/1"."""
+        """Returns the name of a node of this node's group in log lines and errors, for example "node 2/1"."""
         return node_object(self.membership.group_id, peer)
 
     def peers(self) -> list[NodeId]:

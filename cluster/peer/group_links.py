@@ -70,7 +70,7 @@ class Target(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The target as log lines speak of it."""
+        """The name of the target in log lines."""
         return node_object(self.group, self.node) if self.group == REGISTRY_GROUP else f"group {self.group}"
 
 

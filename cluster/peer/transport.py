@@ -467,7 +467,7 @@ class PeerTransport:
     def on_inlet(self, inlet: Inlet) -> None:
         """Registers an accepted connection, and closes one if there are too many."""
         self.inlets[inlet] = None
-        if self._closing:  # accepted before the port was closed, and heard of only now
+        if self._closing:  # accepted before the port was closed, but reported only now
             inlet.abort()
             return
         surplus = self.admission.surplus_stranger(self.inlets)

@@ -1,9 +1,10 @@
-"""Tells other groups of this node's, hears of them, keeps their map on disk, and says whom to dial (docs/adr/0108).
+"""Exchanges what is known of the groups of the cluster: tells other groups of this one, merges what they tell, keeps
+the map on disk, and says whom to dial (docs/adr/0108).
 
 A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
 shows that the link lives. Processes of the registry are told the same, and what they tell is merged by the same rule,
-so nothing that they say or forget shrinks a map. A node of a cluster with one group and no registry has nothing of
-this: it does no more than accept a node of another group, and begins when one comes.
+so nothing that they say or forget shrinks a map. In a cluster with one group and no registry, a node only accepts
+connections of other groups, and begins with the rest when the first one comes.
 """
 
 from __future__ import annotations
@@ -92,9 +93,8 @@ def own_record(
 
 
 def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
-    """Returns those of the groups that somebody told of that are groups of the cluster: they have a row in the truth,
-    whose copy has them as they were added, and have not retired. A group that has no copy yet has no rows, and believes
-    what it hears."""
+    """Returns those of the reported groups that belong to the cluster: they have a row in this node's copy of the
+    truth, and have not retired. A node without a copy has no rows, and accepts all reports."""
     living = living_groups(rows)
     return {number: record for number, record in others.items() if number in living} if rows else others
 
@@ -192,8 +192,8 @@ class KnownGroups:
         )
 
     def others(self) -> Groups:
-        """Returns number -> record of each other group that is there: a record of one that has retired is kept, and
-        told, and nobody asks it for anything."""
+        """Returns number -> record of each other group that has not retired. The record of a retired one is kept and
+        passed on, but nobody asks that group for anything."""
         return added(self._others, self._rows())
 
     def registry(self) -> list[RegistryProcess]:
@@ -211,7 +211,7 @@ class KnownGroups:
         return record.leader if record is not None else NOBODY
 
     def below(self, level: int) -> list[str]:
-        """Returns what is known of the groups that are not known to have that level, also of such as have told nothing
+        """Returns a text for each group that is not known to have that level, also for groups that have sent nothing
         yet."""
         told, rows = [], self._rows()
         groups = {*rows, *self._others} & living_groups(rows) if rows else {*self._others}
@@ -299,7 +299,7 @@ class KnownGroups:
             self._retired()
 
     def _renew_own(self) -> bool:
-        """Looks at the own group; returns True if its record is another one now."""
+        """Makes the record of the own group again; returns True if it has changed."""
         record, before = self._make_own(), self._own
         if record is not None and before is not None and record.epoch[:2] == before.epoch[:2]:
             is_changed = (record.away, record.level) != (before.away, before.level)
@@ -316,7 +316,7 @@ class KnownGroups:
         return True
 
     def _targets(self) -> list[Target]:
-        """Returns whom to dial: the registry, all members of group 1, and one each of some groups
+        """Returns the nodes to dial: the registry, all members of group 1, and one member of each of some other groups
         (`group_map.dialled`)."""
         found = [*self._registry]
         if self._group != FIRST_GROUP:
@@ -400,8 +400,8 @@ class KnownGroups:
     # --- telling and hearing -----------------------------------------------------------------------------------------
 
     def _tell(self, links: Iterable[GroupLink], records: Collection[GroupRecord]) -> None:
-        """Tells nodes all these records. A process of the registry that starts waits for each group that it hears of,
-        so it hears of those alone that are there."""
+        """Sends all these records to nodes. A process of the registry that starts waits for each group that it learns
+        of, so it gets only the groups that exist."""
         there = {self._group, *self.others()}
         everything, registered = encode(records), encode([each for each in records if each.group in there])
         for link in links:

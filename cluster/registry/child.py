@@ -52,7 +52,7 @@ class Child:
         return self._reading.done()
 
     def when_over(self, then: Callable[[], object]) -> None:
-        """Has `then` called when the process has ended."""
+        """Calls `then` when the process has ended."""
         self._reading.add_done_callback(lambda _: then())
 
     async def ready(self, limit_s: float) -> None:

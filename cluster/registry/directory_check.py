@@ -1,4 +1,4 @@
-"""Says whether a registry process could start with its directory, and changes nothing in it."""
+"""Checks whether a registry process could start with its directory; changes nothing in it."""
 
 from __future__ import annotations
 

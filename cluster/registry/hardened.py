@@ -232,7 +232,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
 
     def _take_entries(self, node: TCPNode, message: Any) -> int | None:
         """Appends what is new, and cuts only what conflicts. Returns the index up to which the log is the leader's;
-        None if the entry before is another one, which the leader was told."""
+        None if the entry before it differs; then the leader has been told so."""
         journal, index = self.store.journal, message["prevLogIdx"]
         before = journal.at(index)
         committed = self._SyncObj__raftCommitIndex
@@ -291,8 +291,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
                 self._answer(node, snapshot.last.index + 1, success=True)
 
     def _answer(self, node: TCPNode, next_index: int, *, reset: bool = False, success: bool = False) -> None:
-        """Tells the leader the index that this process wants next. With the term: pysyncobj cannot tell an answer to an
-        earlier leadership."""
+        """Sends the leader the index that this process wants next, together with the term, because pysyncobj alone
+        could not distinguish an answer to an earlier leadership."""
         self._SyncObj__transport.send(
             node,
             {

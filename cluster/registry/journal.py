@@ -204,8 +204,8 @@ class Journal:
         return True
 
     def _extend(self, size: int) -> bool:
-        """Lets the file grow by zeroes to that size. Returns False if there is no space: then what was written of them
-        is given back, because a vote may need it. Raises StorageError."""
+        """Extends the file with zeroes to that size. Returns False if there is no space; then the zeroes that were
+        written are removed again, because a vote may need the space. Raises StorageError."""
         try:
             try:
                 zero_fill(self._file, self._size, size)

@@ -53,7 +53,7 @@ class NameServer:
         self.front = Front(self.registrations.ready, self.living, self.groups_of, rng)
 
     def state(self) -> RegistryState:
-        """Returns what nodes are told of this process."""
+        """Returns the state of this process that it sends to nodes."""
         figures, status = self.supervisor.figures, self.supervisor.status
         age_s = figures.accepted_age_s()
         return RegistryState(

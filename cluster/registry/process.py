@@ -1,8 +1,8 @@
 """One process of the registry: `python -m cluster.registry.process`, started by its parent (cluster/registry/child.py).
 
-pysyncobj has a thread of its own; this loop reads the parent's frames and answers them. Every operation is answered in
-its limit of time, whatever pysyncobj does with it, and at most IN_FLIGHT_MAX are with it. The process ends with its
-parent, and when its disk or its thread failed: the parent starts it anew.
+pysyncobj has a thread of its own; this loop reads the parent's frames and answers them. Every operation is answered
+within its time limit, whatever pysyncobj does with it, and pysyncobj has at most IN_FLIGHT_MAX of them. The process
+ends with its parent, and when its disk or its thread fails; then the parent starts it again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RaftThread:
             raise self._error
 
     def stop(self) -> None:
-        """Ends the thread and closes the directory; a thread that stands still is left behind."""
+        """Ends the thread and closes the directory; a thread that hangs is left behind."""
         self._stopping.set()
         self._thread.join(2.0)
 

@@ -185,7 +185,7 @@ class Store:
         self._votes.save(HardState(term, NodeId(vote), self.committed))
 
     def note_commit(self, index: int) -> None:
-        """Notes the commit index; it is written with what is written next."""
+        """Records the commit index in memory; the next write to the disk includes it."""
         self.committed = index
 
     @property

@@ -89,7 +89,7 @@ class SendJudge:
         self, address: str, right: Callable[[bytes, SendJudge], SendRight | None], told: Callable[[int], None]
     ) -> None:
         """`right` returns the right that a key of `rights` names, if the user has it. `told` is called with the first
-        user who has signed."""
+        user that has signed a request."""
         self.verdicts = Verdicts(address)
         self.address = address
         self.held: list[Frame] = []
@@ -176,8 +176,8 @@ class Admission:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def admits(self, frame: Frame) -> bool:
-        """Judges a request of one of this node's connections and records its user. Returns False if the request was
-        refused and answered, or waits."""
+        """Decides whether a request on one of this node's connections may be handled, and records its user. Returns
+        False if the request was refused and answered, or waits."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         client = self._client(frame.path)
         enforced = self._judge.enforces
@@ -249,7 +249,8 @@ class Admission:
         client.turn = None
 
     def _confirmed(self, path: ReplyPath, client: SendJudge, ok: bool) -> None:
-        """Judges a request again that this node would deny; `ok`: by all changes that were made before it came."""
+        """Decides again about the requests of a connection that this node would have denied. `ok`: this node has
+        applied all changes that were made before they came."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
@@ -282,8 +283,8 @@ class Admission:
         return user is not None and client.users.get(user.id) == user.secret
 
     def admits_again(self, frame: Frame) -> bool:
-        """Judges a request that was forwarded, or held for a leader, by the user id that the node with the connection
-        has recorded. Returns False if the request was refused and answered."""
+        """Decides about a request that was forwarded, or held for a leader, by the user id that the node with the
+        connection has recorded. Returns False if the request was refused and answered."""
         frame.judged = self._access.version
         if not frame.user:
             return self._goes_on(frame, self._judged(frame, None))
@@ -297,8 +298,8 @@ class Admission:
             return self._goes_on(frame, Refused(Reason.INVALID, str(error)))
 
     def denied_since(self, request: Request) -> Refused | None:
-        """Judges a request again that has waited, if users or rules have changed since it was judged. Returns why it
-        may not go on: UNAVAILABLE if this node may lack a change that allows it."""
+        """Decides again about a request that has waited, if users or rules have changed since. Returns the reason why
+        it may not continue: UNAVAILABLE if this node may lack a change that allows it."""
         if request.judged in (0, self._access.version) or not self._judge.enforces:
             return None
         user = self._access.by_id.get(request.user)
@@ -314,8 +315,8 @@ class Admission:
         return Refused(Reason.NO_PERMISSION, why)
 
     def take_sends(self, take: Take, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """Has `take` take the plain sends that are signed and allowed, among the frames of a read, from index `at`
-        on. Returns the index of the first other frame, which is judged by `admits`."""
+        """Passes the plain sends that are signed and allowed to `take`, among the frames of one read, from index `at`
+        on. Returns the index of the first other frame, which `admits` judges."""
         if self._secrets.problem or self._stale():
             return at
         client = self._client(path)

@@ -1,9 +1,9 @@
-"""Requests that each cost much: resets of offsets, lists, statistics, searches by key. They are dealt out by turns.
+"""Requests that each cost much: resets of offsets, lists, statistics, searches by key. The askers take turns.
 
 One such request is cut into steps, and is harmless. Two hundred of them in one read of a connection are not: all would
-be under way at once. So a few are under way and the others wait; each asker gets a turn after the others, whatever
-number it has asked for. An asker is a user, or an address where no user is proven: more connections bring no more
-turns. What a client that is gone has asked for ends.
+be under way at once. So a few run and the others wait; the askers take turns, however many requests each has made. An
+asker is a user, or an address where no user is proven: more connections bring no more turns. The requests of a client
+that has disconnected end.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class HandlerTable:
         self._handlers = within_limits(self._handlers)
 
     def handle(self, request: Request, refuse: Callable[[Request], None] | None = None) -> None:
-        """Has the request answered. `refuse` takes the place of the usual refusal of a code without a handler."""
+        """Calls the handler of the request's code. `refuse` replaces the usual refusal of a code without a handler."""
         handler = self._handlers.get(request.code)
         if handler is None:
             handler = refuse or self._refuse

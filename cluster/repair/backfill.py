@@ -95,7 +95,8 @@ class Backfill:
             self._stopped = True
 
     def go_on(self) -> None:
-        """Goes on with what was stopped, also if nothing is missing any more: this node may lead then."""
+        """Continues the work that was stopped. It does so even if nothing is missing any more, because this node may
+        lead again only after that."""
         if self._stopped:
             self._stopped = False
             self._begin_run()
@@ -131,9 +132,10 @@ class Backfill:
         logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
 
     async def _replayed(self) -> None:
-        """Waits until the state knows what was trimmed. A state from an older checkpoint learns it from this log, once
-        a leader says that the entries are committed. If all members of a group waited for that, they would wait for
-        ever; so after LEADERLESS_S without a leader this node may campaign until it knows better."""
+        """Waits until this node's state has applied its whole log. A state that was restored from an older checkpoint
+        learns only from the log which entries the group has trimmed, and can apply them only once a leader says that
+        they are committed. If every member of the group waited for that, none would become leader. After LEADERLESS_S
+        without a leader, this node may therefore campaign until the state has caught up."""
         last, alone_s = self._log.tail.index, 0.0
         while self.missing and self._applied() < min(last, self._log.tail.index):
             await asyncio.sleep(LOOK_S)
@@ -144,8 +146,8 @@ class Backfill:
             self._raw.hold_campaigns(HOLD, True)
 
     def _give_up(self) -> None:
-        """Goes on without the missing segments, with an alarm: the only voter (after unsafe-recover) has nobody to ask,
-        and a group without a leader would be of no use."""
+        """Continues without the missing segments, and raises an alarm: the only voter (after unsafe-recover) has nobody
+        to ask, and a group without a leader would be of no use."""
         self._alarms.raise_alarm(
             LOST,
             f"no other node has {self.missing} bytes of older log, from position {self._trim_position()} on: their "
@@ -197,7 +199,7 @@ class Backfill:
         )
 
     def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
-        """Continues the same file if a crash or an unreachable peer left a part of it; otherwise begins anew."""
+        """Continues the staged file if a crash or an unreachable peer left a part of it; otherwise begins a new one."""
         path = self._path / layout.INSTALL_DIR / STAGED
         build = SegmentBuild.resume(self._fs, path, self._log.genesis.group_id)
         if build is not None:

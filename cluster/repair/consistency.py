@@ -67,7 +67,8 @@ class Consistency:
     def __init__(
         self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]
     ) -> None:
-        """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
+        """`mark_suspect(why, index)` marks the state as suspect, so that the next start replaces it with a checkpoint
+        of `index` or an earlier one. It blocks."""
         self.fenced = False
         """True if this node's rows are wrong, so that it serves no messages."""
         self._raw = context.raw

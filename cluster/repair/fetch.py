@@ -159,7 +159,7 @@ def refused(job: FetchJob, error: Exception) -> FetchReply:
 
 
 class TokenBucket:
-    """A budget of bytes per second, of which at most BURST_S's worth is saved up."""
+    """A budget of bytes per second; what was not used is saved up, at most the bytes of BURST_S seconds."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second

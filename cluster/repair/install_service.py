@@ -128,7 +128,8 @@ class InstallService:
         await self._backfill.close()
 
     def _hold_log(self, position: int) -> None:
-        """Takes a lease for each segment file, because peers read in different places. May be called in any thread."""
+        """Leases the segment file that contains `position` to the peers that read it. Each file has a lease of its own,
+        because peers read at different positions. May be called in any thread."""
         try:
             base = self._log.segment_at(position).previous.end_position
         except OutOfRangeError:

@@ -22,7 +22,7 @@ class RawLog(Protocol):
     """The part of SegmentedLog that is read here."""
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """Returns whole frames from `position` on, with every CRC checked."""
+        """Returns complete frames from `position` on, at most `size_max` bytes, with every CRC checked."""
 
 
 def log_source(

@@ -98,7 +98,7 @@ class Build(Protocol):
 
     @property
     def tail(self) -> LogTail:
-        """Tail of the log after the last whole frame."""
+        """Tail of the log after the last complete frame."""
 
     @property
     def next_position(self) -> int:

@@ -233,7 +233,7 @@ class VoteKeeper:
             )
 
     def tick(self) -> None:
-        """Looks if the time has come; cheap."""
+        """Starts to release the vote once this node has caught up with a leader. Cheap; called periodically."""
         if self._raw.caught_up_with_leader and self._release is None:
             self._release = asyncio.get_running_loop().create_task(self._give_back(), name="release-vote")
 

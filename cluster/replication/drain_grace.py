@@ -2,7 +2,8 @@
 (docs/adr/0114): taken for a while, then refused.
 
 A client learns from its next route, which it asks for every 30 s, that the group takes no new messages. What it sends
-until then is stored and read like all else: refused, an asynchronous RocketMQ producer would send it nowhere.
+until then is stored and read like any other message: if it were refused, an asynchronous RocketMQ producer would not
+send it elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GRACE_MS: Final = ROUTE_AGE_MS
 
 
 class DrainGrace:
-    """Says if the node's group refuses sends of clients because it drains. Event loop only."""
+    """Decides whether the node's group refuses sends of clients because it drains. Event loop only."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -45,7 +46,7 @@ class DrainGrace:
 
     @property
     def is_closed(self) -> bool:
-        """True if the node's log takes no message any more, whoever sends it."""
+        """True if the node's log takes no more messages, whatever their source."""
         return self._state.closed_log.is_closed
 
     def takes(self, topic: str) -> bool:

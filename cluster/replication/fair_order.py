@@ -2,10 +2,10 @@
 
 Start-time fair queueing (Goyal, Vin and Cheng, 1996) at two levels: first between owners (the user who signed a send,
 else the address of its client; how many connections somebody opens does not count), then between the topics of one
-owner. Each has a tag: the virtual time at which its next send begins. The least tag goes first and moves on by what
-its sends cost. Whoever was idle begins at the present, so a client that sends little is next, and nobody saves up a
-share. Deficit round robin gives the same shares, but a newcomer waits for a round, and a debt (a message of 4 MiB
-behind which nothing waits) costs empty rounds.
+owner. Each has a tag: the virtual time at which its next send begins. The least tag goes first and moves on by what its
+sends cost. An owner that was idle begins at the present virtual time, so a client that sends little is next, and nobody
+saves up a share. Deficit round robin gives the same shares, but a newcomer waits for a round, and a debt (a message of
+4 MiB behind which nothing waits) costs empty rounds.
 
 The sends of one owner to one topic keep their order, so those of a connection to a queue do.
 """

@@ -31,8 +31,8 @@ LAG_MAX = 1000
 
 
 class Staleness:
-    """The age of a follower's applied state, sampled by a timer. It is measured in real time: rows age while the node
-    stands still."""
+    """The age of a follower's applied state, sampled by a timer. It is measured in real time: rows also age while the
+    node is stalled."""
 
     def __init__(self, raw: RawNode) -> None:
         self._raw = raw

@@ -58,12 +58,13 @@ class _Line:
         return max(map(_opens_ms, self.buckets), default=float("-inf"))
 
     def last_to_open(self) -> Limiting:
-        """Returns the bucket for which its sends wait; there is one."""
+        """Returns the bucket that holds the sends back longest. `buckets` must not be empty."""
         return max(self.buckets, key=_opens_ms)
 
 
 class PacedSends:
-    """The sends that wait for their quota. Event loop only. Whoever takes sends from here gives back their holds."""
+    """The sends that wait for their quota. Event loop only. A caller that takes sends from here must release their
+    holds."""
 
     def __init__(
         self, buckets: QuotaBuckets, at_once: RequestsAtOnce, backlogs: Backlogs, gate: Gate, config: Config
@@ -91,7 +92,7 @@ class PacedSends:
         self._hold_ms = min(config.flow.hold_ms, config.send.deadline_ms // 2)
 
     def look(self) -> None:
-        """Looks if there are quotas."""
+        """Updates `active`: whether any quota, backlog limit or waiting send exists."""
         if not (self.active or self.buckets.rules.limited):
             return
         self._gate.count_owners(self._at_once if self._at_once.active else None)

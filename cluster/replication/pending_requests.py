@@ -314,14 +314,14 @@ def place_of(entry: PendingEntry, producer_id: bytes, sequence: int) -> int | No
 
 
 def let_go_on(entry: PendingEntry) -> None:
-    """Lets requests go on that wait behind the entry's sends, whose fate was told."""
+    """Lets the requests continue that wait behind the entry's sends, because these have been answered."""
     behind, entry.behind = entry.behind, None
     if behind is not None:
         behind()
 
 
 def tell_calls(entry: PendingEntry, calls: list[PendingCommands], outcome: Outcome, remark: str) -> None:
-    """Tells callers of an entry's commands that these failed, or that their outcome is unknown."""
+    """Passes to the callers of an entry's commands that these failed, or that their outcome is unknown."""
     for call in calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
@@ -342,7 +342,7 @@ class StrictNames:
         """Name -> (time until which it waits, what is told the end of that) of each request that waits for it."""
 
     def find(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
-        """Returns the name of an undecided send that one of `hashes` stands for; None if there is none."""
+        """Returns the name of an undecided send whose hash is one of `hashes`; None if there is none."""
         topic_id, _, body_crc = _strict_name(send)
         return next((name for each in hashes if (name := (topic_id, each, body_crc)) in self.names), None)
 

@@ -95,7 +95,7 @@ class SendFlow:
         self.limit.reload(config.flow)
 
     def forget(self) -> None:
-        """Forgets what was let through and learnt: this node leads anew."""
+        """Forgets what was let through and learned, because this node has become leader again."""
         self.limit.forget()
         self.paced.buckets.forget()
         self.paced.backlogs.forget()
@@ -116,8 +116,8 @@ class SendFlow:
         return going
 
     def look(self, now_ms: int, *, leads: bool) -> None:
-        """Lets sends go on whose owners may send again, refuses those that have waited for long enough, and finds out
-        which topics get more than they usually do. Called on a timer."""
+        """Releases sends whose owners may send again, refuses those that have waited long enough, and finds out which
+        topics get more than they usually do. Called by a timer."""
         self.pace(now_ms)
         learnt = self.learnt
         if leads and (learnt.limits is not None or self._state.learnt.in_force is not None):

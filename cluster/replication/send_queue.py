@@ -199,7 +199,7 @@ class SendQueue:
         return bool(self._returned)
 
     def hasten(self, topics: Container[str]) -> bool:
-        """Lets the sends to these topics go first. Returns False if there is none."""
+        """Moves the sends to these topics to the front. Returns False if there are none."""
         sends = self.take_where(lambda send: send.slot.name in topics)
         self._returned.extend(sends)
         self.bytes += sum([send.size for send in sends])

@@ -188,6 +188,6 @@ class SlowAppends:
 
 
 def _is_slow(appends: int, slow: int, slow_ms: int) -> bool:
-    """Returns True if most appends of a slice were slow, and so many that it is no hiccup."""
+    """Returns True if most appends of a slice were slow, and so many of them that it is more than a hiccup."""
     least = SLOW_LONG_MIN if slow_ms * 2 >= SLICE_MS else SLOW_MIN
     return slow >= least and slow * 2 > appends

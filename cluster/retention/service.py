@@ -182,8 +182,8 @@ class Retention:
         return self._raw.role is Role.LEADER and self._writes_open()
 
     def _look(self, now_ms: int) -> Steps[None]:
-        """Looks once: the lane finds what may go, the leader proposes that it goes, and this node gives up the files
-        below what is gone already."""
+        """Runs retention once: the lane finds what may be deleted, the leader proposes it, and this node deletes the
+        files below what is already trimmed."""
         self._more = False
         self._due_ms = now_ms + self._rules.every_ms
         consumers = now_ms >= self._consumers_due_ms
@@ -208,8 +208,8 @@ class Retention:
         self._changed()
 
     def _rehearse(self) -> Steps[None]:
-        """Looks for callers who want to know what would go, and gives nothing up. The regular look comes at its own
-        time."""
+        """Answers callers of a dry run with what would be deleted, and deletes nothing. The regular run keeps its own
+        schedule."""
         waiters, self._asked_first = self._asked_first, []
         found = yield from self._survey(0, asked=True, consumers=False)
         _answer(waiters, found, None)
@@ -324,8 +324,8 @@ class Retention:
         return True
 
     def _carry(self, held: Held | None) -> None:
-        """Lets the carrier append waiting messages again, if they are in the way and carrying frees more than it
-        writes."""
+        """Starts the carrier, which appends waiting messages again at the end of the log, if they keep the log from
+        being trimmed and this frees more than it writes."""
         if held is not None and not held.dense and self._carrier is not None:
             self._carrier.carry(held.carry_below)
 
@@ -335,8 +335,8 @@ class Retention:
             self._checkpointer.want_checkpoint()
 
     def run(self, *, dry: bool = False) -> asyncio.Future[Ran | None]:
-        """Looks at once for an operator, whatever the hour. The result is None if this node does not lead (any more),
-        and for a `dry` run also while a TRIM is under way. A dry run proposes nothing."""
+        """Runs retention at once for an operator, whatever the hour. The result is None if this node does not lead (any
+        more), and for a `dry` run also while a TRIM is in progress. A dry run proposes nothing."""
         waiter: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
         (self._asked_first if dry else self._asked).append(waiter)
         self._waiters.add(waiter)

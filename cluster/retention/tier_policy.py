@@ -95,7 +95,8 @@ def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_u
 
 
 def _keep_ms(state: BrokerState, keep_ms: int) -> int:
-    """Returns the longest retention time asked for by the tier or by a topic that has messages there; 0 for ever."""
+    """Returns the longest retention time, in milliseconds, that the tier or a topic with messages there asks for; 0
+    means without end."""
     for topic in state.topics.values():
         own = topic.retention_ms
         if own is None or 0 < own <= keep_ms:

@@ -86,7 +86,7 @@ class RecoveryAccount:
             self._stages.since_start("replay")
 
     def status(self, run: Run) -> RecoveryStatus:
-        """Returns the record as it stands. `run` is the present content of RUN."""
+        """Returns what the start recovered, and what has been applied since. `run` is the present content of RUN."""
         report, opened = self._log.report, self._opened
         index = opened.state.applied.index
         self.applied(index)

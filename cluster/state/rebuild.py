@@ -212,8 +212,7 @@ class Rebuild:
         return max((one.manifest.mark.index for one in self._checkpoints.all()), default=-1)
 
     def _set_aside_newer(self, last: int) -> None:
-        """Sets aside checkpoints above the end of the log, because they belong to a history that this log does not
-        have."""
+        """Sets aside checkpoints above the end of the log: they belong to a history that this log does not share."""
         for one in self._checkpoints.all():
             if one.manifest.mark.index > last:
                 why = f"raftmq rebuild: newer than the log, which ends at {last}"

@@ -66,7 +66,7 @@ class ManifestPublisher:
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             if await self._is_true(known):
                 return Published(known.version, known.applied_index, False)
-            known = None  # otherwise one flipped digit would prevent publishing for ever
+            known = None  # otherwise one flipped digit would stop all later publishing
         version = 1 + (await self._newest_version() if known is None else known.version)
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]

@@ -138,8 +138,8 @@ class SegmentReads:
             return self._log.read_raw_into(position, part)
 
     def _take_room(self, size: int) -> mmap.mmap:
-        """Returns at least so many bytes of memory that nobody reads: an upload that was given up may still read the
-        last piece."""
+        """Returns at least `size` bytes of memory that nobody reads: an upload that was given up may still read the
+        previous piece."""
         if len(self._room) < size or not _is_free(self._room):
             self._room = _room_of(size)  # the next one may be a little longer
         return self._room

@@ -94,7 +94,7 @@ class LineageStore:
         return await self._look(name, self._store.head)
 
     def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Lists the objects below a folder (`ObjectStore.list`), of that folder alone."""
+        """Lists the objects below `folder` (`ObjectStore.list`); ancestors' objects are left out."""
         return self._store.list(folder)
 
     async def delete(self, name: str) -> None:

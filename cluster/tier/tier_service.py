@@ -570,8 +570,9 @@ class WrongStoreError(StoreError):
 
 
 async def require_own(store: ObjectStore, folder: str, rows: Sequence[TierSegment]) -> None:
-    """Looks for the first, a middle and the last VERIFIED segment. One that exists is enough, because scrubs find
-    single losses. Raises WrongStoreError, and StoreError if the store does not answer."""
+    """Checks that the store has objects of this cluster: asks it for the first, a middle and the last VERIFIED segment.
+    One that exists is enough, because scrubs find single losses. Raises WrongStoreError if none exists, and StoreError
+    if the store does not answer."""
     verified = [row for row in rows if row.state is TierState.VERIFIED]
     if not verified:
         return

@@ -178,9 +178,9 @@ class Uploader:
 # Measures how long the oldest message has waited for the store, and closes its segment when that is too long (ADR
 # 0087).
 #
-# Otherwise only full segments are closed, and the last messages of a quiet cluster would lie on the nodes alone for
+# Otherwise only full segments are closed, and the last messages of a quiet cluster would be on the nodes only, for
 # days. Only messages count: otherwise the entries with which the tier records its own steps would close one segment
-# after the other for ever.
+# after the other without end.
 
 LOOK_BYTES_MAX = 8 << 20
 """Bytes of the log that one step searches: more than the other entries that a cluster writes meanwhile."""

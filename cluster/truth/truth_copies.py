@@ -218,7 +218,7 @@ class TruthCopies:
                 self._due_ms = self._monotonic_ms() + REFUSED_MS
                 self._told.warn("the truth of the first group cannot be copied", self.rejected, self._due_ms / 1000)
                 return
-            if self._leads():  # for the next page, or for the word that there is none
+            if self._leads():  # asks for the next page, or learns that there is none
                 self._ask()
 
         self._submit([CopyTruth(asked.version, page.version, page.rows)], copied)

@@ -65,7 +65,7 @@ class Findings:
         return self._limit is None or self.counts[kind] < self._limit
 
     def doubt(self, why: str) -> None:
-        """Notes that something could not be decided; without an anomaly the verdict is then unknown."""
+        """Records that something could not be decided; without an anomaly the verdict is then unknown."""
         self.unknowns.append(why)
 
     def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> Result:

@@ -63,7 +63,7 @@ def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
 
 
 def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
-    """Takes whole frames out of the buffer; yields (header, body) of each. Raises CodecError for bytes that are no
+    """Removes complete frames from the buffer; yields (header, body) of each. Raises CodecError for bytes that are no
     frame."""
     at, end = 0, len(buffer)
     try:
@@ -102,7 +102,7 @@ class Line(asyncio.Protocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Takes whole frames out of the stream. Raises CodecError."""
+        """Adds bytes of the stream, and passes the complete frames to `on_frame`. Raises CodecError."""
         self._buffer += data
         for header, body in frames_of(self._buffer):
             self.on_frame(header, body)

@@ -101,7 +101,7 @@ class Wire(Line):
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """Lets the writers continue."""
+        """Lets the writers continue. Called by asyncio."""
         self._room.set()
 
     def data_received(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class Wire(Line):
             self.abort()
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Gives an answer to whoever waits for it."""
+        """Passes an answer to the request that waits for it."""
         if header.flag & FLAG_RESPONSE and not (waiting := self.future(header.opaque)).done():
             waiting.set_result(Answer.of(header, body))
 

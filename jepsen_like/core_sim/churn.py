@@ -136,7 +136,8 @@ class Churn:
     # -- logs
 
     def _trim(self) -> None:
-        """Takes a checkpoint at a member and trims the log below it. The core is told at once, or sometimes late."""
+        """Takes a checkpoint at a member and trims the log below it. The core learns of that at once, or sometimes
+        later."""
         machine = self.faults.victim()
         state = machine.state
         state.durable_index = self.rng.randint(state.durable_index, state.applied_index)

@@ -173,7 +173,7 @@ class MemoryFile:
 
     def _write(self, data: bytes, offset: int) -> None:
         self._fs.space_left -= self._growth(len(data), offset)
-        if self._inode.bad:  # a sector written as a whole is a good one; the disk puts it elsewhere
+        if self._inode.bad:  # writing all of a bad sector makes it good: the disk remaps it
             whole = range(-(-offset // SECTOR), (offset + len(data)) // SECTOR)
             self._inode.bad.difference_update(whole)
         self._inode.change(_Write(offset, data))

@@ -151,7 +151,7 @@ class MemoryKV:
         return self._families[family].rows.get(key)
 
     def write(self, batch: Batch) -> None:
-        """Applies the batch as a whole."""
+        """Applies the batch atomically."""
         size = 0
         for _, _, value, _ in batch.ops:
             if value is not None:

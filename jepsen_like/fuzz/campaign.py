@@ -241,7 +241,7 @@ class Campaign:
         return greetings
 
     async def _fire_all(self, ground: Ground, watch: Watch, honest: Honest) -> None:
-        """Lets hostile and harmless load of equal rate follow each other until all ports have had their share."""
+        """Alternates hostile and harmless load of equal rate until all ports have had their share."""
         nodes = self._subject.nodes
         loads = [each for port in self._wanted for node in nodes for each in loads_of(port, node, ground, self._seed)]
         handlers = [name for port in self._wanted for name in handlers_of(port, ground.document)]

@@ -66,7 +66,7 @@ async def guard_of(subject: RaftMQSubject, leader: NodeRecord) -> Guard:
 
 
 class Ways:
-    """Says for each connection whether it is one of TLS: with a context, every other one is."""
+    """Decides for each connection whether it uses TLS: if there is a context, every second one does."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self._contexts: Iterator[ssl.SSLContext | None] = (

@@ -2,8 +2,8 @@
 nodes'.
 
 It reads one line of JSON (Orders) and attacks until its standard input ends; it reports each round as a line of JSON.
-Each further line is a hand, a JSON list of the attacks to play from then on. An empty one ends the attacks: no round
-begins, and those under way go on until they are over or the next hand is dealt.
+Each further line is a hand, a JSON list of the attacks to play from then on. An empty one ends the attacks: no new
+round begins, and those that run continue to their end or until the next hand arrives.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def compiled(source: str, root: Path) -> Path:
         if not built:
             raise KernelError(f"the native kernel was not built: {done.stderr.strip()}")
         kept.parent.mkdir(parents=True, exist_ok=True)
-        half = kept.with_suffix(f".{os.getpid()}")  # several copies may be made at once: each renames a whole file
+        half = kept.with_suffix(f".{os.getpid()}")  # several copies may be made at once: each renames a complete file
         shutil.copy(built[0], half)
         half.rename(kept)
     return kept

@@ -1,4 +1,5 @@
-"""Says of the nodes of one Raft group of the simulated world who runs, who takes writes, and if all are equal."""
+"""Reports of the nodes of one Raft group of the simulated world which ones run, which one takes writes, and whether all
+are equal."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`raftmq spark table`: a streaming query of Spark that keeps a Delta table up to date with topics.
 
-The table alone says where a query begins, and the query's checkpoint ends with it: whatever became of the last commit,
-the next query begins with what the table has. Tasks read ranges and write files under hidden names; the driver, which
-keeps the table, commits the files of a batch together with the offset that each queue has reached. So a table goes on
-under `raftmq table run`, and the other way round.
+Only the table says where a query begins; the query's checkpoint is deleted with the query. Whatever became of the last
+commit, the next query begins with what the table has. Tasks read ranges and write files under hidden names; the driver,
+which keeps the table, commits the files of a batch together with the offset that each queue has reached. So `raftmq
+table run` can continue the table of a query, and the other way round.
 
 The query stops at the first message that it cannot read, or that does not follow the last one in the table. The code
 below it then decides, as for a run without Spark: it refuses to go on, or goes on with what is there.
@@ -199,7 +199,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def _written(frame: DataFrame, folder: Path, rows: TableRows) -> Written:
-    """Has tasks write the files of a batch; if a task ran twice, only those of the attempt that Spark accepted."""
+    """Writes the files of a batch in tasks; if a task ran twice, only those of the attempt that Spark accepted
+    count."""
     told = [json.loads(row.told) for row in frame.mapInArrow(partial(_write, folder, rows), _TOLD).collect()]
     return Written([DayFile(*file) for files, _ in told for file in files], merge([met for _, met in told]))
 

@@ -60,7 +60,8 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
 
 
 def has_quorum_contact(raft: Raft) -> bool:
-    """Returns True if a majority of voters was heard since the last call (check-quorum, thesis 6.2)."""
+    """Returns True if this leader has received messages from a majority of voters since the last call (check-quorum,
+    thesis 6.2)."""
     return raft.members.active_voters() >= raft.members.quorum
 
 

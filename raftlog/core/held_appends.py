@@ -159,7 +159,8 @@ class HeldAppends:
         return leaving
 
     def _begin_batch(self, now_ms: float) -> bool:
-        """Decides for whom a batch is; False if it would be for nobody."""
+        """Begins a batch: chooses the voters to which its entries are sent later than to the others. Returns False if
+        all voters get them at once."""
         if self._batches > BATCHES or any(map(self._outside.slow, self.quick)):
             self._forget()
             return False
@@ -182,8 +183,9 @@ class HeldAppends:
         return [*given, *messages]
 
     def _may_wait(self, append: AppendEntries, now_ms: float, *, whole: bool) -> bool:
-        """Notes the entries that leave for the first time, and when. Returns True if all are plain, none left while the
-        leader sent them `whole`, and none was sent to that member before: else something was lost or refused."""
+        """Records which entries are sent for the first time, and when. Returns True if all of them are plain, none was
+        sent before to that member, and none first left while the leader sent them `whole`; otherwise something was lost
+        or refused."""
         first, last, to = append.entries[0].index, append.entries[-1].index, append.to_id
         before = self._left.get(to, -1)
         self._left[to] = max(before, last)
@@ -233,7 +235,7 @@ class HeldAppends:
     # -- who is quick
 
     def on_reply(self, reply: AppendEntriesReply, now_ms: float) -> None:
-        """Notes which voters acknowledge first, and how long that takes."""
+        """Records which voters acknowledge first, and how long that takes."""
         if reply.term != self._term or reply.rejected or reply.from_id not in self._voters:
             return
         done = 0
@@ -275,7 +277,8 @@ class HeldAppends:
         return not self._outside.slow(node)
 
     def _forget(self) -> None:
-        """Compares the voters anew: until that is done all of them get everything."""
+        """Forgets which voters are quick, and compares all voters again; until that is done all of them get
+        everything."""
         self.quick = ()
         self._voters = self._raft.members.voters
         self._need = self._raft.members.quorum - 1
@@ -291,7 +294,7 @@ class HeldAppends:
         raft = self._raft
         log, members = raft.log, raft.members
         voters, peers = members.voters, members.peers
-        if voters is not self._voters:  # made anew with each change: another majority
+        if voters is not self._voters:  # replaced at each change of members: the majority may be another one
             self._forget()
             return "members change"
         if raft.role is not Role.LEADER or raft.term != self._term or log.commit_index < raft.term_start_index:

@@ -1,7 +1,7 @@
 """Reads one planned range: returns every message of it, in order, as Arrow batches, or raises an error.
 
-Reads go to a follower unless told otherwise. If a follower lacks messages that the plan includes, or does not answer,
-the reader continues at the leader, so a range is read completely although nodes come and go.
+Reads go to a follower by default. If a follower lacks messages that the plan includes, or does not answer, the reader
+continues at the leader, so a range is read completely although nodes come and go.
 """
 
 from __future__ import annotations

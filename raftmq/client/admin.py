@@ -164,8 +164,8 @@ class AsyncAdmin(Offsets):
         self._view.forget_route(name)
 
     async def _groups_for(self, topic: str) -> list[int]:
-        """Returns the groups of brokers that have the topic, all groups if it does not exist: also one that has joined
-        since this client last heard of them."""
+        """Returns the groups of brokers that have the topic; all groups, also ones that joined since this client last
+        asked, if the topic does not exist."""
         known = await self.broker_groups()
         try:
             return await self._groups_of(topic)

@@ -245,14 +245,14 @@ class ClusterView:
         return loop
 
     def suspect(self, address: str | None) -> None:
-        """Notes that `address` did not behave like a leader: the next call looks for one. A wrong suspicion costs
-        little."""
+        """Records that `address` did not behave like a leader: the next call searches for the leader. A wrong suspicion
+        costs little."""
         if address is not None and address == self.leader:
             self.leader = None
 
     def doubt(self, address: str) -> None:
-        """Notes that `address` answers nothing although it is connected: the next call looks for a leader, and believes
-        the other nodes first."""
+        """Records that `address` answers nothing although it is connected: the next call searches for a leader, and
+        believes the other nodes first."""
         if self.leader in (None, address):  # else the present leader is another one, and no search begins
             self._doubted, self.leader = address, None
 
@@ -302,7 +302,7 @@ class ClusterView:
             logger.warning("no leader found yet: %s", why)
 
     async def contact(self, wait_s: float) -> Contact:
-        """Looks for the leader for at most `wait_s` seconds, and less if no server can know it."""
+        """Searches for the leader for at most `wait_s` seconds, and less if no server can know it."""
         finding = asyncio.create_task(self.find_leader())
         ends_at = asyncio.get_running_loop().time() + wait_s
         try:

@@ -118,7 +118,7 @@ class Client:
         return f"<{type(self).__name__} of {', '.join(self.servers)}>"
 
     def contact(self, wait_s: float) -> Contact:
-        """Looks for the leader for at most `wait_s` seconds."""
+        """Searches for the leader for at most `wait_s` seconds."""
         return self._thread.run(self._client.view.contact(wait_s))
 
     def producer(
@@ -454,8 +454,8 @@ class Consumer:
                 self._thread.run(consumer._try_to_commit())
 
     def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
-        """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at a delay
-        level; see AsyncConsumer.retry."""
+        """Stores the message to be delivered to the group again, after at least `after` seconds (or a timedelta), or at
+        a delay level; see AsyncConsumer.retry."""
         self._thread.run(self._consumer.retry(message, after=after, level=level))
 
     def dead_letter(self, message: Message) -> None:

@@ -197,7 +197,7 @@ def refusals(data: bytes, stop: int) -> dict[int, int]:
 
 
 def whole_frames(data: bytes) -> tuple[int, int]:
-    """Returns the end of the last whole frame, and the number of frames up to there."""
+    """Returns the end of the last complete frame, and the number of frames up to there."""
     at, end, count = 0, len(data), 0
     while end - at >= 4 and (stop := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= end:
         at, count = stop, count + 1

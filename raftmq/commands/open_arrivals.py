@@ -74,8 +74,8 @@ class Arrivals:
         return len(self._due) - len(self._free)
 
     def begin(self, places: int, send: Callable[[list[int]], None], done: asyncio.Future[None]) -> None:
-        """Starts the schedule on a connection, or goes on with it on the next one. `places`: the most requests without
-        an answer, `send` sends those of the given places, `done` is resolved at the end."""
+        """Starts the schedule on a connection, or continues it on the next one. `places`: the most requests without an
+        answer; `send` sends the requests of the given places; `done` is resolved at the end."""
         self._send, self._done = send, done
         self._free = deque(range(places))
         if not self._due:

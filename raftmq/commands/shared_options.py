@@ -177,8 +177,8 @@ def names_cluster(servers: str | None) -> bool:
 
 
 def tell_found(servers: str | None) -> None:
-    """Says on stderr, once per command, that a CA or a user counts which nobody named: those of the local cluster that
-    was found by the working directory. Raises ValueError for a user's file that cannot be used."""
+    """Reports on stderr, once per command, that a CA or a user is used which nobody named: those of the local cluster
+    that was found by the working directory. Raises ValueError for a user's file that cannot be used."""
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, found_folder, local_file
     from raftmq.client.environment import user_of
     from raftmq.client.tls import find_tls
@@ -205,7 +205,8 @@ def data_dir(given: str | None) -> Path:
 
 @contextlib.contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """Has a closed terminal or a kill stop the nodes as Ctrl-C does, instead of leaving them running."""
+    """Makes a closed terminal (SIGHUP) or SIGTERM raise KeyboardInterrupt, so that the nodes are stopped instead of
+    left running."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -449,13 +450,14 @@ def _cure(why: str) -> str:
 
 
 def _host_before(words: str, why: str) -> str:
-    """Returns the host of the address that stands before these words of a reason; "" if they are not there."""
+    """Returns the host of the address in front of these words of a reason; "" if the reason does not have the words."""
     before, found, _ = why.partition(words)
     return before.rpartition(" ")[2].rpartition(":")[0] if found else ""
 
 
 class _Repeated:
-    """Says on stderr, once, that attempts have failed for a while and are repeated: the command may wait for long."""
+    """Reports on stderr, once, that attempts have failed for a while and are repeated: the command may wait for
+    long."""
 
     def __init__(self) -> None:
         self._first_s = 0.0

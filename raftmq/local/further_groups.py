@@ -1,4 +1,4 @@
-"""The directories of the groups of a local cluster, made as a whole or not at all.
+"""Makes the directories of further groups of a local cluster, all of them or none.
 
 The first group makes the cluster: its uuid and its secret. A further group gets both, and the settings of the first
 group's nodes; nothing of the first group is changed for it.
@@ -92,8 +92,8 @@ def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
 
 
 def know_each_other(nodes: Sequence[NodeRecord]) -> bool:
-    """Returns True once each of these nodes answers, and has heard of the members of all their groups but those that
-    have retired: until then, what asks it for the groups (the creation of a topic) hears of fewer."""
+    """Returns True once each of these nodes answers and knows members of all groups of the nodes, except for retired
+    groups. Until then the creation of a topic would see fewer groups."""
     groups = {node.group for node in nodes}
     for node in nodes:
         try:

@@ -121,7 +121,7 @@ def write_mark(mark: Path, cluster: str) -> None:
 
 
 def mark_retired(mark: Path) -> None:
-    """Notes in the mark of a group that it has retired. Raises LocalError."""
+    """Records in the mark of a group that it has retired. Raises LocalError."""
     known = _known(mark)
     if not known.endswith(_RETIRED):
         write_mark(mark, known + _RETIRED)

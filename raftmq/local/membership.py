@@ -141,10 +141,9 @@ class LocalMembers:
         return self._wait_promoted(record, "learner" if learner else "voter")
 
     def replace(self, node_id: int) -> tuple[Joined, Path | None]:
-        """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed, stopped
-        and set aside. Returns the new node, and the folder of the old one (None if there is none on
-        this machine).
-        Continues where an interrupted attempt stopped."""
+        """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed and
+        stopped, and its folder is moved aside. Returns the new node, and the folder of the old one (None if there is
+        none on this machine). Continues where an interrupted attempt stopped."""
         members = self.members()
         if node_id not in [member["id"] for member in members["members"]] + [node.id for node in self._nodes]:
             raise _no_member(self._name(node_id), node_id, members)
@@ -153,7 +152,7 @@ class LocalMembers:
         return joined, self.remove(node_id, below_three=True)  # as many as there were
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
-        """Removes a node from the cluster, then stops it and sets its folder aside. Returns the folder's new path.
+        """Removes a node from the cluster, then stops it and moves its folder aside. Returns the folder's new path.
         Leaves fewer than three voters only with `below_three`. Raises LocalError."""
         members = self.members()
         if node_id in [member["id"] for member in members["members"]]:
@@ -286,8 +285,8 @@ class LocalMembers:
 
 @contextmanager
 def _locked_in_turn(data: Path) -> Iterator[None]:
-    """Takes the lock of the directory, as `locked` does, after the command that holds it now, such as the restart of a
-    node. Raises LocalError."""
+    """Takes the lock of the directory as `locked` does, but waits up to LOCK_S while another command holds it, for
+    example the restart of a node. Raises LocalError if there is no cluster, or if the lock is not free in time."""
     read_cluster(data)  # a directory without a cluster is told at once
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:

@@ -201,8 +201,8 @@ def names_another(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord]
 
 
 def tell_nodes(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord], wanted: bool) -> None:
-    """Has nodes register with these processes, or no longer if it is not `wanted`: changes their files, and has those
-    that run read them again. Raises LocalError."""
+    """Makes nodes register with these processes, or no longer if it is not `wanted`: changes their configuration files,
+    and reloads those of running nodes. Raises LocalError."""
     own = addresses_of(records)
     for node in nodes:
         named = load(node.config_path).cluster.registry

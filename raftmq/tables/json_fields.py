@@ -117,7 +117,7 @@ def column_name(name: str, taken: set[str]) -> str:
 
 def _most_frequent(kinds: Mapping[str, int]) -> str:
     counts = dict(kinds)
-    if DOUBLE in counts:  # whole numbers fit, the others do not fit a column of whole numbers
+    if DOUBLE in counts:  # whole numbers fit into a column of doubles, but not the reverse
         counts[DOUBLE] += counts.pop(LONG, 0)
     return max(KINDS, key=lambda kind: counts.get(kind, 0))
 

@@ -87,8 +87,8 @@ class Upkeep:
         self._pool.shutdown(wait=True)
 
     def tend(self) -> Upkept:
-        """Begins a step unless one is under way; returns what the last one did. Raises its error, once: the next call
-        begins anew."""
+        """Starts a step in the background unless one is running; returns the result of the last one. Raises its error
+        once; the next call starts a new step."""
         if self._running is not None and not self._running.done():
             return Upkept()
         ended, self._running = self._running, self._pool.submit(self._step)

@@ -1,8 +1,8 @@
 """Quotas: how much one owner may ask of the cluster, stored as rows of the replicated state (docs/adr/0115).
 
-A row has a *subject*, the text that says whom it limits, and its *limits*, name -> number. The leader that proposes
-a change knows which limits there are (`cluster.flow.quota_buckets`); here their names are names. Nothing in the state
-machine reads a limit: a leader judges by them before it proposes anything.
+A row has a *subject*, the text that says whom it limits, and its *limits*, name -> number. The leader that proposes a
+change knows which limits exist (`cluster.flow.quota_buckets`); to this module their names have no meaning. Nothing in
+the state machine reads a limit: a leader applies them before it proposes anything.
 
 Subjects, `*` for everybody who has no row of his own:
 

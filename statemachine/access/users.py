@@ -186,8 +186,8 @@ class Access(Family):
         return self._touched.keys()
 
     def less(self, shrunk: Callable[[User], User], is_ended: Callable[[bytes], bool]) -> None:
-        """Has readers see each user as `shrunk` returns it, and no token for which `is_ended` returns True, from the
-        present ones on (revocations.py). The rows stay as they are."""
+        """Makes readers see each user as `shrunk` returns it, and no token for which `is_ended` returns True
+        (revocations.py). The rows stay as they are."""
         self._shrunk, self._is_ended = shrunk, is_ended
         for user in [user for user in self._ids.values() if shrunk(user) is not user]:
             self._publish_one(None, user)
@@ -195,14 +195,14 @@ class Access(Family):
             del self.tokens[digest]
 
     def show(self, stage: Stage, user_id: int) -> None:
-        """Has readers see a user anew."""
+        """Publishes a user's row to readers again, after its revocations changed."""
         user = self._ids.get(user_id)
         if user is not None:
             self._begin_version(stage)
             self._store(stage, user)
 
     def show_token(self, stage: Stage, digest: bytes) -> None:
-        """Has readers see a token anew."""
+        """Publishes a token's row to readers again, after its revocations changed."""
         row = stage.get(META, keys.token_key(digest))
         token = self._tokens[digest] = None if row is None else Token(*msgpack.unpackb(row))
         if token is not None:
@@ -483,7 +483,7 @@ class Access(Family):
         self._store(stage, replace(user, rules=in_order([*rules.values()]), tokens=tuple(sorted(tokens))))
 
     def _renamed(self, stage: Stage, user_id: int, user: User) -> User:
-        """Gives the name of a copied user to this id, whoever had it. Returns the user."""
+        """Gives the name of a copied user to this id, even if another user had it. Returns the user."""
         other = self._names.get(user.name)
         if other is not None and other != user_id:  # its end comes with the same copy
             self.copy_user(stage, other, CopiedUser(ended=True))

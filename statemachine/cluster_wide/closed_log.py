@@ -73,7 +73,7 @@ class ClosedLog(Family):
         return self.end is not None and self.end.force is not None
 
     def stored(self, stage: Stage, index: int) -> None:
-        """Notes that the entry has messages; called if the own group is not active, or the log is shut. Raises
+        """Records that the entry has messages; called if the own group is not active, or the log is shut. Raises
         InvariantViolationError if it is."""
         end = self._end
         if end is not None and self.is_shut:

@@ -13,13 +13,14 @@ from statemachine.rows.write_batch import Stage
 
 
 class Acknowledge(Command, tag="acknowledge", frozen=True):
-    """Tells that an operator acknowledges the MEMBERSHIP entry at that index: its alarm ends."""
+    """Acknowledges the MEMBERSHIP entry at that index for an operator, which ends its alarm."""
 
     index: NumberFrom1
 
 
 class Members(Family):
-    """The newest MEMBERSHIP entry that was applied. Readers see an immutable value that is replaced as a whole."""
+    """The newest MEMBERSHIP entry that was applied. Readers see an immutable value, which is replaced when it
+    changes."""
 
     ROWS = ((META, keys.MEMBERSHIP_KEY), (META, keys.ACKNOWLEDGED_KEY))
 

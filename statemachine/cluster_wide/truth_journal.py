@@ -120,9 +120,9 @@ class TruthJournal(Family):
         return self._kv.get(META, keys.truth_key(version)) is not None
 
     def followed_from(self, group: int) -> int:
-        """Returns the lowest version, beside 0, from which a group of brokers may go on copying: the newest end that
-        was forgotten. A group that was added after that may be anywhere in its first copy: nothing that had ended
-        before was ever told to it, so the end of it cannot be missed."""
+        """Returns the lowest version, apart from 0, from which a group of brokers may continue its copy: the newest end
+        that was forgotten. A group that was added after that may be anywhere in its first copy: nothing that had ended
+        before was ever sent to it, so it cannot miss an end."""
         is_newer = self._rows.get((TruthKind.BROKER_GROUP, group), 0) > self.forgotten
         return 0 if is_newer else self.forgotten
 

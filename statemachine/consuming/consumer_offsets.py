@@ -28,8 +28,8 @@ class CommitOffsets(Command, tag="commit_offsets", frozen=True):
 
 
 class ResetOffsets(Command, tag="reset_offsets", frozen=True):
-    """Moves committed offsets of a group. The group's commits of these queues are left out until its consumer is
-    told."""
+    """Moves committed offsets of a group. The group's commits of these queues are ignored until its consumer has
+    learned of the reset."""
 
     group: str
     now_ms: U64

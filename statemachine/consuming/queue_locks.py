@@ -73,7 +73,7 @@ class LockQueuesOf(Command, tag="lock_queues_of", frozen=True):
 
 
 class UnlockQueues(Command, tag="unlock_queues", frozen=True):
-    """Gives up a client's locks of these queues; None stands for all that the client holds in the group."""
+    """Releases a client's locks of these queues; None means all that the client has in the group."""
 
     group: GroupName
     client_id: ClientId

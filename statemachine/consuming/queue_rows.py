@@ -104,7 +104,8 @@ class QueueRows(Family, Generic[Value]):
         return not self._published
 
     def forget_group(self, group: str) -> None:
-        """Hides all values of the group from readers. Its rows stay in the store until slices have removed them."""
+        """Hides all values of the group from readers. Its rows stay in the store until the removal of the group has
+        deleted them, a bounded slice at a time."""
         self.changed = True
         change = self._staged[group] = _Change()
         change.forgets = True

@@ -39,7 +39,8 @@ class EndHalves(Command, tag="end_halves", frozen=True):
 
 
 class CheckHalves(Command, tag="check_halves", frozen=True):
-    """Tells that producers are asked for the outcome of these transactions now, and again at `next_ms` of log time."""
+    """Records that producers are asked for the outcome of these transactions now, and again at `next_ms` of log
+    time."""
 
     next_ms: U64
     positions: Positions

@@ -277,7 +277,8 @@ class StagedWrites(Family):
 
     @applies(ForgetWrite)
     def forget(self, stage: Stage, command: ForgetWrite) -> CommandResult:
-        """Removes the record of the name's committed write, so that the name may be used anew, from any number."""
+        """Removes the record of the name's committed write, so that the name may be used again, from any write number
+        on."""
         name = command.name
         before = self._committed(stage, name)
         if before is None:
@@ -306,7 +307,7 @@ class StagedWrites(Family):
         return name in self._prepared
 
     def prepare(self, stage: Stage, numbers: Iterable[int]) -> None:
-        """Has open attempts wait for the decision."""
+        """Marks open attempts as prepared: they wait for the decision."""
         for number in numbers:
             self._put(stage, self._known(number)._replace(state=AttemptState.PREPARED))
 

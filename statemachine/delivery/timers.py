@@ -69,7 +69,7 @@ class DropTimers(Command, tag="drop_timers", frozen=True):
 
 
 class DropStaged(Command, tag="drop_staged", frozen=True):
-    """Removes at most so many rows of a discarded attempt at a staged write."""
+    """Removes at most `rows_max` rows of a discarded attempt at a staged write."""
 
     attempt: U63
     rows_max: Annotated[int, Meta(ge=1, le=keys.U32_MAX)]

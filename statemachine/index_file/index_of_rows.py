@@ -149,8 +149,8 @@ def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[byte
 
 def sorted_rows(records: bytes, base: int) -> bytes:
     """Returns packed and sorted rows of an index file for records of the message index (`statemachine.message_index`).
-    The records' messages must lie less than 4 GiB above position `base`. Raises struct.error if the records do not end
-    at a whole record."""
+    The records' messages must lie less than 4 GiB above position `base`. Raises struct.error if `records` ends within a
+    record."""
     found = struct.unpack(f">{len(records) // RECORD.size}Q", records)
     return pack_keys(sorted([(record & _HASH) + (record - base & _LOW) for record in found]))
 

@@ -80,15 +80,16 @@ class Batch:
 class KV(Protocol):
     """A key-value store, as the state machine uses it.
 
-    Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on another thread meanwhile. Each of them sees
-    whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
+    Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on other threads at the same time. Each of them
+    sees a batch completely or not at all, and a scan sees the rows of the moment it was called, whatever is written
+    while it is consumed.
 
     Damage raises KVCorruptError, also from a scan that has begun: rows are never left out silently.
     """
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Registers `told`, which is called whenever damage is met, on the thread that met it and before the error is
-        raised, so that a caller that catches the error cannot hide the damage."""
+        """Registers `told`, which is called whenever damage is found, on the thread that found it and before the error
+        is raised, so that a caller that catches the error cannot hide the damage."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the value of the row; None if there is no such row."""

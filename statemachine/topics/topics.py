@@ -1,4 +1,4 @@
-"""Topics: their configuration, and the ids that stand for them in every other row.
+"""Topics: their configuration, and the ids by which all other rows name them.
 
 An id is assigned when a topic is created and never reused, so rows of a deleted topic cannot be mistaken for those of a
 later topic with the same name.
@@ -136,7 +136,7 @@ class TopicConfig:
 
     @property
     def retention_ms(self) -> int | None:
-        """The time in milliseconds of log time for which the topic's messages are kept (0: for ever); None if the
+        """The time, in milliseconds of log time, for which the topic's messages are kept (0: without end); None if the
         cluster's general retention applies."""
         text = self.attributes.get(RETENTION, "")
         return int(text) if is_retention(text) else None
@@ -401,8 +401,8 @@ def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[i
 
 
 def place_in(known: TopicConfig | None, groups: Iterable[int], read: int, write: int) -> list[list[int]]:
-    """Returns the field `place` of a `CreateTopic` that has producers write to so many queues in these groups of
-    brokers. One in which the topic is only read any more, and has more queues, keeps those to read."""
+    """Returns the field `place` of a `CreateTopic` after which the topic has `read` and `write` queues in each of these
+    groups of brokers. A group in which the topic was only read, and has more queues, keeps those to read."""
     place = {} if known is None else known.queues_of_groups
     read_out = {group: queues for group, (queues, written) in place.items() if not written}
     return [[group, max(read, read_out.get(group, 0)), write] for group in groups]

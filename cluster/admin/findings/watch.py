@@ -48,7 +48,8 @@ class FindingsWatch:
         await self._around.close()
 
     async def run(self) -> None:
-        """Looks periodically until it is cancelled, so that a finding's `since` does not depend on requests."""
+        """Checks periodically until it is cancelled, so that a finding's `since` does not depend on when somebody
+        asks."""
         looks = 0
         while True:
             try:

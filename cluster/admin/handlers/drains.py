@@ -1,5 +1,5 @@
-"""/v1/broker-groups/{group}/drain and /retire: what is left in a group of brokers, the begin and the end of its drain,
-and its end (docs/adr/0113). A node of the group itself answers: what is left is in its log."""
+"""/v1/broker-groups/{group}/drain and /retire: what is left in a group of brokers, the start and the end of its drain,
+and its retirement (docs/adr/0113). A node of the group itself answers: what is left is in its log."""
 
 from __future__ import annotations
 

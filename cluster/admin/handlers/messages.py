@@ -291,8 +291,8 @@ class _Body(NamedTuple):
 
 
 async def message_parts(call: Call, message: Message, body_bytes: int, room: int = sys.maxsize) -> list[bytes]:
-    """Returns the JSON of a message with at most `body_bytes` of its body; less if the whole would take more than
-    `room` bytes of JSON. Everything except the body is never cut."""
+    """Returns the JSON of a message with at most `body_bytes` of its body; less if the JSON as a whole would take more
+    than `room` bytes of JSON. Everything except the body is never cut."""
     charge_text(len(message.properties))
     properties = parse_properties(message.properties)
     left = room - len(msgspec.json.encode(_view(message, properties, cut=True))) - _QUOTED

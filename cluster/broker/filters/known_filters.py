@@ -142,7 +142,7 @@ class _Making:
 
 
 def _expression(kind: str | None, text: str | None) -> Expression:
-    """Returns the expression as a key. Raises Refused for one that is too long, of which nothing is kept."""
+    """Returns the expression as a key. Raises Refused for one that is too long; nothing of it is kept."""
     if not kind or kind == "TAG":
         check_text(text or "*")
         return Expression("TAG", text or "*")

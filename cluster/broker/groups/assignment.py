@@ -43,7 +43,8 @@ def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]]
 
 
 def queue_at(placed: Sequence[tuple[BrokerGroup, int]], place: int) -> tuple[str, int]:
-    """Returns the broker name and the id of the queue that stands there among all. Raises IndexError."""
+    """Returns the broker name and the queue id of the queue at position `place` among all queues of the topic. Raises
+    IndexError."""
     for group, count in placed:
         if place < count:
             return group.name, place
@@ -89,9 +90,9 @@ clients every n-th queue."""
 def assigned_places(
     group: ConsumerGroup, others: Iterable[str], client_id: str, topic: str, share: Share, queues: int
 ) -> Sequence[int]:
-    """Returns the places of the client's queues among all queues of the topic. `others`: the members of whom other
-    groups of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a
-    ReadIndex round."""
+    """Returns the places of the client's queues among all queues of the topic. `others`: the members that other groups
+    of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a ReadIndex
+    round."""
     found = {*others} - group.members.keys()
     if found or group.by_topic:
         charge(ITEM_UNITS * (len(group.members) + len(found)))

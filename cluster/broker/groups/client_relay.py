@@ -78,7 +78,7 @@ class _Asked:
         self.stop_silence: Callable[[], None] = _nothing
 
     def hand_over(self, peer: NodeId) -> None:
-        """Notes that this peer has found the client and written the request."""
+        """Records that this peer has found the client and sent it the request."""
         self.handed_over = True
         self.peer = peer
 

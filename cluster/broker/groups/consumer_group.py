@@ -108,7 +108,7 @@ class ConsumerGroup:
     )
 
     def __init__(self, stands: Callable[[Member], bool] = lambda _: True, since_ms: int = 0) -> None:
-        """`stands` returns True if a member may still be in the group. `since_ms`: the time of its first heartbeat."""
+        """`stands` returns True if a member may stay in the group. `since_ms`: the time of its first heartbeat."""
         self.stands = stands
         self.since_ms = since_ms
         self.judged = 0
@@ -137,7 +137,8 @@ class ConsumerGroup:
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
 
     def values(self) -> Iterator[Member]:
-        """Yields all members, each once for every connection that names it. They may come and go meanwhile."""
+        """Yields all members, each once for every connection that names it. Members may come and go during the
+        iteration."""
         for member in self.members.values():
             yield member
             if self.beside:
@@ -286,14 +287,15 @@ class ConsumerGroup:
         return narrowed
 
     def hold_text(self, share: Callable[[], Share]) -> None:
-        """Counts what subscriptions and wishes take now. `share()` makes the group's share of the node's room."""
+        """Counts what subscriptions and wishes take now, in bytes. `share()` makes the group's share of the node's
+        memory for them."""
         charge(ITEM_UNITS * (len(self.subscriptions) + len(self.wishes)))
         if self.text is None:
             self.text = share()
         self.text.hold(text_bytes(self.subscriptions.values()) + self.wishes_bytes)
 
     def was_judged(self, version: int) -> None:
-        """Notes that all members were judged by that version of users and rules."""
+        """Records that all members were checked by that version of users and rules."""
         self.judged = version
 
 
@@ -303,7 +305,8 @@ def text_bytes(subscriptions: Iterable[Subscription]) -> int:
 
 
 def wish_bytes(topics: Iterable[str]) -> int:
-    """Returns the approximate bytes that a wish takes in memory."""
+    """Returns the approximate number of bytes that a member's wish, the topics that it wants to read, takes in
+    memory."""
     return sum(4 * len(topic) + 100 for topic in topics)
 
 

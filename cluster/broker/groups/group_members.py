@@ -103,7 +103,7 @@ class Members:
     """All groups of this node. A scan runs periodically while there is any member that can expire."""
 
     def __init__(self, services: Services, rights: Rights, shared: SharedIds) -> None:
-        """`shared` is told of client ids that two users have in one consumer group."""
+        """`shared` receives client ids that two users have in one consumer group."""
         self._services = services
         self._rights = rights
         self._shared = shared
@@ -140,7 +140,7 @@ class Members:
         return found.unread() if found is not None else {}
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Returns the subscription to the topic that the group's members on this node told."""
+        """Returns the subscription to the topic from the heartbeats of the group's members on this node."""
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
@@ -202,8 +202,8 @@ class Members:
         return self._next(users, may_get)
 
     def _next(self, users: list[SortedMap[str, Member]], may: Callable[[Member], bool]) -> Member | None:
-        """Returns the next member in turn: of each user in turn, so that a user with many members, of whom none may,
-        hides nobody."""
+        """Returns the next member that may be asked, one user after the other. So a user with many members, none of
+        which may, does not hide those of others."""
         for _ in range(min(sum(map(len, users)), TRIES_MAX)):
             self._turn += 1
             members = users[self._turn % len(users)]
@@ -220,8 +220,8 @@ class Members:
         return max((member for member in found if member is not None), key=_last_seen, default=None)
 
     def producer_users(self, client_id: str) -> dict[int, int]:
-        """Returns the users of whom a producer with this client id is connected, each with the milliseconds for which
-        one of its open connections has had that client id."""
+        """Returns the users of which a producer with this client id is connected: user -> milliseconds for which one of
+        its open connections has had that client id."""
         now_ms = self._services.awake_ms()
         users = self._named.get(client_id, {})
         return {user: now_ms - min(each.named_ms for each in users[user].values()) for user in users}
@@ -391,8 +391,8 @@ class Members:
         role: Role,
         group: str,
     ) -> bool:
-        """Notes a heartbeat of a member that takes the place of `old`. Returns True if the client is new or came over
-        another connection."""
+        """Records a heartbeat of a member that replaces `old`. Returns True if the client is new or came over another
+        connection."""
         member.last_seen_ms = self._services.awake_ms()
         if old is not None and old.connection is member.connection:
             member.since_ms = old.since_ms
@@ -443,7 +443,7 @@ class Members:
     # --- standing that ends with the right ---------------------------------------------------------------------------
 
     def rules_changed(self) -> None:
-        """Judges all members by the users and rules in force now, in steps, and removes those that may not stay."""
+        """Checks all members by the users and rules in force now, in steps, and removes those that may not stay."""
         if self._rights.enforces:
             self._services.turns.begin_later(self, self._judge_all())
 
@@ -462,7 +462,7 @@ class Members:
                 yield from self.judged(name, consumers)
 
     def judged(self, name: str, group: ConsumerGroup) -> Generator[None]:
-        """Judges the members of a consumer group by the users and rules in force, in steps, unless that was done."""
+        """Checks the members of a consumer group by the users and rules in force, in steps, unless that was done."""
         version = self._services.state.access.version
         if not self._rights.enforces or group.judged == version:
             return

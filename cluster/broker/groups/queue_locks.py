@@ -211,7 +211,7 @@ class QueueLocks:
 
 class Unheard:
     """Locks that were renewed before a heartbeat confirmed that their client is there. Only the leader remembers them;
-    the next leader counts anew.
+    the next leader starts from nothing.
 
     Invariant: together these renewals of a lock add no more than FIRST_HEARTBEAT_MS to the time that its client was
     last granted as a member.

@@ -107,8 +107,8 @@ class ReplyDelivery:
         """Peer -> when its connection was last lost."""
 
     def deliver(self, reply: Reply, done: Answered) -> None:
-        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does: NO_CONSUMER also if
-        the requester cannot be told from others."""
+        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does; NO_CONSUMER also means
+        that the requester cannot be distinguished from another client."""
         fits = len(reply.client_id) <= CLIENT_ID_MAX and len(reply.correlation_id) <= CORRELATION_MAX
         if self._services.state.level < OWNERS_LEVEL or not fits:
             self._to_any(reply, done)

@@ -80,8 +80,8 @@ class ReplyNotes:
         return Part(name="reply notes", tick=lambda _: self._forget_ended())
 
     def note(self, client_id: str, correlation_id: str, ttl_ms: int, user: int, connection: Client) -> None:
-        """Notes who waits for the reply. A note of another user with the same texts stays: who has them second has read
-        them in the first one's request."""
+        """Records who waits for the reply. The note of another user with the same ids stays: the second user may have
+        read them in the first user's request."""
         if len(client_id) > CLIENT_ID_MAX or len(correlation_id) > CORRELATION_MAX:
             return
         self._forget_ended()

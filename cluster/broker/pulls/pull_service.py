@@ -70,10 +70,10 @@ class Pulls:
         levels: ReadLevels | None = None,
         rules: QuotaRules | None = None,
     ) -> None:
-        """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
-        answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`: decides
-        which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the
-        node shows together what was asked for; None for rules that nobody shows."""
+        """`reads`: decides which node should serve next, and how stale this node may be; with None the leader serves
+        and answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`:
+        decides which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, to
+        which these pulls report what was asked for; None if nothing shows that."""
         self._services = services
         self._access = services.state.access
         self._members = members
@@ -163,8 +163,8 @@ class Pulls:
             self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, asked, tries + 1))
 
     def _commit_at_once(self, puller: Puller, asked: PullRequest, tries: int) -> bool:
-        """Notes the offset in a pull that must wait for its turn: offsets that its connection commits meanwhile are
-        newer. Returns False if the pull was refused."""
+        """Commits the offset in a pull that must wait for its turn at once: offsets that its connection commits during
+        the wait are newer. Returns False if the pull was refused."""
         topic = self._services.state.topics.get(asked.topic)
         if asked.commit_offset >= 0 and not tries and topic is not None:
             try:
@@ -216,7 +216,8 @@ class Pulls:
         return Expression(expression_type, sub_string)
 
     def _commit(self, puller: Puller, asked: PullRequest, topic: TopicConfig) -> None:
-        """Notes the offset in a pull. Only the leader can do that; on other nodes, the consumer's own commits do."""
+        """Commits the offset in a pull. Only the leader can do that; on other nodes, the consumer commits in requests
+        of their own."""
         services, members, group = self._services, self._members, asked.group
         client, user = puller.client, puller.user
         if not services.writes_open() or not services.knows_group(group):
@@ -232,8 +233,8 @@ class Pulls:
             self._hold(pull)
 
     def _hold(self, pull: Pull) -> None:
-        """Parks a pull for which there is no message yet, or answers that there is none if it may not or cannot
-        wait."""
+        """Parks a pull for which there is no message yet. If it must not wait, or cannot, it is answered without
+        messages."""
         if pull.paced and pull.suspend_ms <= 0:
             pull.brief, pull.suspend_ms = True, self._services.config.flow.hold_ms
         if pull.suspend_ms <= 0:

@@ -49,7 +49,8 @@ class EntryReads:
         self._runner: LaneRunner[_Ask] | None = None
 
     def ask(self, positions: Sequence[int], told: EntryAnswer) -> None:
-        """Has the entries of these positions looked up (`ReadEntries`)."""
+        """Queues these log positions for the lane, which looks up their entries (`ReadEntries`) and calls `told` with
+        the result on the event loop. Raises Refused (BUSY) if WAITING_MAX requests wait already."""
         if self._waiting >= WAITING_MAX:
             raise Refused(Reason.BUSY, f"{WAITING_MAX} requests for places of messages wait already")
         if self._runner is None:

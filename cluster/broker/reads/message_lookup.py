@@ -264,8 +264,8 @@ class KeyLookup:
 def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
     """Returns True if the message is of the topic, has the key, and was stored within the times.
 
-    Of a property that stands twice the last value is indexed; earlier builds indexed the first. Any of them counts
-    here, so that what the index has is found.
+    If a property occurs twice, the last value is indexed; earlier releases indexed the first. Each of them counts here,
+    so that everything in the index is found.
     """
     if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
         return False

@@ -485,8 +485,8 @@ class Sends(Generic[_Origin]):
         return self.session_of(origin.path).issue()
 
     def session_of(self, path: SendPath) -> ConnectionSession:
-        """Returns the connection's producer session, which begins with its first send. Its id is random and told to
-        nobody: whoever knows it can take the place of a later send in the session."""
+        """Returns the connection's producer session, which begins with its first send. Its id is random and secret: a
+        client that knew it could send in place of a later send of the session."""
         session = path.session
         if session is None:
             session = path.session = ConnectionSession(self._entropy(ID_SIZE))

@@ -2,8 +2,8 @@
 
 A half message is open as long as the log's state has its row (`statemachine.delivery.half_messages`). The leader ends
 it: a commit by a copy for its queue, in whose entry the row is removed; a rollback by the command alone. While one of
-them is under way, everybody else who wants to end the same message is told its outcome. A commit that comes twice,
-late, or at the next leader therefore finds no row, and changes nothing.
+them is in progress, all other requests to end the same message get its outcome. A commit that comes twice, late, or at
+the next leader therefore finds no row, and changes nothing.
 """
 
 from __future__ import annotations

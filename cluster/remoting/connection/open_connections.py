@@ -96,8 +96,8 @@ class OpenConnections:
         return True
 
     def proven(self, connection: RemotingConnection, user: int) -> None:
-        """Notes that the first user has signed on the connection, which ends if he opens too many: what he has asked
-        for is answered, what comes next is refused."""
+        """Records that the first user has signed on the connection. If the user opens too many connections, this one
+        ends: its earlier requests are answered, later ones are refused."""
         self.idle.proven(connection)
         over = self._rates.take(CONNECTIONS, user, connection.peer_address[0])
         if over is not None:
@@ -115,7 +115,7 @@ class OpenConnections:
             self._end_session(connection)
 
     def end_sessions(self, closed: Collection[ReplyTo]) -> None:
-        """Remembers the outcomes that closed connections have not heard, and ends their sessions."""
+        """Remembers the outcomes that the clients of closed connections have not received, and ends their sessions."""
         self._outcomes.connections_closed(self._proposals.unanswered_of(closed))
         for connection in closed:
             self._end_session(connection)

@@ -274,7 +274,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._bad_frame(bad)
 
     def _see_off(self, guest: Guest, error: FrameTooLargeError) -> None:
-        """Tells a client of another protocol, in that protocol, that it is at the wrong port."""
+        """Answers a client of another protocol, in that protocol, that it is at the wrong port, and closes the
+        connection."""
         logger.warning("%s:%d is at the wrong port, connection closed: %s", *self.peer_address, guest.says)
         if not guest.answer:
             self.abort()
@@ -400,7 +401,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._claim_frame()
 
     def _claim_frame(self) -> None:
-        """Reserves memory for the whole arriving frame, or pauses reading until there is some."""
+        """Reserves memory for the complete frame that is arriving, or pauses reading until there is some."""
         needed = self._buffer.needed
         if self.closed or self._buffer.buffered < EARLY_BYTES:
             return
@@ -515,8 +516,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._halt()
 
     def write_all(self, data: bytes) -> None:
-        """Queues the answers to a whole entry, back to back. They are not held back for more answers, which would cost
-        an iteration of the loop. The transport itself joins what is written in one iteration."""
+        """Queues the answers to all sends of an entry, back to back. They do not wait for more answers, which would
+        cost an iteration of the loop. The transport itself joins what is written in one iteration."""
         if self.closed:
             return
         self._out.append(data)

@@ -125,7 +125,7 @@ TICK_MAX_S = 0.2
 
 
 class Uses(Protocol):
-    """Tells if a connection is in use at this moment."""
+    """A check of whether a connection is in use at this moment."""
 
     def __call__(self, connection: RemotingConnection) -> bool:
         """Returns True if a pull of the connection waits, or its heartbeat is fresh."""

@@ -297,7 +297,7 @@ class Forwarder:
             yield
 
     def _nobody_waits(self, forward_id: int, held: Held) -> None:
-        """Tells the leader that nobody waits for the answer to a costly request, or a send, any more."""
+        """Tells the leader that no client waits any more for the answer to a costly request or to a send."""
         if held.ends_with_client and held.sent_to != NOBODY and self._level() >= OWNERS_LEVEL:
             self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
 
@@ -361,8 +361,8 @@ class Forwarder:
 
     def _pass_on(self, forward_id: int, held: Held) -> None:
         if held.is_orphan:
-            # A leader would begin it after it was told of its end (seed 961000021). Of a send it would store a copy
-            # before those that its client sends again (seed 946000080).
+            # A leader would begin it after it was told of its end (seed 961000021). If it is a send, the leader would
+            # store a copy of it before those that its client sends again (seed 946000080).
             self._drop(forward_id)
             if self._closings.hears(held.frame.path):
                 self._remember(held.frame)
@@ -460,8 +460,8 @@ class Forwarder:
         _answer(frame, ResponseCode.SYSTEM_ERROR, remark)
 
     def _answer_unsure(self, frame: Frame, refusal: str) -> None:
-        """Answers a send that a former leader had, and this one refuses without having looked for it: nobody may be
-        told that nothing was stored (seed 953000052)."""
+        """Answers a send that an earlier leader had and that this leader refuses without having searched for it: it may
+        have been stored, so the answer is UNKNOWN (seed 953000052)."""
         self._answer_unknown(frame, f"a leader before had it, and this one refuses it: {refusal}")
 
     # --- frames between nodes ----------------------------------------------------------------------------------------
@@ -561,7 +561,7 @@ class Forwarder:
         if held is None:
             return
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
-            return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
+            return  # the answer is about its own attempt only; another node has the request by now, or will soon
         self._drop(forward_id)
         stored, unknown = reply.code == ResponseCode.SUCCESS, is_unknown(reply.code, reply.remark)
         refused = not (stored or unknown)

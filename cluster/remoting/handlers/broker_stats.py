@@ -52,8 +52,8 @@ class NodeFigures:
 
     def by_name(self) -> dict[str, str]:
         """Returns the figures that mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in
-        RocketMQ, stands for a figure that does not exist here: sends and pulls wait in no queue of threads, and nothing
-        locks the page cache."""
+        RocketMQ, is the value of a figure that does not exist here: sends and pulls wait in no queue of threads, and
+        nothing locks the page cache."""
         uptime_ms = self._services.monotonic_ms() - self._started_ms
         given = self._rates.given()
         rates = {

@@ -324,7 +324,7 @@ class Routes:
 
 
 def _note(connection: Connection, noted: set[Connection]) -> bool:
-    """Notes a connection until it closes; returns True if it was not noted yet."""
+    """Adds a connection to `noted` until it closes; returns True if it was not there yet."""
     if connection in noted:
         return False
     noted.add(connection)

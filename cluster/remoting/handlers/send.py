@@ -137,7 +137,7 @@ class SendHandler:
         limits: LimitsSection,
         note_requester: Callable[[Frame, str], None],
     ) -> None:
-        """`note_requester` is told of sends whose properties may ask for a reply."""
+        """`note_requester` is called with sends whose properties may ask for a reply."""
         self._note_requester = note_requester
         self._sends = sends
         self._replies = replies

@@ -360,7 +360,7 @@ class Twins:
         """(producer id, sequence) -> the repeated sends that wait. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
-        """Lets a repeated send wait for the outcome of the send with the same identity."""
+        """Adds a repeated send, which waits for the outcome of the send with the same identity."""
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:

@@ -187,7 +187,7 @@ class FailpointSet:
             ]
 
     def conditions(self, node: str) -> Iterator[Condition]:
-        """Yields a condition for each failpoint that is set. `node`: this node as findings speak of it."""
+        """Yields a condition for each failpoint that is set. `node`: the name of this node in findings."""
         for point in self.states():
             if point.action != "off":
                 says = f"failpoint {point.name} is {point.action}: this node has a fault on purpose"

@@ -27,7 +27,7 @@ def background(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def stand_back() -> None:
-    """Lets all other work go first: on the CPU, and on the disk if the platform has a class for that.
+    """Lowers the priority of this process: on the CPU, and on the disk if the platform has a class for that.
 
     It does not use SCHED_IDLE, because then a backup would never end on a machine without idle time.
     """

@@ -345,7 +345,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def write_eof(self) -> None:
-        """Tells the other side that no more comes once everything was sent. Its data is still read."""
+        """Ends this direction once everything is sent (a close_notify). What the other side sends is still read."""
         if not self._ends and not self._closing:
             self._ends = True
             if not self._queue:

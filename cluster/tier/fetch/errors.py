@@ -68,7 +68,7 @@ class Broken:
             del self._known[next(iter(self._known))]
 
     def whole(self, key: str) -> None:
-        """Records that the key was read."""
+        """Records that the object was read, which ends its pause."""
         if self._known and self._known.pop(key, None) is not None:
             logger.info("tier: %s can be read again", key, extra={"key": key})
 

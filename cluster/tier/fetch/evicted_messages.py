@@ -211,7 +211,7 @@ class OldReads:
         return len(kept), b"".join(kept)
 
     def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
-        """Has the first of these items fetched into the cache; returns how many."""
+        """Starts to fetch the first of these items into the cache; returns how many."""
         ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
             self._start(self._warm(ahead, dense=dense))

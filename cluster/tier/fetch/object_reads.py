@@ -91,7 +91,8 @@ class ObjectReads:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def fetch(self, name: str, start: int, stop: int, *, reach: int = 0) -> None:
-        """Has the cache fetch bytes [start, stop) of an object, without those that it has or that are being fetched."""
+        """Fetches bytes [start, stop) of an object into the cache, except those that it already has or that are being
+        fetched."""
         at = start
         while at < stop:
             end = self._cache.end(name, at) if self._cache is not None else None

@@ -151,7 +151,7 @@ class TierQueues:
 
     def _verified(self) -> list[TierSegment]:
         rows = self._rows()
-        if rows is not self._seen:  # the rows are replaced as a whole when one changes
+        if rows is not self._seen:  # the rows are replaced by a new list when one changes
             self._seen, self._readable = rows, [row for row in rows if row.state is TierState.VERIFIED]
         return self._readable
 

@@ -331,8 +331,8 @@ def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
 
 
 class IndexOfTier:
-    """A source of index files for repairs. Entries are decoded on a thread. It holds a whole segment in memory
-    meanwhile. Event loop only."""
+    """A source of index files for repairs. A thread decodes the entries; one complete segment is in memory at a time.
+    Event loop only."""
 
     def __init__(self, store: ObjectStore, folder: str, genesis: Genesis) -> None:
         self._store = store

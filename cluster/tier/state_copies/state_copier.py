@@ -141,8 +141,7 @@ class _Wanted(NamedTuple):
 
 
 class StateCopier:
-    """Copies the state. Made anew for each leadership; it reads the store when it begins, and knows nothing from
-    before. Event loop only."""
+    """Copies the state. Each term of leadership has its own instance, which reads the store first. Event loop only."""
 
     def __init__(
         self, context: NodeContext, storage: NodeStorage, reads: CheckpointReads, store: ObjectStore, folder: str

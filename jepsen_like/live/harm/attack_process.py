@@ -98,7 +98,7 @@ class Assault:
         self._end()
 
     def deal(self, attacks: Sequence[str]) -> None:
-        """Has these attacks played from now on. With none, no round begins, and those under way may end."""
+        """Plays these attacks from now on. With none, no new round begins, and those that run may end."""
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died, which the end of the context tells
             self._child.stdin.write(json.dumps(list(attacks)) + "\n")

@@ -98,7 +98,7 @@ class NodeDisk:
         struct.pack_into("<q", self._page, 0, offset_ms * 1_000_000)
 
     def set_full(self, full: bool) -> None:
-        """Has every write fail for want of space, also of later processes, or no longer."""
+        """Makes every write fail for want of space, also those of later processes, or ends that."""
         struct.pack_into("<Q", self._page, 32, int(full))
 
     @property

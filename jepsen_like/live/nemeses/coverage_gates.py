@@ -48,8 +48,8 @@ def rounds_due(time_s: float) -> float:
 
 
 def applied_and_felt(names: Iterable[str], played: Iterable[tuple[str, Effect]]) -> dict[str, tuple[int, int]]:
-    """Returns fault -> (how often it was applied, how often it had a measured effect); 0 for faults that were never
-    dealt."""
+    """Returns fault -> (how often it was applied, how often it had a measured effect), with 0 for faults that were
+    never applied."""
     applied: Counter[str] = Counter()
     felt: Counter[str] = Counter()
     for name, effect in played:

@@ -117,7 +117,7 @@ class ChangesMembers(Protocol):
         """Removes a node from the cluster, waits until it reports that itself if it runs, and ends it."""
 
     def lose(self, node: int) -> bool:
-        """Kills the node (-9) for ever, and its disk is lost. It stays a member until it is removed."""
+        """Kills the node (SIGKILL) and deletes its disk; it never comes back. It stays a member until it is removed."""
 
 
 class Stage:

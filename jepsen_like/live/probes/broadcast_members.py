@@ -50,7 +50,7 @@ class BroadcastMember:
         self.stopped = False
 
     async def beat(self, topics: Sequence[str]) -> None:
-        """Says to all nodes that it is there, until it is stopped."""
+        """Sends heartbeats to all nodes until it is stopped."""
         wires: dict[int, Wire] = {}
         body = heartbeat(f"{GROUP}-{self.name}", topics)
         while not self.stopped:

@@ -252,8 +252,8 @@ class GroupsLoad(Lanes):
         self._highest[queue] = max(highest, offset)
 
     async def _take(self, group: str, consumer: AsyncConsumer, floor: dict[Queue, int]) -> None:
-        """Takes some messages and commits them. Whoever is alone in the group never gets a message again that it has
-        committed."""
+        """Takes some messages and commits them. A consumer that is alone in the group never gets a message again that
+        it has committed."""
         taken: dict[Queue, int] = {}
         for _ in range(COMMIT_EVERY):
             message = await consumer.poll(QUIET_S)

@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
 
 def write(servers: str, options: ClientOptions, topic: str, writer: int, seconds: float) -> Written:
-    """Sends for so many seconds. Runs in a process of its own."""
+    """Sends for `seconds`. Runs in a process of its own."""
     number = 0
     failed, unknown, by_group = set[int](), set[int](), Counter[int]()
     until = time.monotonic() + seconds
@@ -51,7 +51,7 @@ def write(servers: str, options: ClientOptions, topic: str, writer: int, seconds
 
 
 class HotWriters:
-    """A context in which so many writers send to a topic for some seconds."""
+    """A context in which `writers` processes send to a topic for some seconds."""
 
     def __init__(self, servers: str, options: ClientOptions, topic: str, writers: int, seconds: float) -> None:
         self._pool = ProcessPoolExecutor(writers, multiprocessing.get_context("spawn"))

@@ -51,7 +51,7 @@ class LeaderMonitor:
                     self.seen(node, state.term)
 
     def seen(self, node: int, term: int) -> None:
-        """Notes that a node claims to lead a term. A second leader of a term counts when both were seen twice: a node
+        """Records that a node claims to lead a term. A second leader of a term counts when both were seen twice: a node
         that steps down may set its term first and its role a moment later, and be asked just in between."""
         self._sightings[term, node] += 1
         known = self.leaders.setdefault(term, node)

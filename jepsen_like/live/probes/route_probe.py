@@ -47,7 +47,7 @@ def read_route(process: int, asked_s: float, told_s: float, body: bytes) -> Rout
 
 
 def missing_queues(route: Route, whole: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Returns what a route lacks of the whole one: broker names, and queues of them."""
+    """Returns what a route lacks, compared with the complete one: broker names, and queues of them."""
     lacking = []
     for name, (readable, writable) in whole.items():
         has = route.queues.get(name, (0, 0))
@@ -98,7 +98,7 @@ class RouteProbe:
         ]
 
     def start(self, whole: Mapping[str, tuple[int, int]]) -> None:
-        """Begins. `whole`: broker name -> the queues that each route must have."""
+        """Starts both threads. `whole`: broker name -> the (readable, writable) queues that each route must have."""
         self._whole = dict(whole)
         for thread in self._threads:
             thread.start()

@@ -50,10 +50,9 @@ class Acks:
         return sorted(name for name, times in self._times.items() if times)
 
     def worst_us(self, blow: Blow) -> int | None:
-        """Returns the longest pause, in microseconds, of any writer that was not over at the blow and began before its
-        end.
+        """Returns the longest pause of any writer, in microseconds, that overlaps with the blow.
 
-        The whole pause counts, from the acknowledgement before to the one after. None if a writer was never
+        A pause counts in full, from the acknowledgement before it to the one after. None if a writer was never
         acknowledged again.
         """
         pauses = [_longest_ns(times, blow) for times in self._times.values()]

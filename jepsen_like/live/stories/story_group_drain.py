@@ -170,7 +170,8 @@ def _retire(scene: Scene, groups: GroupsScene) -> None:
 
 
 def _stays_alone(scene: Scene, groups: GroupsScene) -> None:
-    """Looks at what the first group does alone."""
+    """Checks that the first group works alone: it stops the nodes of the retired group, which must have acknowledged
+    nothing since."""
     with scene.act("the first group goes on alone"):
         since = time.monotonic()
         groups.second.stop_in_order()

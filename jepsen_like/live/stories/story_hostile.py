@@ -198,7 +198,7 @@ class Rounds:
 
 
 def _play_hand(scene: Scene, assault: Assault, rounds: Rounds, hand: Hand, plan: Layout) -> Span:
-    """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
+    """Plays one hand and waits for the end of its last rounds. Rounds that are not over then end when the next hand is
     dealt."""
     before, begun = len(rounds.over), rounds.counts()
     with scene.act(f"hand: {', '.join(hand)}" if len(hand) <= _NAMED else "all attacks") as told:

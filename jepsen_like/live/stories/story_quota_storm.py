@@ -158,7 +158,8 @@ def _kill_at_a_change(scene: Scene, changes: Changes) -> None:
 
 
 def _many_rules(scene: Scene, quotas: QuotaScene, rng: random.Random) -> str:
-    """Fills the table of quotas, sees one more refused, and changes quotas beside so many for a while."""
+    """Fills the table of quotas, checks that one more is refused, and changes quotas for a while with the table
+    full."""
     rows: Rows = {f"topic=rule-{number}": {"send_messages": 1 + number} for number in range(QUOTAS_MAX)}
     room = QUOTAS_MAX - len(quotas.quotas(scene.stage.leader()))
     names = list(rows)[:room]

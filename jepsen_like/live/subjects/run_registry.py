@@ -40,7 +40,7 @@ class Disk(Protocol):
         """Returns the environment of the next process."""
 
     def set_full(self, full: bool) -> None:
-        """Has every write fail for want of space, or no longer."""
+        """Makes every write fail for want of space, or ends that."""
 
     def lose_unsynced(self, rng: random.Random, survive: float) -> int:
         """Leaves what a power failure would leave, of each unsynced write with that probability; returns how many were
@@ -84,8 +84,8 @@ class RunRegistry(OfProcesses):
         tell_nodes(nodes, self._records, wanted=True)
 
     def _lead_through_proxies(self, record: RegistryRecord, fabric: Fabric) -> None:
-        """Has a process dial the others through proxies. pysyncobj dials those whose address is less than its own, and
-        is known to them by its own one."""
+        """Makes a process dial the others through proxies. pysyncobj dials only those whose address sorts below its
+        own, and introduces itself to them by its own address."""
         own = [f"{HOST}:{each.own_port}" for each in self._records]
         for other in self._records[: record.id - 1]:
             own[other.id - 1] = f"{HOST}:{fabric.ports[record.id, other.id]}"
@@ -173,7 +173,8 @@ class RunRegistry(OfProcesses):
             self._fabric.close()
 
     def leader(self, told: Iterable[Mapping[str, Any]]) -> int:
-        """Returns the process that leads, as the processes told nodes; the first if none is known."""
+        """Returns the process that leads, according to what the processes sent to nodes; the first one if none is
+        known."""
         return next((each["leader"] for each in told if each["leader"] in self.ids), self.ids[0])
 
     def _children(self, number: int) -> list[psutil.Process]:

@@ -30,7 +30,7 @@ class Left(NamedTuple):
 
 
 class OrderlyStops:
-    """The check itself, told by the monitor of closed, ended and started nodes. Reports under the name `stop`."""
+    """The check itself. The monitor reports closed, ended and started nodes to it. Reports under the name `stop`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -64,7 +64,7 @@ class OrderlyStops:
 
 
 def found_wrong(machine: Machine, left: Left) -> Iterator[str]:
-    """Yields a line for everything that the node's start found and that an orderly stop rules out."""
+    """Yields a line for everything that the node's start found and that must not be there after an orderly stop."""
     node = machine.node
     assert node is not None
     log = node.storage.directory.log

@@ -44,7 +44,7 @@ class _Row(NamedTuple):
 
 
 class PinCheck:
-    """The check itself, told each entry of the log once. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with each entry of the log once. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report

@@ -39,8 +39,8 @@ Report = Callable[[str, str], None]
 
 
 class TierCheck:
-    """The check itself, told what nodes apply and what is written to the store. `report` takes the checker's name and
-    what is wrong."""
+    """The check itself, called with what nodes apply and what is written to the store. `report` takes the checker's
+    name and what is wrong."""
 
     def __init__(self, store: SimStore, report: Report, *, copies: bool, seal_ms: int = 0) -> None:
         """`copies`: True if copies of the state are made, so that objects stay which a restore from a copy needs.

@@ -76,7 +76,7 @@ class _Still(NamedTuple):
 
 
 class TrimCheck:
-    """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -142,7 +142,7 @@ class TrimCheck:
         self._note_end(machine)
         applied = node.state.applied.index
         if applied >= self._next:
-            return  # a snapshot of a node that was ended before anybody heard what it had applied
+            return  # a snapshot of a node that ended before anybody learned what it had applied
         at = bisect_left(self._known, applied + 1, key=lambda known: known[0])
         known = self._known[at - 1] if at else _Known(-1, 0, {})
         cuts = [cut for cut in self._cuts if known.index < cut.index <= applied]

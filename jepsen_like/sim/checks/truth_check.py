@@ -69,7 +69,7 @@ BY_NAME = ("topics", "groups")
 
 
 class TruthCheck:
-    """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -156,7 +156,7 @@ class Retries:
 
 
 def body_of(message_id: str, padding: int, mark: bytes = b"") -> bytes:
-    """Returns a message body that begins with the message id, with so many bytes of padding. `mark`: see
+    """Returns a message body that begins with the message id and has `padding` bytes of padding. `mark`: see
     `ClientHost.mark`."""
     return b"%b %b%b" % (message_id.encode(), mark, b"." * padding)
 

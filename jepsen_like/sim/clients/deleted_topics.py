@@ -248,7 +248,7 @@ def commit_of(half: HalfLeft) -> dict[str, str]:
 
 
 def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
-    """Yields a line for everything that the node holds and should not, or should hold and does not."""
+    """Yields a line for everything that the node has and should not have, or lacks and should have."""
     assert machine.node is not None
     for one in made:
         if one.topic not in machine.node.state.topics:

@@ -121,7 +121,7 @@ class Waits(Asker):
                 connection, SEND_CODE, foreign_send(topic, f"{topic}-{queue}", queue), self.host.body(topic, "w", 9)
             )
 
-    # --- queues that there are not -----------------------------------------------------------------------------------
+    # --- queues that do not exist -------------------------------------------------------------------------------------
 
     async def _absent(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         await self._ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(GROUP))

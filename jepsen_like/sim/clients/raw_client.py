@@ -67,7 +67,7 @@ class RawConnection(Line):
         binary: bool = False,
         heard: Callable[[Answer], None] | None = None,
     ) -> bytes:
-        """Returns the bytes of a request and from now on expects its answer, which is passed to `heard`."""
+        """Returns the bytes of a request and expects its answer from now on, which is passed to `heard`."""
         self._next += 1
         if self._credentials is not None:
             ext = self._credentials.signed(ext, body)

@@ -99,7 +99,7 @@ class ResetJudge:
         self._doubtful[queue].add(offset)
 
     def read(self, queue: int, asked_s: float, offset: int | None) -> None:
-        """Judges the committed offset that was read; None means that the group has none."""
+        """Checks the committed offset that was read; None means that the group has none."""
         reset = self._not_followed(queue, asked_s)
         if reset is not None:
             if offset != reset.offset:

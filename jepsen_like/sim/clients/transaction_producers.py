@@ -70,7 +70,7 @@ class TransactionJudge:
         self.known[key].may_commit |= wish == COMMIT
 
     def ended(self, key: str) -> None:
-        """Records that a producer was told that the transaction has ended."""
+        """Records that a producer got the answer that the transaction has ended."""
         one = self.known[key]
         one.ended_s = self._now() if one.ended_s is None else one.ended_s
 
@@ -182,7 +182,7 @@ class Session:
             self._connection.transport.abort()
 
     async def run(self, rounds: int) -> None:
-        """Runs so many transactions, none once stopped, and then falls silent: the broker asks about those that were
+        """Runs `rounds` transactions, none once stopped, and then falls silent: the broker asks about those that were
         left open."""
         for _ in range(rounds):
             if self._connection is None or self._connection.closed:

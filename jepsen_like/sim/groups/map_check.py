@@ -31,7 +31,7 @@ class MapCheck:
         """Number of times that a node's map has changed."""
 
     def look(self, machine: Machine) -> None:
-        """Looks at the map of a node; called after each of its events, so an unchanged map costs one comparison."""
+        """Checks the map of a node. Called after each of its events, so an unchanged map costs one comparison."""
         serving = getattr(machine.node, "serving", None)
         process = machine.process
         if serving is None or process is None:
@@ -57,7 +57,7 @@ class MapCheck:
                 self._report("group map", f"{what}; it was {led}")
 
     def _look_at_groups(self, machine: Machine, who: str, seen: Groups, groups: Groups) -> None:
-        """Looks at which groups are there. A node that has no copy of the truth yet believes what it hears."""
+        """Checks which groups the map has. A node without a copy of the truth believes what other nodes tell."""
         assert machine.node is not None
         rows = machine.node.state.broker_groups.by_number
         for number in seen.keys() - groups.keys():

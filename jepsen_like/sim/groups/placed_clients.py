@@ -327,7 +327,7 @@ class TruthChanger(Placed):
     def _judge(self, host: str, name: str, took_s: float) -> None:
         """Checks that what was acknowledged can be used where it was asked for."""
         asked = self._machines()[host].readable
-        # What is not copied at the deadline is told as done.
+        # What is not copied at the deadline is answered as done.
         if asked is None or took_s * 1000 >= self.host.options.deadline_ms or not asked.serving.services.writes_open():
             return
         if name not in asked.state.topics:

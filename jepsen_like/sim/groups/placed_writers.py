@@ -167,8 +167,8 @@ class PlacedWriter(Placed):
         return True
 
     def _committed(self, answer: Answer, batch: int) -> None:
-        """Notes that the batch is committed. An answer that a later one is says nothing of it: it may have been given
-        up before."""
+        """Records that the batch is committed. An answer that names a later batch says nothing about this one, which
+        may have been given up before."""
         if answer.ext["committed"] == str(batch):
             self.judge.acked.add((NAME, batch))
 

@@ -85,8 +85,8 @@ class GroupMonitor(Monitor):
 
 
 def options_of(options: Options) -> Options:
-    """Returns the options of the second group's machines and faults: those of the first group, but drawn anew. It has
-    no tier: its objects would need a check of their own."""
+    """Returns the options of the second group's machines and faults: those of the first group with a seed of its own.
+    It has no tier: its objects would need a check of their own."""
     return options._replace(
         seed=options.seed + SEED_STEP,
         nodes=NODES,
@@ -240,7 +240,7 @@ class SecondGroup:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self, wait: Wait) -> bool:
-        """Judges the end, when no client changes anything any more. Returns False if something is wrong."""
+        """Checks the end of the run, when no client changes anything any more. Returns False if something is wrong."""
         return (
             wait(self._settled, SETTLED_S, "a write to both groups is not settled", placed_writers.CHECKER)
             and wait(self.states.equal, LEADER_S, "group 2: replicas do not become equal")
@@ -378,7 +378,7 @@ class SecondGroup:
         return not self._world.monitor.violations
 
     def _judge_writes(self) -> bool:
-        """Judges the rows of writes to both groups, as one node of each has them: all nodes of a group are equal."""
+        """Checks the rows of writes to both groups, on one node of each: all nodes of a group are equal."""
         if self.writer is not None:
             of_first, of_second = self._world.states.members()[0], self.states.members()[0]
             rows, trimmed = placed_writers.rows_of((of_first, of_second))

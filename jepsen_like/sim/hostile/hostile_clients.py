@@ -248,7 +248,7 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def joins(self, node: str) -> None:
-        """Lets consumers join one group, one after the other in one write."""
+        """Makes many consumers join one group, one after the other, with their heartbeats in one write."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
         data = b""

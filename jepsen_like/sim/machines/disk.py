@@ -41,7 +41,7 @@ def loss_of(left: str, rows: str) -> Loss:
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """A MemoryFileSystem that can be told to fail the next call of a kind, or to lose power during it."""
+    """A MemoryFileSystem whose next call of a kind can be made to fail, or to lose power."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ class Steps:
             self.advance()
 
     def abandon(self) -> None:
-        """Ends the drain where it stands, by an AbandonedError in its thread."""
+        """Ends the drain at the present step, by an AbandonedError in its thread."""
         self._abandoned = True
         self.finish()
 

@@ -142,13 +142,13 @@ class Watcher(Protocol):
         """Called when a lane is about to work on these jobs."""
 
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Called when a lane has done its work, before the node is told."""
+        """Called when a lane has done its work, before the node gets the result."""
 
     def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
         """Called when a lane's work is done, with the units that it charged the meter."""
 
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Called when the node has just been told the result of a lane's work."""
+        """Called when the node has received the result of a lane's work."""
 
     def ended(self, machine: Machine, how: str) -> None:
         """Called when the process is gone; `how` is "kill", "power", or the reason why the node stopped."""
@@ -558,27 +558,27 @@ class LaneEvents:
         self._machine, self._process = machine, process
 
     def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
-        """Tells the machine's watcher that a drain begins."""
+        """Reports to the machine's watcher that a drain begins."""
         if self._process.alive:
             self._machine.watcher.draining(self._machine, lane, batch)
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Tells the machine's watcher that a drain is done, before the node is told."""
+        """Reports to the machine's watcher that a drain is done, before the node gets the result."""
         if self._process.alive:
             self._machine.watcher.drained(self._machine, lane, batch, done)
 
     def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
-        """Tells the machine's watcher how many units a drain charged the meter."""
+        """Reports to the machine's watcher how many units a drain charged the meter."""
         if self._process.alive:
             self._machine.watcher.worked(self._machine, lane, batch, units)
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Tells the machine's watcher that the node knows the result of a drain."""
+        """Reports to the machine's watcher that the node has received the result of a drain."""
         if self._process.alive:
             self._machine.watcher.reported(self._machine, lane, batch, done)
 
     def on_power_cut(self) -> None:
-        """Tells the process that the power failed in the middle of a drain."""
+        """Reports to the process that the power failed in the middle of a drain."""
         if self._process.alive:
             self._process.on_power_cut()
 
@@ -649,8 +649,8 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
 
 
 def cluster_of(group: int, options: Options) -> ClusterSection:
-    """Returns the section `cluster` of a group's nodes. Those of a further group learn of the others from the first
-    members of group 1, of which some may be gone when they ask."""
+    """Returns the section `cluster` of the configuration of a group's nodes. Those of a further group learn of the
+    other groups from the first members of group 1, some of which may be gone by then."""
     registry = registry_addresses(REGISTRY_PEER_PORT) if options.registry else ()
     if group == GROUP_ID:
         return ClusterSection(registry=registry)

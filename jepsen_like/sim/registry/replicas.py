@@ -35,7 +35,7 @@ class Replicas:
         """Operations that were new and are held by a majority."""
 
     def apply(self, number: int, operation: bytes) -> Answer | None:
-        """Has a replica take an operation; returns its answer, None if there is no majority."""
+        """Lets a replica apply an operation; returns its answer, None if there is no majority."""
         own = self.disks[number]
         known = own.known(operation)
         if known is not None:

@@ -75,7 +75,7 @@ class SimRegistry:
     # --- what is always true -----------------------------------------------------------------------------------------
 
     def look(self, process: Process) -> None:
-        """Looks at the map of a process after each of its events: no epoch goes back."""
+        """Checks the map of a process after each of its events: no epoch goes back."""
         machine = next(
             (each for each in self.machines.values() if each.process is process and each.server is not None), None
         )

@@ -105,7 +105,7 @@ class _Heard:
 
 
 class AccessCheck:
-    """The check itself. It is told all entries that nodes apply and all requests and answers of the clients of
+    """The check itself. It receives all entries that nodes apply and all requests and answers of the clients of
     `user_clients`."""
 
     def __init__(
@@ -234,7 +234,7 @@ class AccessCheck:
 
     def _is_settled(self, request: Request) -> bool:
         """Returns True if the model has every entry by which a node may have decided. The leader may have answered
-        while its apply was under way, before any node has told that entry."""
+        while it was applying an entry that no node has reported yet."""
         return self.model.index >= request.committed and self._heard[request.node].is_settled(request.answered_s)
 
     def states_since(self, from_s: float) -> Iterator[Users]:
@@ -252,7 +252,7 @@ class AccessCheck:
         return self.model.is_open(self._heard[node].low(from_s, self._now()))
 
     def judge_all(self) -> None:
-        """Judges all requests that are still open, at the end of a run."""
+        """Checks all requests that are still open, at the end of a run."""
         while self._open:
             self._judge(self._open.pop(0))
 

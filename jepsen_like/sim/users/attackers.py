@@ -211,7 +211,7 @@ class Attack:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def joins_producers(self) -> None:
-        """Says that the own client is a producer of somebody else's group (34)."""
+        """Claims that its own client is a producer of another user's group (34)."""
         found = self._leaks.client(self.rng, is_producer=True)
         if found is not None:
             body = {"clientID": CLIENT, "producerDataSet": [{"groupName": found.group}, {"groupName": GROUP}]}
@@ -326,7 +326,7 @@ class Attack:
             self.connection.write(self.frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
 
     async def takes_client_ids(self) -> None:
-        """Says that somebody else's client id is a consumer of the own group, and a producer of the own group and of
+        """Claims that another user's client id is a consumer of its own group, and a producer of its own group and of
         the client's (34)."""
         found = self._leaks.client(self.rng)
         if found is not None:

@@ -68,12 +68,13 @@ class MarkCheck:
         """Number of marks that were found where they may be, on connections of others than Supers."""
 
     def look(self) -> None:
-        """Looks whether every node reaches all others. To be called several times in GRACE_S."""
+        """Notes whether every node reaches all others. Must be called several times in GRACE_S."""
         if not self._linked():
             self._apart_s = self._now()
 
     def judge_doubts(self) -> None:
-        """Judges what had to wait for an entry that the model has learned by now. To be called often, and last."""
+        """Decides the doubts that had to wait for an entry that the model has learned by now. Must be called often, and
+        at the end."""
         while self._doubts and self._doubts[0].settled_at <= self._access.model.index:
             doubt = self._doubts.popleft()
             if self._is_wrong(doubt, list(self._access.states_since(doubt.since_s))):
@@ -103,7 +104,7 @@ class MarkCheck:
                     yield user
 
     def found(self, stream: ClientStream, header: Header | None, topics: Iterable[str]) -> None:
-        """Judges the marks of one frame that a node has written to a client."""
+        """Checks the marks of one frame that a node has written to a client."""
         since_s = self._now() - GRACE_S
         if self._access.was_open_since(stream.node, since_s):
             return
@@ -185,13 +186,13 @@ class ClientStream:
         return bool(found)
 
     def sent(self, data: bytes) -> None:
-        """Judges bytes that the node has written."""
+        """Checks bytes that the node has written."""
         if not self.is_super:
             for header, topics in self._given.take(data):
                 self._check.found(self, header, topics)
 
     def ended(self) -> None:
-        """Judges the beginning of a frame that was never finished."""
+        """Checks the beginning of a frame that was never finished."""
         if not self.is_super and (topics := self._given.rest()):
             self._check.found(self, None, topics)
 

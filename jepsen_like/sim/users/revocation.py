@@ -2,11 +2,11 @@
 16 (no permission) within a second. A follower may answer that no message came instead: then the pull is sent again, and
 must not be let in (ADR 0104).
 
-Judged are the nodes that keep up: those that had applied the user's rules when the pulls came, and apply the change
-within a quarter of that second. Others learn of the one or the other too late (seed 940080016).
+Only nodes that keep up are judged: those that had applied the user's rules when the pulls came, and apply the change
+within a quarter of that second. Others learn of the rules or of the change too late (seed 940080016).
 
-A node that has just installed a snapshot starts anew, and may then answer for a moment that it can verify no signature
-(code 14), because it has heard no leader yet. Such pulls are asked again before the right is taken away (seed
+A node that has just installed a snapshot restarts, and may then answer for a moment that it can verify no signature
+(code 14), because it has not heard from a leader yet. Such pulls are asked again before the right is taken away (seed
 790000171).
 """
 
@@ -82,7 +82,7 @@ class Revocation(UserStories):
         admin.transport.close()
 
     async def _park(self, signer: Signer) -> dict[str, Parked]:
-        """Has pulls parked on every node; returns them by the node's address."""
+        """Parks pulls on every node; returns them by the node's address."""
         waiting: dict[str, Parked] = {}
         for _ in range(TRIES):
             for node in [node for node, parked in waiting.items() if _are_lost(*parked)]:

@@ -122,7 +122,7 @@ class Members:
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
 
     def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
-        """Returns those of these voters that were heard from recently, this node included."""
+        """Returns those of these voters that sent something recently (`Progress.is_live`), this node included."""
         peers = self.peers
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 

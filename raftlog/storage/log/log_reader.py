@@ -276,8 +276,8 @@ class LogReader:
         return damaged.error(position) if damaged else None
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """Returns whole frames from the one that begins at `position`, every CRC checked: at least one, then as many of
-        the same segment file as fit into `size_max` bytes. A peer that repairs its log asks for them.
+        """Returns complete frames, from the one that begins at `position` on, every CRC checked: at least one, then as
+        many of the same segment file as fit into `size_max` bytes. A peer that repairs its log asks for them.
 
         Raises OutOfRangeError if no frame begins there, and DamagedLogError if the first is damaged here too.
         """
@@ -372,8 +372,8 @@ class LogReader:
     # Damage
 
     def report_damage(self, position: int, size: int) -> DamagedRange | None:
-        """Looks for damaged frames in [position, position + size), after a caller found that these bytes do not match
-        their checksum.
+        """Searches for damaged frames in [position, position + size), after a caller found that these bytes do not
+        match their checksum.
 
         Records and returns the first damaged range; None if every frame there is intact (then the caller's checksum was
         wrong).

@@ -40,7 +40,7 @@ class LogTrimmer:
 
         The caller knows that the entry at `position` is committed, because the first entry of a log is never replaced
         in a conflict. The call never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and
-        the list is empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
+        the list is empty. A reader of trimmed bytes, in any thread, gets all of them or OutOfRangeError.
         """
         state = self._state
         if not state.cutting.acquire(blocking=False):

@@ -297,10 +297,10 @@ class AsyncConsumer:
             self.inbox.ack(feed, message.queue_offset, and_before=and_before)
 
     async def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
-        """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at RocketMQ's
-        delay level 1 (1 s) to 18 (2 h). Without either it comes after 10 s the first time, and one level later after
-        each further failure. `after` is rounded up to a delay level. After `max_retries` retries the message is a dead
-        letter.
+        """Stores the message to be delivered to the group again, after at least `after` seconds (or a timedelta), or at
+        RocketMQ's delay level 1 (1 s) to 18 (2 h). Without either it is delivered after 10 s the first time, and one
+        level later after each further failure. `after` is rounded up to a delay level. After `max_retries` retries the
+        message is a dead letter.
 
         In an ordered consumer the message's queue waits for it, for exactly `after` (default 1 s), and only the message
         that was handed out last can be retried.
@@ -325,8 +325,8 @@ class AsyncConsumer:
 
     async def _give_back(self, message: Message) -> None:
         """Gives a message that cannot be read back to the cluster. It counts as failed, and another member of the group
-        may read it. In an ordered consumer, where it would keep its queue waiting for ever, it becomes a dead letter.
-        Raises RaftMQError if it was not stored."""
+        may read it. In an ordered consumer, where it would block its queue, it becomes a dead letter. Raises
+        RaftMQError if it was not stored."""
         level = DEAD if self._ordered else BY_BACK_OFF
         await send_back(self._view, self.group, message, level, self._max_retries)
 

@@ -125,7 +125,7 @@ class FlushResult(NamedTuple):
         return FlushResult(stored, failed, self.unknown + others.unknown, first)
 
     def and_settled(self, requests: int) -> FlushResult:
-        """Returns the outcomes with so many more requests counted as stored."""
+        """Returns the outcomes with `requests` more requests counted as stored."""
         return self._replace(stored=self.stored + requests)
 
 
@@ -286,7 +286,7 @@ class SendPipeline:
         return self._next_answered(queues, topic, turn)
 
     def _next_answered(self, queues: Sequence[int], topic: str, turn: int) -> int:
-        """Returns the queue whose turn it is, of those whose groups answer; of all if none does."""
+        """Returns the next queue in turn among those whose groups answer; among all queues if no group does."""
         for further in range(len(queues)):
             queue = queues[(turn + further) % len(queues)]
             other = self._elsewhere and self._elsewhere(group_of(queue))

@@ -197,7 +197,7 @@ class FrameWriter:
         self._templates: dict[tuple[str, bool, int], bytes] = {}
 
     def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
-        """Returns the whole frame. A retry sends the same bytes again."""
+        """Returns the complete frame. A retry sends the same bytes again."""
         if self._credentials is not None:
             return self._signed(request, queue_id, sequence, low, born_ms, self._credentials)
         kind = (request.topic, request.batch, request.sys_flag)

@@ -253,8 +253,8 @@ class SendWindow:
         return pace is not None and not pace.is_first
 
     def next_rounds(self, now: float) -> float | None:
-        """Begins the rounds of topics that are due, of which `again` tells. Returns the time until the next look; None
-        if no topic has a pace."""
+        """Begins the rounds of topics that are due, after which `again` is true. Returns the seconds until the next
+        call; None if no topic has a pace."""
         for topic, pace in list(self._paces.items()):
             if pace.is_over(now):
                 del self._paces[topic]

@@ -65,7 +65,7 @@ class TransactionEnds:
         except RaftMQError as error:
             if not error.retryable and not isinstance(error, Unknown):
                 raise
-            # A check may still end it as wished: what was not carried out by now is not failed.
+            # A check of the cluster may still end it as the caller wished: no outcome yet is not a failure.
             text, ids = f"{error}; it may have ended, or may end so by a check", (half.message_id,)
             raise Unknown(text, code=error.code, hint=_HINT, message_ids=ids) from error
         if (ended == _COMMITTED) != (resolution is Resolution.COMMIT):
@@ -76,7 +76,8 @@ class TransactionEnds:
             )
 
     async def _look_up(self, half: Half) -> str:
-        """Looks the message up; returns the outcome of a transaction that is over. Raises RaftMQError."""
+        """Searches for the half message by its id; returns the outcome of a transaction that is over. Raises
+        RaftMQError."""
         try:
             found = await self._admin.query_messages(half.topic, half.message_id, unique=True, as_stored=True)
         except NotFound:

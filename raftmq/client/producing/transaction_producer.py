@@ -31,7 +31,7 @@ UNSETTLED_MAX = 10_000
 
 class AsyncTransactionProducer:
     """A member of a producer group, for `async with`: it sends transactions, and answers the cluster's checks for those
-    of the whole group."""
+    of all members of the group."""
 
     def __init__(self, view: ClusterView, group: str, check: AsyncCheck, *, timeout_s: float = TIMEOUT_S) -> None:
         if not group:

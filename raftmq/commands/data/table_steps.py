@@ -104,7 +104,7 @@ class Wanted(NamedTuple):
         return TableOptions(table_columns(self.columns, command), self.accept_loss, self.on_undecodable, more=more)
 
     def check_topics(self, mq: Client) -> None:
-        """Raises RaftMQError for a topic that there is not; it names the nearest one."""
+        """Raises RaftMQError for a topic that does not exist; the error names the topic with the most similar name."""
         for topic in self.topics:
             with with_near_miss(topic, mq.admin.topics):
                 mq.admin.describe_topic(topic)
@@ -140,8 +140,8 @@ def table_options(command: Callable[..., Any]) -> Any:
 
 @contextlib.contextmanager
 def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
-    errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
+    """A context in which an error that may pass is only reported, if `again` is true; `more` are further kinds of such
+    errors. Other errors are raised: the topic is another one, or a body cannot be decompressed."""
     from deltalake.exceptions import DeltaError
 
     from raftmq.arrow.undecodable import Undecoded

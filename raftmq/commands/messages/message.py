@@ -104,8 +104,8 @@ def message(
 
 
 def _older(found: list[Message], most: int) -> str:
-    """Says that not all messages with the key are shown, and how to see older ones: those of the second of the last one
-    may be shown twice."""
+    """Returns the note that not all messages with the key are shown, and how to see older ones: messages of the same
+    second as the last one may be shown twice."""
     until = time_text((found[-1].store_ms // 1000 + 1) * 1000)
     wider = ", or a larger --max" if len(found) == most < MOST else ""
     return f"there may be more than these {len(found)}: --until {until} shows older ones{wider}"

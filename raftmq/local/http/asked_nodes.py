@@ -33,8 +33,8 @@ def ask_each(addresses: Sequence[str], path: str) -> tuple[Answers, dict[str, Lo
 def ask_all(
     addresses: Sequence[str], path: str, node: int | None = None, group: int = FIRST_GROUP
 ) -> tuple[Answers, dict[str, LocalError]]:
-    """Does the same, and keeps the answer of `node` alone, if one is named. `group`: that of the nodes. Raises
-    LocalError if no such node has answered: a list that nobody told is not an empty list."""
+    """Asks each node, as `ask_each` does, and keeps only the answer of `node`, if one is named. `group`: the group of
+    the nodes. Raises LocalError if no such node has answered: no answer is not an empty list."""
     answers, silent = ask_each(addresses, path)
     if not answers:
         raise _nobody(addresses, silent)
