@@ -53,8 +53,8 @@ def docstrings() -> dict[tuple[str, str], str]:
 
 
 def rows_of(section: str, rows: Iterable[str]) -> list[str]:
-    """Returns the rows of a section's table: those of the page in their order, with the defaults of the fields; a new
-    key comes behind the one that is before it in the section."""
+    """Returns the rows of a section's table: those of the page, in their order, with the fields' present defaults. A
+    new key comes after the key that precedes it in the section."""
     own = {key.partition(".")[2]: field for key, field in fields_of(Config).items() if key.startswith(f"{section}.")}
     owner = next(each.type for each in msgspec.structs.fields(Config) if each.name == section)
     meanings = {found[1]: found[3] for row in rows if (found := ROW.match(row))}

@@ -68,7 +68,7 @@ def written(root: Path = ROOT) -> str:
 
 
 def replaced(page: str, root: Path = ROOT) -> str:
-    """Returns the page with that part as it is now."""
+    """Returns the page with the generated part replaced by the present one."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + written(root) + after

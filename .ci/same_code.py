@@ -40,7 +40,7 @@ def code_of(source: bytes) -> str:
 
 
 def differing(before: str, after: str) -> list[str]:
-    """Paths whose code differs, and paths that are neither Python nor prose and changed at all."""
+    """Returns the paths whose code differs, and the changed paths that are neither Python nor pages."""
     changed = git("diff", "--name-only", "--no-renames", "-z", before, after).decode().split("\0")
     found: list[str] = []
     for path in filter(None, changed):

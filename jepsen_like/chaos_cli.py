@@ -1,4 +1,4 @@
-"""`raftmq chaos`: runs a real cluster under faults, and judges if it kept its promises."""
+"""`raftmq chaos`: runs a real cluster under faults, and checks whether it kept its promises."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def _wish(
 
 
 def _beside(wish: Wish, names: str) -> Wish:
-    """Returns the request with the same attacks, each run by itself beside the named faults. Raises LocalError."""
+    """Returns the request with the same attacks, each played alone during each of the named faults. Raises
+    LocalError."""
     from cluster.config.source import nearest
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.stories.concurrent_events import BESIDE
@@ -186,8 +187,8 @@ def _beside(wish: Wish, names: str) -> Wish:
 
 
 def _at_once(wish: Wish, number: str | None) -> Wish:
-    """Returns the request with the number of attacks that share a hand: as many as cores unless the user names it, and
-    at least two, because attacks are played beside each other. Raises LocalError."""
+    """Returns the request with the number of attacks that share a hand: by default as many as cores, and at least two,
+    because the attacks of a hand run at the same time. Raises LocalError."""
     from jepsen_like.live.plan import HOSTILE, story_of
     from raftmq_wire.errors import ExitCode, LocalError
 

@@ -181,7 +181,7 @@ def check_known(name: str, known: Sequence[str]) -> None:
 
 
 def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
-    """Raises OptionError for an option that would have no effect here, a mistake that nobody would notice."""
+    """Raises OptionError for an option that would have no effect here, because such a mistake would go unnoticed."""
     kind, other = ("a stream", "spark.read") if stream else ("a batch read", "spark.readStream")
     for name in _BATCH_ONLY if stream else _STREAM_ONLY:
         if name.lower() in given:

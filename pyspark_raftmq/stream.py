@@ -44,7 +44,7 @@ _SAMPLE_MESSAGES = 32
 
 
 def _ids(kept: Mapping[Queue, Kept]) -> dict[str, TopicIdentity]:
-    """Returns the identity of each topic that is there, as far as it is known."""
+    """Returns the identity of each existing topic, if it is known."""
     return {id_key(queue): found.counted_in for queue, found in kept.items() if found.counted_in is not None}
 
 
@@ -177,8 +177,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _kept_to_target(self) -> dict[Queue, Kept]:
         """Returns the offsets that may be read. If a query ends at a target, the beginning of each queue is still the
-        present one, because retention goes on meanwhile; a topic that is created again meanwhile ends where it ends
-        when that is seen first."""
+        present one, because retention continues to remove messages; a topic that is created again during the query ends
+        where it ended when the query first noticed that."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:

@@ -40,8 +40,8 @@ def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -
 
 
 def unsigned(ext: Mapping[str, str]) -> dict[str, str]:
-    """Returns the ext fields without what proves their sender. Who gets a signed request can send it again as another
-    one: neither its code nor the names of its fields are signed."""
+    """Returns the ext fields without those that prove their sender. Whoever gets a signed request can send it again as
+    another one: neither its code nor the names of its fields are signed."""
     return {name: ext[name] for name in ext if name not in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)}
 
 

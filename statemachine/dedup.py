@@ -114,8 +114,8 @@ class ProducerSession(NamedTuple):
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
-        """Returns True if the sequence is below those that the session records: then nobody knows any more whether it
-        was stored."""
+        """Returns True if the sequence is below those that the session records: then it is unknown whether it was
+        stored."""
         return sequence < self.low_sequence
 
     def above(self, index: int, low: int) -> ProducerSession:
@@ -464,8 +464,8 @@ def _take(stage: Stage, key: bytes, value: bytes) -> None:
 
 
 def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> ProducerSession | None:
-    """Reads a session from the store; again if an applied entry changed it meanwhile. Raises SessionUnreadError if it
-    has more than `parts_max` parts."""
+    """Reads a session from the store; reads it again if an applied entry changed it during the read. Raises
+    SessionUnreadError if it has more than `parts_max` parts."""
     key = keys.producer_key(producer_id)
     row = kv.get(DEDUP, key)
     while row is not None:

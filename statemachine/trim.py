@@ -173,8 +173,8 @@ def _number(value: object) -> int:
 
 
 class TrimState(Family):
-    """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
-    wholes, so any thread may read them."""
+    """The beginning of the log and the sweep in progress, with their rows. `mark`, `kept` and `sweep` are replaced,
+    never changed, so any thread may read them."""
 
     ROWS = ((META, keys.TRIM_KEY), (META, keys.KEPT_KEY), (META, keys.SWEEP_KEY))
 
@@ -216,7 +216,7 @@ class TrimState(Family):
             stage.put(META, keys.KEPT_KEY, keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
-        """Begins the sweep of a TRIM entry. Does nothing while another sweep is under way: the leader did not know of
+        """Begins the sweep of a TRIM entry. Does nothing while another sweep is in progress: the leader did not know of
         it, and will decide again."""
         if self._staged_sweep is not None:
             return
@@ -288,7 +288,7 @@ class TrimReads(Reads):
 
 
 def _load_sweep(kv: KV) -> Sweep | None:
-    """Reads the sweep under way from the store; returns None if there is none."""
+    """Reads the sweep in progress from the store; returns None if there is none."""
     row = kv.get(META, keys.SWEEP_KEY)
     if row is None:
         return None
@@ -306,7 +306,7 @@ def load_mark(kv: KV) -> TrimMark:
 
 
 def rows_begin(kv: KV) -> int:
-    """Reads from the store the position of the log below which rows are gone or may be going now."""
+    """Reads from the store the position of the log below which rows are removed or being removed."""
     row = kv.get(META, keys.SWEEP_KEY)
     swept: int = 0 if row is None else keys.SWEEP.unpack_from(row)[0]
     return max(load_mark(kv).position, swept)

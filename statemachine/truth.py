@@ -251,7 +251,7 @@ class Truth(Family):
 
     @applies(CopyTruth)
     def copy(self, stage: Stage, command: CopyTruth) -> CommandResult:
-        """Puts the rows of a page as they came. A page that the group has already changes nothing. The result is
+        """Stores the rows of a page unchanged. A page that the group already has changes nothing. The result is
         `conflict` if the page does not follow the version that the group has; otherwise its value is the version
         afterwards."""
         if self._own == FIRST_GROUP:

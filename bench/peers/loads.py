@@ -87,6 +87,6 @@ async def _run(system: System, node: Node, load: Load, patience_s: float) -> Res
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Retrieves an error that nobody waits for; otherwise asyncio would print it."""
+    """Retrieves the exception of a task whose result is not used; otherwise asyncio would print it."""
     if not done.cancelled():
         done.exception()

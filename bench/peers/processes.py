@@ -86,7 +86,7 @@ class Processes:
         self._known[pid].kill()
 
     def reap(self, pid: int) -> None:
-        """Waits until a killed process is gone, and forgets it."""
+        """Waits until a killed process has ended, and forgets it."""
         _wait_gone([self._known.pop(pid)], self._children.pop(pid, None))
 
     def end(self) -> None:

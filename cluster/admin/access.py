@@ -68,7 +68,7 @@ def digest_of(token: str) -> bytes:
 
 
 class Caller(NamedTuple):
-    """The author of a request, as far as it is proven."""
+    """The author of a request, as far as the request proves one."""
 
     user: User | None
     address: str
@@ -263,7 +263,7 @@ class HttpAccess:
 
     async def _lacks_nothing(self) -> bool:
         """Returns True when this node, a follower, has applied all that was acknowledged before this call; False if it
-        leads, or if nobody confirms that."""
+        leads, or if no leader confirms that."""
         return self._confirms.is_possible and await told(self._confirms.ask)
 
     def _denied(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> ApiError | None:

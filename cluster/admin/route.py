@@ -81,8 +81,9 @@ class Route(NamedTuple):
 
     @property
     def of_any_group(self) -> bool:
-        """True if a caller may ask this node for the answer of another group of brokers. A stream would have to be held
-        open twice, a secret is sent on to nobody, and what is open to strangers is asked of the node itself."""
+        """True if a caller may ask this node for the answer of another group of brokers. Not so for a stream, which two
+        nodes would have to keep open, for a request with a secret, which is never passed on, and for a public route,
+        whose answer is about the node itself."""
         if self.needs.is_open or self.streams or not self.path.startswith("/v1/"):
             return False
         return self.serves is not Serves.LEADER_ALONE

@@ -1,4 +1,4 @@
-"""Makes a backup from the node's files. It runs in a process of its own (worker.py), beside the node.
+"""Makes a backup from the node's files. It runs in a process of its own (worker.py) while the node runs.
 
 The cut is the applied index A of the checkpoint. All entries up to A are committed and on the node's disk, so their
 bytes never change again: segment files can be linked or copied while the node appends to the last of them.
@@ -83,8 +83,8 @@ class _Source(NamedTuple):
 def create(
     request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
 ) -> Made:
-    """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
-    names what is left.
+    """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup remains there, or the error
+    names what remains.
 
     `beside_the_node`: True if `to` may lie in the node's own directory, because the backup is moved elsewhere from
     there.

@@ -101,8 +101,8 @@ async def _last(objects: TierObjects) -> Moment | None:
 
 
 def choose(found: Sequence[Coverage], target: Target) -> tuple[Coverage, str]:
-    """Returns the cluster that is most likely meant, and why, in words: the only one that has the target, else the one
-    that others continue, else the one that began first."""
+    """Returns the cluster that is most likely meant, and the reason in words: the only one that has the target, else
+    the one that others continue, else the one that began first."""
     having = [each for each in found if each.holds(target)]
     if len(having) == 1 and target != Target():
         return having[0], f"the only one that has {target}"

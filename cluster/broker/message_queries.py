@@ -47,7 +47,8 @@ class MessageQueries:
     def by_key(
         self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed
     ) -> None:
-        """Finds the topic's messages with a key, at least one. Nothing is called if the client is gone."""
+        """Finds the topic's messages with a key, at least one. Neither `done` nor `failed` is called if the client is
+        gone."""
 
         def look(confirmed: bool) -> None:
             config = self._services.state.topics.get(topic)
@@ -154,7 +155,7 @@ class MessageQueries:
 def _while_there(
     client: Client, search: Generator[None, None, QueryResult]
 ) -> Generator[None, None, QueryResult | None]:
-    """Returns the result of the search; None if the client is gone by then."""
+    """Returns the result of the search; None if the client disconnects before it ends."""
     while not client.closed:
         try:
             next(search)

@@ -105,8 +105,8 @@ def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable
 
 
 def when_decided(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
-    """Calls `act` once everything that this leader has proposed so far is applied. `refuse` gets the reason why nobody
-    knows that, and the Refused that `act` raises."""
+    """Calls `act` once everything that this leader has proposed so far is applied. `refuse` gets the reason if that
+    cannot be known, and the Refused that `act` raises."""
 
     def decided(result: ProposeResult) -> None:
         try:

@@ -98,7 +98,7 @@ class Services(Protocol):
         """Calls `done` when every earlier commit of the group is applied, or lost. Leader only."""
 
     def knows_group(self, group: str) -> bool:
-        """Returns True if the group exists and no deletion of it is under way: its offsets may be committed. Leader
+        """Returns True if the group exists and no deletion of it is in progress: its offsets may be committed. Leader
         only."""
 
     def read_log(self, position: int, size: int) -> bytes:
@@ -156,8 +156,8 @@ HANDED_OVER = ClientAnswer(0)
 
 
 def begin_steps(turns: Turns, client: Client, steps: Steps) -> None:
-    """Carries out the steps, now or in later turns, fairly between clients. They end by themselves if the client is
-    gone."""
+    """Carries out the steps, now or in later turns, fairly between clients. They end early if the client
+    disconnects."""
     client.work_waits(1)
     turns.begin(client.owner, _counted(client, steps))
 

@@ -67,7 +67,7 @@ shown; the answer says that they decide nothing."""
 
 
 def without_effect(attributes: Mapping[str, str]) -> str:
-    """Returns a remark that names the attributes that are kept and decide nothing; "" if there are none."""
+    """Returns a remark that names the attributes that are stored but have no effect; "" if there are none."""
     said = [f"{name}={attributes[name]}" for name in UNREAD_ATTRIBUTES if name in attributes]
     return f"{', '.join(said)} is kept and decides nothing: no RocketMQ broker reads it either" if said else ""
 

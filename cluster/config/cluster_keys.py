@@ -83,8 +83,7 @@ def in_force(own: Config, values: Mapping[str, object]) -> Config:
 def changed(config: Config, values: Mapping[str, object], asks: Asks = _never) -> tuple[Config, dict[str, Value]]:
     """Returns `config` with new values for keys of the cluster, and these values in the types of their keys. Raises
     ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys;
-    its last line is a command that works as it is typed, and asks nothing.
-    """
+    its last line is a command that can be typed as shown, and that asks no question."""
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
         for key, value in converted.items():

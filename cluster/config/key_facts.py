@@ -62,7 +62,7 @@ HOST: Final = of_host()
 
 
 def plain(kind: Any) -> Any:
-    """Returns the type of a key without all that is said beside it: `bool` of Annotated[bool, ...]."""
+    """Returns the type of a key without its annotations: `bool` for Annotated[bool, ...]."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
 
 

@@ -65,8 +65,8 @@ def dotted(path: KeyPath) -> str:
 
 
 def _let_read(path: Path) -> str:
-    """Returns the command, for the file's owner or root, that lets the group of this process read the file, and nobody
-    else: secrets may lie beside it."""
+    """Returns the command, for the file's owner or root, that lets the group of this process read the file, and no
+    other user: the folder may have secrets."""
     try:
         path.stat()
         what = str(path)

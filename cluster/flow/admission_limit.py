@@ -192,7 +192,7 @@ class AdmissionLimit:
         if not self.overloaded or house <= self.house_bytes:
             return 0
         self._over_ms = now_ms
-        # What is under way may be more than the limit. The next entry waits all the same, or the log would.
+        # The house may exceed the limit. The next entry waits all the same, because the log would be idle otherwise.
         return max(0, min(house - self.house_bytes, waiting - self.house_bytes // ENTRY_SHARE))
 
     def _begin(self, house: int, now_ms: int) -> None:
@@ -200,7 +200,7 @@ class AdmissionLimit:
         self._sum, self._seen = house, 1
 
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
-        """Ends an interval in which the log was at work all the time."""
+        """Ends an interval in which the log was never idle: records its rate."""
         rate = 1000 * self._decided / elapsed_ms
         if rate:  # else the log did nothing, which says nothing of what it can do
             self._rates.append((now_ms, rate))

@@ -29,7 +29,7 @@ NEVER_MS: Final = -(1 << 62)
 
 
 class Backlog(Refusals):
-    """Holds what one topic keeps, as far as it is known."""
+    """The bytes that one topic keeps, as far as they are known, and the quota on them."""
 
     __slots__ = ("_added", "_before", "kept", "measured_ms", "rows", "topic_id", "used_ms")
     advice = "consume faster, or let the topic give up its oldest messages"
@@ -136,8 +136,8 @@ class Backlogs:
         return known
 
     def due(self, now_ms: int) -> list[int]:
-        """Returns the ids of the topics to measure now, those first that were never measured; they are under way
-        then."""
+        """Returns the ids of the topics to measure now, at most MEASURED_AT_ONCE, those first that were never measured.
+        Their measurement counts as begun."""
         due = [each for each in self._topics.values() if each.is_due(now_ms)]
         due.sort(key=lambda each: (each.measured_ms, each.topic_id))
         found = {each.topic_id: each for each in due[:MEASURED_AT_ONCE]}

@@ -1,4 +1,4 @@
-"""The gate: asked before a request is taken, so that what a node holds is bounded before the work.
+"""The gate: asked before a request is taken, so that the memory of a node is bounded before the work begins.
 
 It is the one place that knows how much a connection, a node or a user may have in flight. The kernel asks it for one
 number, `Gate.room`, once for the sends of one read, and has no limit of its own.
@@ -213,8 +213,8 @@ class Gate:
         return Hold(holder.account, account, size)
 
     def hold_early(self, size: int) -> Hold | None:
-        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It is
-        not read, so it is nobody's. When it is handled, it asks as what it is."""
+        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It was
+        not read yet, so it counts for no owner. When it is handled, it is taken again, for its owner."""
         return Hold(None, self.early, size) if self.early.bytes + size <= self._limits.node_inflight_bytes_max else None
 
     # --- figures -----------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ class MinuteRates:
             buckets.forget()
 
     def take(self, limit: str, user: int, address: str) -> TooSoon | None:
-        """Takes one, and returns None; or returns why it may not be taken. `user`: the id of the one who signed, 0 if
-        nobody did."""
+        """Takes one from the limit and returns None, or returns the reason why that is too soon. `user`: the id of the
+        user who signed the request, 0 if nobody did."""
         buckets = self._buckets[limit]
         if not buckets.active:
             return None

@@ -203,7 +203,7 @@ class QuotaBuckets:
         self._found.clear()
 
     def of(self, user: int, address: str, topic: str, now_ms: int) -> tuple[Bucket, ...]:
-        """Returns the buckets from which a send takes. `user`: the id of the one who signed it, 0 if nobody did."""
+        """Returns the buckets from which a send takes. `user`: the id of the user who signed it, 0 if nobody did."""
         self._look()
         key = user or address, topic
         found = self._found.get(key)

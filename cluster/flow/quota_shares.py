@@ -76,8 +76,8 @@ class QuotaShares:
         self._total = None
 
     def told(self, demands: Demands) -> None:
-        """Takes what is asked for elsewhere, as the one above this node has added it up. It holds until that one says
-        something else: without a leader nobody's share rises."""
+        """Takes over the demand of all others, as the node above this one has added it up. It counts until that node
+        sends another one, so without a leader no node's share rises."""
         self._elsewhere = demands
         self._total = None
 
@@ -87,7 +87,7 @@ class QuotaShares:
         self.told({})
 
     def forget(self) -> None:
-        """Forgets what all others have said: there is no quota."""
+        """Forgets all demands, because there is no quota."""
         self._children.clear()
         self._elsewhere = self._own = {}
         self._total = None

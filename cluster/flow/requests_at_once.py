@@ -24,8 +24,8 @@ OPEN_MS, CLOSED_MS = float("-inf"), float("inf")
 
 
 class AtOnce(Refusals):
-    """Holds what one owner may have under way. It has the shape of a `cluster.flow.quota_buckets.Bucket`, but nobody
-    knows when it opens."""
+    """The limit on what one owner may have in flight. It has the interface of a `cluster.flow.quota_buckets.Bucket`,
+    but the time at which it opens cannot be known."""
 
     __slots__ = ("_reserved", "_reserving", "account", "key")
 
@@ -39,7 +39,7 @@ class AtOnce(Refusals):
         """The requests that may go and are not in the account yet: they are when the call ends."""
 
     def opens_ms(self) -> float:
-        """Returns a time that is over if one more may go, and one that never comes if not."""
+        """Returns a time in the past if one more send may go, and one that never comes if not."""
         return OPEN_MS if self.account.requests + self._reserved < self.rule.value else CLOSED_MS
 
     def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
@@ -58,7 +58,7 @@ class AtOnce(Refusals):
 
 
 class RequestsAtOnce:
-    """The sends that the owners have under way. Event loop only."""
+    """The sends that each owner has in flight. Event loop only."""
 
     def __init__(self, rules: QuotaRules, above: Account) -> None:
         """`above`: the account of the node in which all of it counts."""

@@ -297,8 +297,8 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
-    """Checks if a node may be stopped. `maintained`: nodes in maintenance; they may be stopped at any moment and so
-    count as away. Raises LocalError if the node is no member."""
+    """Checks whether a node may be stopped. `maintained`: nodes in maintenance; they may be stopped at any moment and
+    so count as away. Raises LocalError if the node is no member."""
     known(group, node)
     group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
     is_voter = node in group.voters

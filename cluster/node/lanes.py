@@ -98,7 +98,7 @@ class NodeLanes:
         return True
 
     async def close(self) -> None:
-        """Ends the lanes one after the other; each finishes its queued jobs first."""
+        """Stops the lanes one after the other; each finishes its queued jobs first."""
         for lane in (self.append, self.apply, self._prepare, self._flush, self._entries):
             await self._loop.run_in_executor(None, lane.close)
 

@@ -58,7 +58,7 @@ class _Waiting(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A question that is under way."""
+    """A READ_INDEX question that is in flight."""
 
     number: int
     leader: NodeId
@@ -114,7 +114,7 @@ class ConfirmedIndex:
         self._put()
 
     def _put(self) -> None:
-        """Puts the question of all who wait, unless one is under way."""
+        """Sends the question of all waiting reads, unless one is in flight."""
         if self._asked is not None or not self._waiting:
             return
         if self._reads.writes_open():
@@ -188,7 +188,7 @@ class ConfirmedIndex:
             self._put_again()
 
     def tick(self, now_ms: int) -> None:
-        """Ends what has waited too long, and puts a question again that got no answer."""
+        """Ends reads that have waited too long, and sends a question again that got no answer."""
         if not (self._waiting or self._asked or self._behind):
             return
         held = [self._waiting, *(waiting for _, waiting in self._behind)]

@@ -100,7 +100,7 @@ class GroupLink(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -178,7 +178,7 @@ class _Dial(asyncio.Protocol):
         self._transport.write(frame)
 
     def abort(self) -> None:
-        """Ends the connection if it did not become a link."""
+        """Closes the connection if it did not become a link."""
         self._end("given up")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -290,8 +290,8 @@ class GroupLinks:
         transport.serve_groups(self)
 
     def takes(self, kind: Kind, handler: OnGroupFrame) -> None:
-        """Gives the frames of that kind to `handler`. A kind that nobody takes ends the connection. Raises ValueError
-        for a kind of another channel, or one that is taken."""
+        """Registers `handler` for the frames of that kind. A frame of a kind without a handler ends the connection.
+        Raises ValueError for a kind of another channel, or one that has a handler."""
         if kind not in GROUP_KINDS or kind in self._handlers:
             raise ValueError(f"kind {kind} is of another channel, or is taken")
         self._handlers[kind] = handler

@@ -51,7 +51,7 @@ def patience_ms(raft: RaftSection) -> int:
 
 
 class Reach:
-    """One node's judgement of its peers, and the leader's judgement as far as it was received."""
+    """One node's view of which peers it reaches, and the leader's view as far as it was received."""
 
     def __init__(
         self, away_ms: int = AWAY_MS, object_of: Callable[[NodeId], str] = lambda node: f"node {node}"

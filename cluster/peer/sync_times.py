@@ -98,7 +98,7 @@ class SyncTimes:
         return word.sync_ms
 
     def of_majority(self, voters: Collection[NodeId]) -> float:
-        """Returns the least time, in milliseconds, such that the syncs of a majority of the voters take no longer on
+        """Returns the time, in milliseconds, that the syncs of the fastest majority of the voters do not exceed on
         average, as far as it is known; 0.0 if it is not."""
         known = sorted(each for voter in voters if (each := self.of(voter)) is not None)
         return known[min(majority(len(voters)), len(known)) - 1] if known else 0.0

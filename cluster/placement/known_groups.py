@@ -76,8 +76,8 @@ def own_record(
     raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]], level: int
 ) -> GroupRecord | None:
     """Returns the record of this node's group; None while this node knows no leader of it: a candidate's term would be
-    an epoch of which nobody else knows. `unreached` returns the nodes that this node, if it leads, does not reach.
-    `level`: that of the group, as this node has applied it."""
+    an epoch that no other node knows. `unreached` returns the nodes that this node, if it leads, does not reach.
+    `level`: the level of the group, as this node has applied it."""
     if raw.leader_id == NOBODY or members.is_removed:
         return None
     voters = members.in_force.voter_ids
@@ -134,8 +134,9 @@ class KnownGroups:
         retired: Callable[[], object] = lambda: None,
     ) -> None:
         """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none; `rows`
-        the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired without this
-        node, which finds no leader any more. Raises ConfigError if this node could find nobody."""
+        the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired while this node
+        was down, so that it finds no leader any more. Raises ConfigError if the configuration names no address at which
+        this node could find other groups."""
         cluster = context.config.cluster
         self._group = cluster.group
         self._node = context.config.node_id
@@ -292,7 +293,8 @@ class KnownGroups:
         return told if self._own is None else {**told, self._group: self._own}
 
     def _look_if_retired(self) -> None:
-        """Ends a node that was down when its group retired: no other one of it runs, from which it could learn that."""
+        """Ends a node that was down when its group retired, and that cannot learn it from its group: no other node of
+        it runs."""
         is_alone = self._heard_retired and self._make_own() is None
         self._alone_looks = self._alone_looks + 1 if is_alone else 0
         if self._alone_looks == RETIRED_LOOKS:
@@ -451,7 +453,7 @@ class KnownGroups:
     # --- on disk -----------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Writes the map in another thread: the disk may be slow, and nobody waits for it."""
+        """Writes the map in another thread, because the disk may be slow. Nothing waits for it."""
         self._unsaved = False
         self._saving = self._loop.run_in_executor(None, self._file.save, self._others)
         self._saving.add_done_callback(self._on_saved)

@@ -124,7 +124,7 @@ class BrokerGroup:
         slots = self.slots()
         if not slots:
             return [(self._alias(node), node) for node in addresses]
-        # Clients take rows as they come or sort them by name as text: in this order both do the same.
+        # Clients use the rows in this order, or sort them by name as text: with this order, both have the same result.
         nodes = sorted(addresses)
         return sorted((self._alias(slot), nodes[(slot - 1) % len(nodes)]) for slot in range(1, slots + 1) if nodes)
 

@@ -93,7 +93,7 @@ class Front:
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         if self._server is not None:
             self._server.close()
         for client in self._clients:
@@ -219,7 +219,7 @@ class Upstream:
             raise
 
     def leave(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].transport.abort()

@@ -103,7 +103,7 @@ class _Parts:
         return part, at == 0, not part
 
     def cancelTransmisstion(self, node: TCPNode) -> None:
-        """Forgets a follower that has gone; the name is pysyncobj's."""
+        """Forgets a follower that has disconnected; the misspelt name is pysyncobj's."""
         self._sending.pop(node, None)
 
 

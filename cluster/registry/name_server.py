@@ -91,7 +91,7 @@ class NameServer:
         self._tending = asyncio.create_task(self._tend(), name="registry secret")
 
     async def close(self) -> None:
-        """Ends the child and all connections."""
+        """Stops the child and closes all connections."""
         if self._tending is not None:
             self._tending.cancel()
             await asyncio.gather(self._tending, return_exceptions=True)

@@ -41,7 +41,7 @@ FAILURES_MAX = 20
 
 
 class RaftThread:
-    """pysyncobj and the directory, on a thread of their own."""
+    """pysyncobj and its directory, on one thread."""
 
     def __init__(self, settings: Settings, records: Records, on_failure: Callable[[str], None]) -> None:
         """`on_failure` is called on that thread, once, when it ends by itself."""
@@ -74,7 +74,7 @@ class RaftThread:
             self._raft.propose(operation, done)
 
     def status(self) -> RegistryStatus:
-        """Returns the state; figures that the thread changes meanwhile may be of two moments."""
+        """Returns the state. Figures that the thread changes during this call may be of two moments."""
         raft, store = self._raft, self._store
         assert raft is not None
         assert store is not None
@@ -201,7 +201,7 @@ class Server:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serves until the parent is gone. Raises LocalError, RaftLogError or WireError when it cannot go on."""
+    """Serves until the parent has ended. Raises LocalError, RaftLogError or WireError when it cannot continue."""
     first = await frames.read_frame(reader)
     if first is None:
         return

@@ -113,7 +113,7 @@ class Registrations:
         self._task = asyncio.create_task(self._run(), name="registrations")
 
     async def close(self) -> None:
-        """Ends all links."""
+        """Closes all links."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -154,8 +154,8 @@ class Store:
         return data
 
     def _begin_with(self, snapshot: RecordSnapshot) -> None:
-        """Replaces the journal by one that begins with the snapshot, and keeps what follows it. If the journal has
-        another entry there, all that follows that one is refuted, too."""
+        """Replaces the journal by one that begins with the snapshot, and keeps the entries after it. If the journal has
+        another entry at the snapshot's index, all entries after that one are invalid too, and are dropped."""
         kept: list[Entry] = []
         if self.holds(snapshot.last):
             kept = [entry for entry in self.journal.entries if entry.index > snapshot.last.index]

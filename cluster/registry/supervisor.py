@@ -110,7 +110,7 @@ class Supervisor:
         self._task = asyncio.create_task(self._run(), name="registry child")
 
     async def close(self) -> None:
-        """Ends the child, and starts no other."""
+        """Stops the child for good."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

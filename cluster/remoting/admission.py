@@ -3,7 +3,7 @@
 
 The node that holds the client's connection verifies the signature and decides. When it forwards the request, it sends
 the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
-was removed meanwhile no longer counts. Of all fields that a client writes, only its signature identifies it.
+was removed in the meantime no longer counts. Of all fields that a client writes, only its signature identifies it.
 
     off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
@@ -193,7 +193,7 @@ class Admission:
 
     def _is_unsure(self, frame: Frame, refused: Refused, client: SendJudge) -> bool:
         """Returns True if a change of users and rules that this node has not applied yet may let the request through.
-        None does so with one that is not signed."""
+        For a request that is not signed, no change can."""
         if refused.reason is not Reason.NO_PERMISSION or frame is client.sure or not self._confirms.is_possible:
             return False
         return bool(ext_of(frame.header).get(ACCESS_KEY))

@@ -33,7 +33,7 @@ _BUSY: Final = f"{WAITING_MAX} requests of this kind wait for their turn already
 
 
 class CostlyRequests:
-    """The costly requests of one node, of one cost, that wait or are under way. Event loop only."""
+    """The costly requests of one kind of cost on one node that wait or run. Event loop only."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], object], cost: Cost) -> None:
         """`soon` calls a function in the next turn of the loop. `cost` is that of the requests."""
@@ -86,7 +86,7 @@ class CostlyRequests:
         return handle
 
     def _go_on(self) -> None:
-        """Begins requests as long as there are places: those of askers with the fewest under way come first."""
+        """Starts requests as long as there are places: first those of the askers with the fewest running requests."""
         self._scheduled = False
         for under_way in range(OF_ONE_MAX):
             for asker in list(self._waiting):

@@ -89,7 +89,7 @@ class Backfill:
             self._begin_run()
 
     def stop(self) -> None:
-        """Gives up the work under way. Whole segments stay, and this node still may not lead."""
+        """Cancels the work in progress. Complete segments stay, and this node still may not lead."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             self._stopped = True
@@ -106,7 +106,7 @@ class Backfill:
         self._task = self._loop.create_task(self._run(self._task), name="backfill")
 
     async def close(self) -> None:
-        """Gives up the work under way; returns when it has ended."""
+        """Cancels the work in progress; returns when it has ended."""
         await end_task(self._task)
 
     async def _run(self, stopped: asyncio.Task[None] | None) -> None:

@@ -113,7 +113,7 @@ class Consistency:
         self._every_ms = every_ms
 
     async def close(self) -> None:
-        """Ends the questions under way."""
+        """Cancels the questions in progress."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -225,7 +225,7 @@ class FetchServer:
         self._runner.start()
 
     def close_lane(self) -> None:
-        """Ends the lane; blocks until it has finished its current work."""
+        """Stops the lane; blocks until it has finished its current work."""
         self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
@@ -312,7 +312,7 @@ class FetchClient:
                 answer.exception()
 
     def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
-        """Takes a FETCHED frame; drops it if nobody waits for it any more. Raises WireError."""
+        """Handles a FETCHED frame; drops it if its request is not waiting any more. Raises WireError."""
         request_id, status, fields, remark = decode_fetched(header)
         asked, what, answer = self._waiting.get(request_id, (None, "", None))
         if asked != peer or answer is None or answer.done():

@@ -123,7 +123,7 @@ class InstallService:
         return self.progress.view()
 
     async def close(self) -> None:
-        """Ends the work under way; the next start continues it."""
+        """Cancels the work in progress; the next start continues it."""
         await self._service.close()
         await self._backfill.close()
 

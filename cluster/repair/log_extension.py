@@ -44,7 +44,7 @@ class RolledForward(NamedTuple):
 
 
 class LogForward:
-    """Extends the log. Nothing else may use the directory meanwhile."""
+    """Extends the log. Nothing else may use the directory during that time."""
 
     def __init__(self, directory: NodeDir, client: Fetches, peer: NodeId, committed_index: int) -> None:
         """`committed_index`: the index that this node knows as committed, independently of the peer."""

@@ -34,7 +34,7 @@ def log_source(
     `skip` bytes.
 
     Fields of the answer: [this node's commit index]. The payload may end within a frame, because a frame can be longer
-    than a reply. `hold_log(position)` keeps the log from there for a while, because the peer goes on reading.
+    than a reply. `hold_log(position)` keeps the log from there on for a while, because the peer continues to read.
     """
 
     def read(arguments: list[Any]) -> Fetched:

@@ -62,7 +62,7 @@ class Backoff:
         self._next_s = min(self._next_s * 2, self._max_s)
 
     def end(self) -> None:
-        """Ends a pause that is under way."""
+        """Ends the present pause, if there is one."""
         self._ended.set()
 
     def reset(self) -> None:

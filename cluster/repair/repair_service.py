@@ -1,4 +1,5 @@
-"""A node's handling of its own damage and that of others: the one object through which the node uses this folder. It
+"""A node's handling of its own damage and of its peers' damage: the one object through which the node uses this folder.
+It
 
 - serves and makes fetches;
 - repairs damaged ranges of the log, and keeps the node from campaigning while there are any;
@@ -126,8 +127,8 @@ class Repairs:
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
 
     def givers(self) -> list[NodeId]:
-        """Returns the peers to ask for bytes that nobody waits for. The leader, which is the busiest, comes after the
-        others with a connection."""
+        """Returns the peers to ask for bytes that are not urgent: connected ones first, and among them the leader,
+        which is the busiest, last."""
         leader, connected = self._raw.leader_id, self._transport.connected
         return sorted(self.sources(), key=lambda node: (not connected(node), node == leader, node))
 
@@ -141,7 +142,7 @@ class Repairs:
         return self._raw.may_vote
 
     def now(self) -> None:
-        """Tries to repair at once, without the pause that is under way, because somebody is waiting."""
+        """Tries to repair at once, without waiting for the end of the present pause, because a client waits."""
         self._ranges.now()
 
     def judge(self) -> None:
@@ -238,7 +239,7 @@ class VoteKeeper:
             self._release = asyncio.get_running_loop().create_task(self._give_back(), name="release-vote")
 
     async def close(self) -> None:
-        """Ends the work under way; the vote is then still withheld, or free."""
+        """Cancels the work in progress; the vote is then still withheld, or free."""
         if self._release is not None:
             self._release.cancel()
             await asyncio.gather(self._release, return_exceptions=True)

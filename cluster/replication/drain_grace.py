@@ -36,7 +36,8 @@ class DrainGrace:
         return is_inactive(groups.by_number, groups.own)
 
     def remark(self, topic: str = "") -> str:
-        """Returns the reason for a refusal; `topic`: if that of one that is only read here counts too."""
+        """Returns the reason for a refusal. `topic`: the topic of the send, so that the reason may also be that the
+        topic is only read here."""
         own = self._state.broker_groups.own
         if topic and not self.drains:
             return f"topic {topic} takes no new messages in group {own}; ask for its route again"
@@ -57,8 +58,8 @@ class DrainGrace:
         return not self.refuses or topic.startswith(DERIVED_NAMES)
 
     def refuse_topics(self, gathered: frozenset[str]) -> bool:
-        """Refuses sends to these topics, which are only read in this group and whose clients had the time to learn of
-        that, for as long as they are; returns True if it was others before."""
+        """Sets the topics to which sends are refused: those that are only read in this group and whose clients had the
+        time to learn of it. Returns True if the set has changed."""
         changed, self._gathered = gathered != self._gathered, gathered
         return changed
 

@@ -107,8 +107,8 @@ class _Turn(Generic[_C]):
         heappush(self._heap, (who.tag, self._count, who))
 
     def front(self) -> _C | None:
-        """Returns the one whose turn it is; None if nobody has sends. Those in front of it whose sends are gone lose
-        their place."""
+        """Returns the owner or line whose turn it is; None if none has sends. Entries in front of it whose sends are
+        gone lose their place."""
         heap = self._heap
         while heap:
             who = heap[0][2]
@@ -254,7 +254,7 @@ class FairOrder:
 
     def _take_demoted(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends to demoted topics until they have `size` bytes, at most `count`: each is the oldest
-        of the line that costs most then. `take_longest` counts them as gone."""
+        send of the line with the highest cost at that moment. `take_longest` counts them as removed."""
         found, lines = [], 0
         for owner in self._owners.values():
             for topic, line in owner.lines.items():
@@ -343,7 +343,7 @@ class FairOrder:
         self._owners = kept
 
     def _gone(self, count: int) -> None:
-        """Counts sends that were removed. When none is left, nobody competes any more: all tags are forgotten."""
+        """Counts sends that were removed. When none is left, all tags are forgotten."""
         self.count -= count
         if not self.count:
             self._owners.clear()

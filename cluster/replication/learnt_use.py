@@ -37,7 +37,8 @@ NOBODY: Final[Collection[int]] = frozenset()
 
 
 class TopicUse:
-    """Counts what one topic gets, beside what it usually stays below. Times are monotonic milliseconds."""
+    """Counts the messages and bytes that one topic gets, against its learned limits. Times are monotonic
+    milliseconds."""
 
     __slots__ = (
         "_bytes_ms",

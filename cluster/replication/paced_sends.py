@@ -1,8 +1,8 @@
-"""Sends that are over their quota, and wait until their owner may send again, before anything of them is proposed.
+"""Sends that are over their quota, and wait until their owner may send again, before they are proposed.
 
-They are kept in lines, one for the sends of an owner to a topic: in a line they keep their order. What waits counts
-for its connection and for its owner, never among the bytes in flight of the node: who is over its quota takes no room
-from others. The leader refuses what has waited for `flow.hold_ms` since it came.
+They wait in lines, one for the sends of an owner to a topic, in which they keep their order. A waiting send counts for
+its connection and its owner, never among the bytes in flight of the node: an owner above its quota takes no room from
+others. The leader refuses a send that has waited for `flow.hold_ms`.
 """
 
 from __future__ import annotations

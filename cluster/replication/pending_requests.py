@@ -132,7 +132,7 @@ class UnacceptableError(ValueError):
 
 
 def encode(commands: list[Command]) -> bytes:
-    """Returns the commands as they are encoded in an entry. Raises UnacceptableError if no entry can hold them."""
+    """Returns the commands in the encoding of an entry. Raises UnacceptableError if no entry can hold them."""
     try:
         packed = pack_bare(commands)
     except (ValueError, OverflowError, TypeError) as error:
@@ -364,7 +364,7 @@ class StrictNames:
                     self._soon(told, True)
 
     def expire(self, now_ms: int) -> None:
-        """Ends the wait of those who have waited for long enough."""
+        """Ends the waits that have reached their deadline."""
         for name, waiting in list(self._waiting.items()):
             late = [each for each in waiting if each[0] <= now_ms]
             for each in late:

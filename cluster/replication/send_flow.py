@@ -1,8 +1,8 @@
 """Decides which checked sends enter the queue for the log, which wait before it, and which are refused.
 
-A send is over a quota of its owner: it waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0115). More
-arrives than the log takes: the oldest sends of those who have most in the queue are refused (docs/adr/0106), those to
-topics that get more than they usually do first (docs/adr/0117). In all these cases nothing was proposed.
+A send above a quota of its owner waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0115). If more
+arrives than the log takes, the oldest sends of the owners with most in the queue are refused (docs/adr/0106), first
+those to topics that get more than they usually do (docs/adr/0117). In all these cases nothing was proposed.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class SendFlow:
     # --- quotas ------------------------------------------------------------------------------------------------------
 
     def admit(self, sends: list[Send], now_ms: int) -> list[Send]:
-        """Returns the sends of one read that are within the quota of their owner; none has a hold. The others wait, or
-        are refused if there is no room for it. Called while `paced.active`."""
+        """Returns the sends of one read that are within the quota of their owner; they have no hold yet. The others
+        wait, or are refused if there is no room for that. Called while `paced.active`."""
         going, refused = self.paced.admit(sends, now_ms)
         for send, bucket in refused:
             send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)

@@ -58,7 +58,8 @@ class SendQueue:
     )
 
     def __init__(self, limits: LimitsSection, admission: AdmissionLimit) -> None:
-        """`admission` has the bytes that an entry may take at present, beside the limit of the configuration."""
+        """`admission` has the bytes that an entry may take at present, which may be less than the limit of the
+        configuration."""
         self._limits = limits
         self._admission = admission
         self.waiting: deque[Send] = deque()
@@ -141,7 +142,7 @@ class SendQueue:
 
     @property
     def has_light(self) -> bool:
-        """True while somebody sends less than its share and waits for what others have under way."""
+        """True while an owner that sends less than its share waits for others' sends in flight."""
         return self._fair.has_light
 
     def first(self) -> Send:

@@ -76,11 +76,11 @@ class Judge:
 
     @property
     def lacks_super(self) -> bool:
-        """True if no user is an enabled Super, so that nobody may make requests that a Super alone may make."""
+        """True if no user is an enabled Super, so that nobody may make requests that only a Super may make."""
         return not self._access.supers
 
     def why_no_super(self, user: User | None, address: str) -> str:
-        """Returns the reason why a user (None: none is proven) may not do what a Super alone may, whatever the mode; ""
+        """Returns the reason why a user (None: none is proven) may not do what only a Super may, whatever the mode; ""
         if it may."""
         if self.lacks_super:
             return NO_SUPER

@@ -1,4 +1,4 @@
-"""One verb: a request that clients may make, with everything that is known of it besides its handler."""
+"""One verb: a request that clients may make, with all its properties except for its handler."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Repeats(Enum):
 
 
 class Cost(Enum):
-    """The number of requests of a kind that may be under way at once."""
+    """The number of requests of a kind that may run at once."""
 
     SMALL = "any number"
     READS_MUCH = "some of all askers, fewer of one"

@@ -171,8 +171,8 @@ class SlowAppends:
         self._alarms.raise_alarm(SLOW, self._text(slow, total, span))
 
     def _end_if_quick(self, total: int, slowish: int) -> None:
-        """Clears the alarm, unless a slice in which most appends were slow is still in the window: many quick ones
-        beside it prove nothing."""
+        """Clears the alarm, unless the window still has a slice in which most appends were slow: many quick ones in
+        other slices prove nothing."""
         bad = any(_is_slow(appends, some, some_ms) for appends, _, some, some_ms in self._slices)
         if not bad and slowish * 100 <= total:
             self._raised = False

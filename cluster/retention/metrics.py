@@ -56,7 +56,7 @@ class RetentionMetrics(ServiceMetrics):
         self._carried_bytes = counter("raftmq_carried_bytes", "Stored bytes of these messages")
 
     def look(self) -> None:
-        """Shows the deletions that are under way."""
+        """Updates the metric of deletions in progress."""
         self._removals.set(self._state.removing)
 
     def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:

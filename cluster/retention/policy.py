@@ -245,7 +245,8 @@ def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: QueuePlace |
 
 
 def names_from(state: BrokerState, at: str) -> Iterator[str]:
-    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all."""
+    """Yields the names of topics in order, from `at` on, which may be deleted by now; from the first one if `at` is
+    ""."""
     after = at or None
     if after is not None:
         yield after

@@ -305,13 +305,13 @@ class Retention:
 
     @property
     def expired_in_tier(self) -> TierDecision | None:
-        """The cut of the tier that the last look decided on. None if nothing goes, while a TRIM is under way, or on a
-        node that does not lead."""
+        """The cut of the tier that the last run of retention decided on. None if nothing is to be removed, while a TRIM
+        is in progress, or on a node that does not lead."""
         ready = self._found is not None and self._leads() and self._settled()
         return self._found.tier if self._found is not None and ready else None
 
     def cut(self, trim: Trim) -> bool:
-        """Proposes a TRIM that was decided elsewhere. Returns False while another one is under way, or on a node that
+        """Proposes a TRIM that was decided elsewhere. Returns False while another one is in progress, or on a node that
         does not lead."""
         if not self._leads() or not self._settled():
             return False

@@ -38,8 +38,8 @@ class TierFacts(NamedTuple):
 
 
 class TierDecision(NamedTuple):
-    """A cut of the tier: the tier's kept log is to begin at `position`, with the entry `first_index`; `count` segments
-    go."""
+    """A cut of the tier: the tier's log shall begin at `position`, with the entry `first_index`; `count` segments are
+    removed."""
 
     position: int
     first_index: int

@@ -72,7 +72,7 @@ class Room:
         return waiter
 
     def close(self) -> None:
-        """Closes the room when its holder is gone: all its units are released at once, its waiters are dropped, and its
+        """Closes the room when its owner ends: all its units are released at once, its waiters are dropped, and its
         shares no longer count."""
         self._queue.clear()
         self.waiting = 0

@@ -40,8 +40,8 @@ def head_start_ms(group_id: int, every_ms: int) -> int:
 
 class Checkpointer(NeverIdle):
     """The worker that syncs the state and makes checkpoints, on a thread of its own (a lane, see
-    `cluster.runtime.lanes`). Its jobs carry no content: each only says that there may be work, and one pass does it for
-    all jobs that have gathered. An exception on the thread stops the node."""
+    `cluster.runtime.lanes`). Its jobs carry no content: each only signals that there may be work, and one pass does the
+    work for all queued jobs. An exception on the thread stops the node."""
 
     def __init__(
         self,

@@ -293,11 +293,11 @@ class NodeStorage:
         self.directory.close(clean)
 
 
-# Counts the rows of a state that does not know its sums, during a start, and logs its progress.
+# Counts the rows of a state without stored sums, during a start, and logs its progress.
 #
-# It is rare: it happens after an update that sums rows otherwise (`statemachine.rows.running_digest.VERSION`), or with
-# a state from a version without sums. It takes a minute for 30 million rows. The node serves nobody yet, so no peer and
-# no client waits for its event loop.
+# This is rare: it happens after an update that sums rows otherwise (`statemachine.rows.running_digest.VERSION`), or
+# with a state from a version without sums. It takes a minute for 30 million rows. The node serves no client yet, so no
+# peer and no client waits for its event loop.
 
 SAY_EVERY_S = 5.0
 

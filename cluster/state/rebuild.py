@@ -139,7 +139,7 @@ class Rebuild:
         return where
 
     def close(self) -> None:
-        """Unlocks the directory. The log is closed as after an orderly stop, because nobody wrote to it."""
+        """Unlocks the directory. The log is closed as after an orderly stop, because nothing was written to it."""
         self._run_file.close()
         self._opened.close(clean=True)
 

@@ -70,7 +70,7 @@ def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
 
 
 def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int = -1) -> str:
-    """Returns the reason why a checkpoint cannot replace the state beside this log, "" if it can. Reads all of the
+    """Returns the reason why a checkpoint cannot be used as the state for this log, "" if it can. Reads all of the
     checkpoint."""
     try:
         checkpoint = checkpoints.load(name)

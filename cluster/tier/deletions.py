@@ -182,8 +182,8 @@ class Expiry:
         decided: Callable[[], TierDecision | None],
         cut: Callable[[Trim], bool],
     ) -> None:
-        """`decided` returns what retention wants at present. `cut` proposes a TRIM, and returns False while another one
-        is under way."""
+        """`decided` returns the cut that retention wants at present. `cut` proposes a TRIM, and returns False while
+        another one is in progress."""
         self._state = state
         self._ends = ends
         self._decided = decided

@@ -60,8 +60,8 @@ class ManifestPublisher:
         self, rows: Sequence[TierSegment], term: int, applied_index: int, level: int = BASELINE
     ) -> Published:
         """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
-        among them Conflict: another leader published meanwhile, so look again; and BadAnswer: what was written cannot
-        be read, so publish again."""
+        among them Conflict: another leader has published, so the caller must read the rows again; and BadAnswer: the
+        written manifest cannot be read, so it must be published again."""
         known, tag = await self._head()
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             if await self._is_true(known):

@@ -108,7 +108,7 @@ class LineageStore:
         await self._store.close()
 
     def where(self, name: str) -> str:
-        """The name under which the object lies, as far as it was found already; for people."""
+        """Returns the name under which the object is stored, as far as it is known; for people."""
         return self._found.get(name, name)
 
     async def _look(self, name: str, call: Callable[[str], Awaitable[T]]) -> T:
@@ -168,7 +168,7 @@ class TierReading:
             await self.cache.open()
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancels what is in progress."""
         await self.old.close()
         await self.reads.close()
         if self.cache is not None:
@@ -259,7 +259,7 @@ class TierAccess(NamedTuple):
         self.uploads.reload(config.tier.bytes_per_second)
 
     async def close(self) -> None:
-        """Gives up the reads under way; the store stays open."""
+        """Cancels the reads in progress; the store stays open."""
         await self.bounds.close()
         await self.keys.close()
         await self.reading.close()

@@ -1,7 +1,7 @@
 """The upload of one segment into the tier (docs/adr/0060).
 
 Each step begins when the step before it is applied. A crash at any point therefore leaves a state from which the next
-leader goes on: it repeats the step that was under way, and writes the same names and the same bytes.
+leader continues: it repeats the interrupted step, and writes the same names and the same bytes.
 
 An upload replaces and removes nothing. A part that reads back wrong is written again under another name, and the wrong
 object is an orphan that `raftmq tier sweep` removes. If a deposed leader deleted it, the delete could hit an object

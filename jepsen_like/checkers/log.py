@@ -108,8 +108,8 @@ def statistics(messages: Messages) -> dict[str, Any]:
 
 
 def _with_guests(shelf: SendColumns, dump: Dump, waiting: dict[str, Send]) -> SendColumns:
-    """Returns the shelf with the sends of unknown outcome (`waiting`, by id) that the dump shows, beside the
-    acknowledged ones."""
+    """Returns the shelf (the columns of acknowledged sends) with the sends of unknown outcome (`waiting`, by id) that
+    the dump shows added."""
     if not waiting or len(dump.ids) <= len(shelf.ids):
         return shelf
     offsets = [offset for message_id, offset in zip(dump.ids, dump.offsets, strict=True) if message_id in waiting]

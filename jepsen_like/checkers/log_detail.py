@@ -146,8 +146,8 @@ def _expected(messages: Messages, queues: set[Queue], copies: dict[str, list[Cop
 
 
 def _lost_writes(messages: Messages, lost: list[Send], findings: Findings) -> None:
-    """Reports the messages that are lost on every replica. The report says which part of a producer's messages is gone,
-    because that hints at the cause."""
+    """Reports the messages that are lost on every replica. The report says which part of a producer's messages is
+    missing, because that hints at the cause."""
     if not lost:
         return
     shares = _surviving(messages, {send.message_id for send in lost})

@@ -162,8 +162,8 @@ class _Polls:
             expected, kind = offset + 1, "int-poll"
 
     def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
-        """Checks the offset at which a consumer continues: it must be the one where it stopped, or after a rebalance
-        one that its group's progress allows."""
+        """Checks the offset at which a consumer continues: it must be the one at which it stopped or, after a
+        rebalance, one that its group's progress allows."""
         position = self.positions.get((consumer, queue))
         if queue in group.reset:
             group.reset.discard(queue)

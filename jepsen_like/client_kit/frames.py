@@ -1,5 +1,5 @@
-"""Frames of the remoting protocol and the connection that sends and takes them, for clients that write bytes as they
-like."""
+"""Frames of the remoting protocol, and the connection that sends and receives them, for clients that write arbitrary
+bytes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Line(asyncio.Protocol):
         self.closed = True
 
     def write(self, data: bytes) -> None:
-        """Sends bytes as they are; does nothing if the connection has ended."""
+        """Sends bytes unchanged; does nothing if the connection has ended."""
         if not self.closed:
             self.transport.write(data)
 

@@ -74,8 +74,8 @@ class Wire(Line):
         """Waits for the answers with these opaques. Those that have not come once the connection has brought no byte
         for `silence_s` are SILENT.
 
-        The time from request to answer is no measure here: this process runs in time that nobody else wants, and may
-        need longer to read 100,000 answers than the node to send them.
+        The time from request to answer says nothing here: this process has the lowest priority, and may need longer to
+        read 100,000 answers than the node to send them.
         """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -126,7 +126,7 @@ class Wire(Line):
 
 
 async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
-    """Sends one HTTP request on a connection of its own; `code` of the answer is the HTTP status."""
+    """Sends one HTTP request on its own connection; `code` of the answer is the HTTP status."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
     try:
         async with asyncio.timeout(timeout_s):

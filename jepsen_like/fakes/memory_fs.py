@@ -101,7 +101,7 @@ _NameChange = _Rename | _Link | _Unlink | _RenameTree | _RemoveDirectory
 
 
 class _Names:
-    """Everything that has a name: files, and directories (durable as soon as they are made)."""
+    """All files and directories by name. A directory is durable as soon as it is made."""
 
     __slots__ = ("directories", "files")
 
@@ -271,7 +271,7 @@ class MemoryFileSystem:
         _apply(inode.durable, _Write(offset, data))
 
     def durable(self, path: Path, size: int, offset: int) -> bytes:
-        """Returns bytes of the file as they are on the disk, whatever was written and not synced since."""
+        """Returns bytes of the file as they are on the disk, without writes that were not synced."""
         return bytes(self._inode(path).durable[offset : offset + size])
 
     def rot(self, path: Path, seed: int, flips: int = 1) -> list[tuple[int, int]]:

@@ -306,7 +306,7 @@ class Campaign:
         return max(0, self._wanted[port] - self._fired[port])
 
     def _judge_honest(self, honest: Honest) -> None:
-        """Compares the honest sends beside hostile load with those beside harmless load of the same rate."""
+        """Compares the honest sends during hostile load with those during harmless load of the same rate."""
         self._honest = honest.seen_in(self._spans[True]), honest.seen_in(self._spans[False])
         hostile, harmless = self._honest
         if hostile.wrong:

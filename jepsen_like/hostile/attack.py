@@ -27,7 +27,7 @@ class Arena:
     """The cluster under attack, and the state that the rounds share."""
 
     def __init__(self, targets: list[Target], leader: int, cluster: str, seed: int, size: float) -> None:
-        """`size`: 1 is the attack as it was observed; less is a rehearsal."""
+        """`size`: 1 is the attack as it was observed; a smaller value is a rehearsal."""
         self.targets = {target.id: target for target in targets}
         self.leader = self.targets[leader]
         self.cluster = cluster

@@ -104,7 +104,7 @@ class MarkedProxy:
 
 
 class _Signing:
-    """Signs the requests in a stream of bytes. From the first bytes on that are no request, all pass as they came."""
+    """Signs the requests in a stream of bytes. After the first bytes that are no request, all pass unchanged."""
 
     def __init__(self, signer: Credentials | None) -> None:
         self._signer = signer

@@ -1,7 +1,7 @@
 """Makes a copy with a planted bug run the kernel (native or in Python) that has the bug.
 
-A bug in a function that the native kernel replaces would never run next to that kernel: the copy goes without it. A bug
-in the native kernel itself has to be compiled: once, and the result is kept by the content of its source.
+A bug in a function that the native kernel replaces would never run if the kernel was present: the copy is made without
+it. A bug in the native kernel itself has to be compiled: once, and the result is kept by the content of its source.
 """
 
 from __future__ import annotations

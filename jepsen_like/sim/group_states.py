@@ -11,7 +11,7 @@ from raftlog.types import NodeId
 
 
 class GroupStates:
-    """The states of the nodes on some machines, as they are whenever they are asked for."""
+    """The states of the nodes on some machines. Each call reads the present state."""
 
     def __init__(self, machines: Mapping[NodeId, Machine]) -> None:
         """`machines`: those of the group; they may become more."""

@@ -82,8 +82,8 @@ class TableQuery:
         """The offsets at which the next batch begins."""
 
     def start(self, every_s: float | None) -> None:
-        """Begins where the table ends: a batch each `every_s` seconds, or, with None, until the topics' present ends.
-        Raises TableError if the table cannot go on there, LocalError if Spark is gone, and other errors as
+        """Begins where the table ends: a batch every `every_s` seconds or, with None, up to the topics' present ends.
+        Raises TableError if the table cannot continue there, LocalError if Spark does not answer, and other errors as
         `KeptTable.add`."""
         _check_there(self._spark)
         starting = self._begin()
@@ -102,7 +102,7 @@ class TableQuery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops the query; a commit that is under way ends first."""
+        """Stops the query; a commit in progress ends first."""
         if self._query is not None:
             with self._adding:
                 self._stopped = True
@@ -111,7 +111,7 @@ class TableQuery:
 
     @property
     def ended(self) -> bool:
-        """True if the query has ended, with an error or without. Raises QueryFailed if Spark is gone."""
+        """True if the query has ended, with an error or without. Raises QueryFailed if Spark does not answer."""
         try:
             return self._query is None or not self._query.isActive
         except (Py4JError, OSError) as error:

@@ -4,7 +4,7 @@ Terms in pre-votes: the request and a *granted* reply carry the term in which th
 answer to an older attempt is recognised; a refusal carries the voter's own term. Requests and grants change no node's
 term.
 
-When two followers detect at the same moment that the leader is gone, both pre-votes succeed and the votes split.
+When two followers detect at the same moment that the leader has failed, both pre-votes succeed and the votes split.
 Therefore a pre-candidate that receives a request of a better one (longer log, then larger id) withdraws. Withdrawing is
 always safe, and lasts until the next election timeout.
 """

@@ -3,9 +3,9 @@
 A majority commits an entry, so of three voters the slower follower's disk decides nothing. While few entries are in
 flight, they leave at once for as many of the quickest voters as a majority needs, and for the others HOLD_MS later.
 
-To the core a held append is one on a slow network: it has left, it is in flight, it may be lost. So nothing here can
-commit, elect or promote, and all that reads progress sees a follower to which everything was sent. What a follower
-answers meanwhile, to a heartbeat or to an earlier append, gives out nothing: a probe queues behind what is held.
+To the core a held append is like one on a slow network: it was sent, it is in flight, it may be lost. So nothing here
+can commit, elect or promote, and code that reads progress sees a follower to which everything was sent. A follower's
+answer to a heartbeat or to an earlier append releases nothing: a probe queues behind the held appends.
 
 Nothing is held unless that is safe for latency: `why_whole` has the reasons against it. If a quick voter is late, the
 others get at once what it may never acknowledge.

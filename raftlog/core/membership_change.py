@@ -145,7 +145,8 @@ def may_stand(raft: Raft) -> bool:
     is not known to be committed.
 
     "A server that is not part of its own latest configuration should still start new elections, as it might still be
-    needed until the Cnew entry is committed" (thesis 4.2.2): it alone may hold that entry. It does not count itself.
+    needed until the Cnew entry is committed" (thesis 4.2.2): it may be the only one that has that entry. It does not
+    count its own vote.
     """
     members = raft.members
     if members.is_own_voter:

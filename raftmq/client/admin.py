@@ -128,10 +128,10 @@ class AsyncAdmin(Offsets):
         groups: Iterable[int] | None = None,
     ) -> None:
         """Creates the topic, or changes it to these values, with `queues` queues in each group of brokers. A new topic
-        gets queues in all groups, one that exists keeps its own: in a group that is added, keys would come to other
-        queues. `groups` adds or changes those of these numbers. Raises Refused for a name or number that is not
-        allowed; unless `now`, also for fewer queues than it has if that hides messages that are not consumed. Raises
-        Unknown if it is done in some groups and not in another: the error says which."""
+        gets queues in all groups; an existing one keeps its groups, because with another group, keys would go to other
+        queues. `groups`: the numbers of the groups in which queues are added or changed. Raises Refused for a name or
+        number that is not allowed; unless `now`, also for fewer queues than it has if that hides messages that are not
+        consumed. Raises Unknown if it is done in some groups and not in another: the error says which."""
         ext = {
             "topic": name,
             "defaultTopic": AUTO_CREATE_TOPIC,

@@ -1,6 +1,6 @@
 """The client's knowledge of the cluster (the leader, the other nodes, each topic's queues), and calls to the leader.
 
-To find the leader, the client asks every server (request 106) in a task of its own, each with a short growing back-off,
+To find the leader, the client asks every server (request 106) in a separate task, each with a short growing back-off,
 and the node that a server names must confirm it by answering itself. The first confirmed one wins, so a dead or stopped
 leader that others still name costs nothing but its own task. Any node forwards requests to the leader; when no leader
 is confirmed for a while, the client uses a node that answers instead.
@@ -217,7 +217,7 @@ class ClusterView:
         return ClusterView(self.environment, self.servers, group=group, first=self.groups.first)
 
     def close(self) -> None:
-        """Ends the searches for leaders and all connections, of all views of the client."""
+        """Ends the searches for leaders and closes all connections of all views of the client."""
         for view in self.groups.views():
             view._end()
 
@@ -430,8 +430,8 @@ class ClusterView:
         return leader, others
 
     def _is_ours(self, server: str, said: str) -> bool:
-        """Returns True if a server belongs to the cluster that this client began with, or to one that continues it. The
-        address of a node that left may belong to anybody by now."""
+        """Returns True if a server belongs to the cluster to which this client first connected, or to one that
+        continues it. The address of a removed node may belong to another cluster by now."""
         clusters = tuple(said.split())
         ours = self.groups.clusters
         if clusters and ours and ours[0] not in clusters:

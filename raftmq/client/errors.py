@@ -58,13 +58,13 @@ class Unreachable(Failed):
 
 
 class Unknown(RaftMQError):
-    """The operation may have happened, may still happen, or may not: nobody answered for it in time."""
+    """The operation may have happened, may still happen, or may not: no answer came in time."""
 
     default_hint = "Look the message up by its id before sending it again under a new one."
 
 
 class Refused(RaftMQError):
-    """The operation did not happen: the cluster said no before doing anything."""
+    """The operation did not happen: the cluster refused it before doing anything."""
 
 
 class Denied(Refused):

@@ -26,8 +26,8 @@ _T = TypeVar("_T")
 
 async def of_each(works: Mapping[int, Coroutine[Any, Any, _T]]) -> dict[int, _T | Exception]:
     """Runs the work of each group of brokers at the same time; returns group -> its result, or the error in which it
-    ended. Once one has a result the others get a second more: a group without a leader keeps nobody waiting, and what
-    it was asked must be asked again."""
+    ended. Once one has a result, the others get one second more, so that a group without a leader does not delay the
+    caller; its request must be repeated."""
     tasks = {asyncio.create_task(work): group for group, work in works.items()}
     try:
         waiting = {*tasks}

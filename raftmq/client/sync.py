@@ -485,8 +485,8 @@ class Consumer:
 
     def commit(self, message: Message | None = None) -> None:
         """Commits all messages that were handed out so far (with `manual_ack`: those acknowledged), durably. If
-        `message` is given, commits only its queue, up to and including this message. Raises Unknown if nobody confirmed
-        it in time, Failed if the message's queue has gone to another member."""
+        `message` is given, commits only its queue, up to and including this message. Raises Unknown if the commit was
+        not confirmed in time, Failed if the message's queue has been assigned to another member."""
         self._thread.run(self._consumer.commit(message))
 
     def close(self, *, commit: bool = True) -> None:

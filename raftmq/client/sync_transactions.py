@@ -88,7 +88,7 @@ class Transaction:
 
     def commit(self) -> None:
         """Commits the message; returns when consumers can see it. Raises Failed if a check rolled it back, Unknown if
-        nobody confirmed the commit in time."""
+        the commit was not confirmed in time."""
         self._thread.run(self._transaction.commit())
 
     def rollback(self) -> None:

@@ -139,8 +139,8 @@ class TlsDialler:
             raise refused_server(error) from None
 
     async def ended(self) -> None:
-        """Waits until closed connections are gone; the other side has GOODBYE_S for its part. If the loop were closed
-        earlier, it would break them off with an error."""
+        """Waits until closed connections have ended; the other side has GOODBYE_S for its part. If the loop were closed
+        earlier, they would end with an error."""
         open_now = dict(self._open)
         if open_now:
             await asyncio.wait(open_now, timeout=GOODBYE_S)

@@ -167,7 +167,7 @@ async def _closed(target: Target, shape: Shape, seconds: float) -> list[Load]:
 
 
 async def _gone(target: Target) -> None:
-    """Waits until closed connections are gone."""
+    """Waits until closed connections have ended."""
     await asyncio.sleep(0)
     if target.environment.ended is not None:
         await target.environment.ended()

@@ -289,8 +289,8 @@ def told_of(names: Sequence[NodeName]) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Returns the output for people: stdout, or stderr for progress beside real output. Only a terminal has a width, so
-    text that goes to a file or a pipe is never cut."""
+    """Returns the rich console for human readers: stdout, or stderr for progress besides real output. Only a terminal
+    has a width, so text that goes to a file or a pipe is never truncated."""
     from rich.console import Console
 
     out = Console(stderr=stderr, highlight=False, soft_wrap=True)
@@ -480,7 +480,7 @@ def show_error(what: str, why: str, fix: str) -> None:
 
 
 def _open_client(servers: str | None) -> Client:
-    """Returns a client that has not connected yet. Raises LocalError, and RaftMQError if nobody answers at the
+    """Returns a client that has not connected yet. Raises LocalError, and RaftMQError if no server answers at the
     addresses of a context."""
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers

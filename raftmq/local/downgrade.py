@@ -25,9 +25,10 @@ class Downgraded(NamedTuple):
 
 
 def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
-    """Drops unknown keys and sections from the file and keeps a copy beside it. All else stays, comments too.
+    """Drops unknown keys and sections from the file and keeps a copy beside it. Everything else stays, including
+    comments.
 
-    Raises ConfigError for a file that is no TOML, LocalError if a key cannot be taken out line by line: then nothing is
+    Raises ConfigError for a file that is no TOML, LocalError if a key cannot be removed line by line: then nothing is
     written.
     """
     unknown = unknown_keys(path)

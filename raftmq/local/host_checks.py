@@ -134,7 +134,7 @@ def _reserve(root: Path) -> HostCheck:
 
 
 def _huge_pages(root: Path) -> HostCheck:
-    """Checks if a thread may have to wait until the kernel has moved pages together."""
+    """Checks whether a thread may have to wait until the kernel has moved pages together."""
     try:
         place = root / "sys/kernel/mm/transparent_hugepage"
         enabled, defrag = (_chosen((place / name).read_text()) for name in ("enabled", "defrag"))
@@ -152,7 +152,7 @@ def _chosen(line: str) -> str:
 
 
 def _memory_kib(root: Path) -> dict[str, int]:
-    """Returns name -> KiB of /proc/meminfo. Raises OSError, and ValueError for one that has another form."""
+    """Returns name -> KiB of /proc/meminfo. Raises OSError, and ValueError for a line of another form."""
     rows = (line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
     return {name: int(value.split()[0]) for name, value in rows}
 

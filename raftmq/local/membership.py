@@ -166,7 +166,7 @@ class LocalMembers:
         try:
             self._change(lambda: self._api.delete(f"/v1/members/{node_id}{query}"))
         except LocalError as error:
-            # A leader that is taken out may be gone before it can say that it is.
+            # A removed leader may end before it can answer that it was removed.
             if error.exit_code is not ExitCode.UNKNOWN or self._is_member(node_id):
                 raise
 
@@ -304,8 +304,8 @@ def _locked_in_turn(data: Path) -> Iterator[None]:
 def _unfinished(
     nodes: list[NodeRecord], node_id: int | None, replaces: int | None, join: dict[str, Any]
 ) -> NodeRecord | None:
-    """Returns the node that an interrupted command began, if any: one that is to replace the same node, or that is no
-    member yet."""
+    """Returns the node that an interrupted command began to make, if any: one that replaces the same node, or that is
+    no member yet."""
     for node in nodes:
         if replaces is not None and node.replaces == replaces:
             return node
@@ -315,8 +315,8 @@ def _unfinished(
 
 
 def with_files(nodes: Sequence[NodeRecord], replaces: int | None) -> list[NodeRecord]:
-    """Returns the nodes that have a configuration on this machine, the one that is to be replaced last: its disk may be
-    the one that was lost."""
+    """Returns the nodes that have a configuration on this machine; the one that is to be replaced comes last, because
+    its disk may be the lost one."""
     there = [node for node in nodes if node.config_path.is_file()]
     return sorted(there or nodes, key=lambda node: node.id == replaces)
 

@@ -1,9 +1,9 @@
-"""A Delta table that one process keeps up to date: it is the only one that adds to it, and it removes what a killed one
-has left.
+"""A Delta table that one process keeps up to date: it is the only one that adds to it, and it removes the leftovers of
+a killed one.
 
 Files have hidden names until the moment before their commit. What a killed process leaves under visible names is
-removed when the next one begins: a lock in the folder, which ends with its process, makes it the only one.
-`raftmq table run` and `raftmq spark table` keep tables in the same way, so each goes on where the other ended.
+removed when the next one begins: a lock in the folder, which ends with its process, makes it the only one. `raftmq
+table run` and `raftmq spark table` keep tables in the same way, so each goes on where the other ended.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class KeptTable:
         os.close(self._lock)
 
     def open(self) -> DeltaTarget:
-        """Returns the table as it is now. Raises TableError if it has other columns."""
+        """Returns the present table. Raises TableError if it has other columns."""
         return DeltaTarget(self.folder, self.options.columns, self.options.more)
 
     @property

@@ -1,5 +1,5 @@
-"""Revocations: changes that take rights away, in the log of another group of brokers than the first while that one
-cannot be asked (docs/adr/0110).
+"""Revocations: changes that take rights away, in the log of another group of brokers than the first one, made while the
+first one cannot be asked (docs/adr/0110).
 
 They are kept apart from the copy of users, rules and tokens, whose rows stay those of the first group. Readers see the
 copy less what the revocations take away. Each is kept until the first group has decided about it.
@@ -122,7 +122,8 @@ class Revocations(Family):
 
     @applies(EndRevocations)
     def end(self, stage: Stage, command: EndRevocations) -> CommandResult:
-        """Ends revocations; those that have ended before are left out. The result's value is their number."""
+        """Ends revocations; those that ended before are ignored. The result's value is the number of those that it
+        ended."""
         ended = [self._drop(stage, number) for number in command.numbers if number in self._acts]
         if ended:
             self._look_again(stage, ended)

@@ -433,7 +433,7 @@ class Access(Family):
     # -- copies, in other groups of brokers than the first
 
     def copy_common(self, stage: Stage, mode: Mode, key: str) -> None:
-        """Puts the mode and the key as they are in the first group of brokers."""
+        """Stores the mode and the key of the first group of brokers."""
         self._mode, self._key = mode, key
         self._begin_version(stage)
 
@@ -596,7 +596,7 @@ class Access(Family):
         stage.put(META, keys.ACCESS_KEY, msgpack.packb(list(common)))
 
     def _counted(self, stage: Stage, user: str) -> int:
-        """Returns the number of a new audit row among those of the user, and removes the one that is too many."""
+        """Returns the number of a new audit row among those of the user, and removes the oldest one above the limit."""
         count = _audit_count(stage, user) + 1
         stage.put(META, keys.audit_count_key(user), keys.U64.pack(count))
         if count > AUDIT_OF_USER_KEPT:

@@ -84,8 +84,8 @@ class ClosedLog(Family):
 
     @applies(CloseBrokerGroup)
     def close(self, stage: Stage, command: CloseBrokerGroup) -> CommandResult:
-        """Closes the log, unless a message came after the leader's look, or another drain is under way. The result's
-        value is the LogEnd; a log that is closed stays as it is."""
+        """Closes the log, unless a message came after the leader's look, or another drain is in progress. The result's
+        value is the LogEnd; a closed log is unchanged."""
         end = self._end
         if self.is_shut:
             return done(end)

@@ -171,7 +171,7 @@ class Settings(Family):
         return done(self._version)
 
     def copy(self, stage: Stage, key: str, setting: Setting) -> None:
-        """Puts a key as it is in the first group of brokers, with its version."""
+        """Stores a key with the value and the version that it has in the first group of brokers."""
         self._rows[key] = setting
         self._version = max(self._version, setting.version)
         self.changed = True

@@ -3,7 +3,7 @@
 The truth consists of *names*, each of a kind: topics, consumer groups, users and so on. A change of a name gets the
 next *version*, and a row that says which name it was. The row takes the place of the one that the name had before, so
 there are as many rows as names. The end of a name is a row of its own, which a name that is made again leaves in its
-place: who copies then sees the end first, and takes the new name for no longer life of the old one. Rows of ends stay
+place: a group that copies then sees the end first, and does not mistake the new name for the old one. Rows of ends stay
 until every group has confirmed them.
 
 Only the first group of a cluster keeps a journal, from the entry on that adds a second group. Names that were there

@@ -183,8 +183,8 @@ class Groups(Family):
         return done(self._store(stage, group))
 
     def copy(self, stage: Stage, group: GroupConfig) -> None:
-        """Puts the settings of a group as they are in the first group of brokers. Its subscriptions stay: each group of
-        brokers learns them from the consumers."""
+        """Stores the settings of a group that it has in the first group of brokers. Its subscriptions stay: each group
+        of brokers learns them from the consumers."""
         existing = self.current(group.name) or GroupConfig(group.name)
         self._store(stage, replace(group, subscriptions=existing.subscriptions))
 

@@ -30,7 +30,7 @@ ResetRows = Annotated[Sequence[tuple[U32, U32, U63]], Meta(max_length=QUEUES_MAX
 
 
 class EndResets(Command, tag="end_resets", frozen=True):
-    """Ends the resets with these numbers: the queues' consumers know of them."""
+    """Ends the resets with these numbers, because the queues' consumers follow them."""
 
     group: GroupName
     rows: ResetRows

@@ -3,8 +3,9 @@
 A lock is a row of the replicated state, not a value in one node's memory, so a new leader knows every holder. Times are
 log time, which the leader stamps on a command when it proposes it: apply compares numbers and reads no clock.
 
-A client is a user and a client id. A lock that nobody proven took belongs to the first proven user who asks with its
-client id, and a client without a proven user may have any lock of its client id: there is none where users are judged.
+A client is a user and a client id. A lock of a client without a proven user belongs to the first proven user that asks
+with its client id, and a client without a proven user may have any lock of its client id; where users are enforced,
+there is no such client.
 
 Invariant: from the moment a client is granted a lock until that grant's `expires_ms`, no other client is granted the
 lock, unless the holder gave it up, or its group or topic was deleted.
@@ -125,7 +126,7 @@ class QueueLocks(QueueRows[QueueLock]):
     @applies(LockQueues)
     def lock(self, stage: Stage, command: LockQueues) -> CommandResult:
         """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
-        that the client now holds, [[topic_id, queue_id], ...]. Expired locks that nobody takes are removed by
+        that the client now holds, [[topic_id, queue_id], ...]. Expired locks that no client takes are removed by
         `expire_slice`."""
         return self._lock(stage, command, NO_OWNER)
 

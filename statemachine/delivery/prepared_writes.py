@@ -93,7 +93,7 @@ class DecideWrite(Command, tag="decide_write", frozen=True):
 
 
 class EndPrepared(Command, tag="end_prepared", frozen=True):
-    """Ends what a group has prepared, as it was decided."""
+    """Ends the write that a group has prepared, as the first group decided."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     decider: U63

@@ -63,7 +63,7 @@ class DeliverTimers(Command, tag="deliver_timers", frozen=True):
 
 
 class DropTimers(Command, tag="drop_timers", frozen=True):
-    """Removes rows of scheduled messages without copies: nobody can have the messages any more."""
+    """Removes rows of scheduled messages without making copies: their messages are never delivered."""
 
     names: Sequence[TimerName]
 
@@ -265,8 +265,8 @@ class Timers(Family):
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
         """Records the new positions of the messages in the row at position `name`, which were carried forward. Changes
-        nothing if the row is gone or has other messages than the leader read: it was delivered, or a message was
-        recalled, in an entry in between."""
+        nothing if the row no longer exists or has other messages than the leader read: it was delivered, or a message
+        was recalled, by an earlier entry."""
         row = self._staged_row(stage, name)
         if row is None or len(row.items) != len(items):
             return

@@ -91,7 +91,7 @@ def _first_at(kv: KV, topic_id: int, queue_id: int, position: int) -> int | None
             low = max(middle + 1, keys.cq_base(row[0]) + len(row[1]) // ITEM.size)
         else:
             high = min(middle, keys.cq_base(row[0]))
-    # Chunks of a block merge meanwhile: the chunk that holds `low` now holds the answer, wherever it begins.
+    # Chunks of a block merge during the search: the chunk that holds `low` now holds the answer, wherever it begins.
     row = kv.seek_last(CQ, low_key, keys.cq_key(topic_id, queue_id, low + 1))
     if row is None:
         return None

@@ -46,7 +46,7 @@ class KVCorruptError(KVError):
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """Does nothing; the listener of a store whose damage nobody watches."""
+    """Does nothing; the listener of a store whose damage is not watched."""
 
 
 Op = tuple[str, bytes, bytes | None, bytes | None]
@@ -122,8 +122,8 @@ class KV(Protocol):
         """
 
     def sequence(self) -> int:
-        """Returns the number of the last write whose rows can be read; -1 if the store has no files to copy
-        meanwhile."""
+        """Returns the number of the last write whose rows can be read; -1 if the store has no files that could be
+        copied while it is written."""
 
     def tables(self) -> list[str]:
         """Returns the file names of the tables that are complete and in use."""

@@ -288,8 +288,8 @@ class Topics(Family):
         return done(topic)
 
     def copy(self, stage: Stage, topic: TopicConfig) -> None:
-        """Puts a topic as it is in the first group: the id is not that of the argument but the one that the topic has
-        here, and so are the numbers of its queues."""
+        """Stores a topic that was copied from the first group, with the id that it has here instead of the argument's,
+        and with the queues of this group."""
         existing = self.current(topic.name)
         topic = self._placed(topic, topic.place, self._next_id if existing is None else existing.id)
         if topic != existing:
@@ -409,9 +409,9 @@ def place_in(known: TopicConfig | None, groups: Iterable[int], read: int, write:
 
 
 def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | None) -> Mapping[str, object]:
-    """Returns the configuration of a `CreateTopic` in which numbers of queues are about all groups of brokers that the
-    topic has, as one that gives them in `place`, about this group alone. `known`: the topic as it is, None if there is
-    none."""
+    """Converts the configuration of a `CreateTopic` whose numbers of queues are about all groups of brokers of the
+    topic into one that gives them, in `place`, for this group alone. `known`: the present topic, None if it does not
+    exist."""
     given = [cast("int | None", config.get(name)) for name in _QUEUES]
     if _PLACE in config or given == [None, None]:
         return config

@@ -221,7 +221,7 @@ def _named(topics: tuple[str, ...]) -> str:
 
 
 async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None:
-    """Gives the topics as many queues in each of the other groups as they have here. Raises ApiError."""
+    """Gives the topics the same number of queues in each of the other groups as they have here. Raises ApiError."""
     state, services = call.port.state, call.port.services
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()

@@ -168,7 +168,7 @@ async def list_messages(call: Call) -> Pieces:
 
 
 def _check_counted(call: Call, topic: TopicConfig) -> None:
-    """Raises ApiError if the request's offset counts in another topic than the one that has the name now."""
+    """Raises ApiError if the request's offset counts in another topic of this name than the present one."""
     try:
         check_counted(call.port.services, topic, call.query.get(COUNTED_IN), number_of(call.query, OFFSET))
     except Refused as refused:

@@ -116,8 +116,8 @@ class Guesses:
                 return
 
     def wait(self, name: str, address: str, turn: Turn) -> None:
-        """Calls `turn` when it is the turn of a secret of this pair: at once, or later. A caller that is gone by then
-        does nothing."""
+        """Calls `turn` when the next secret of this user and address may be tried: at once, or later. A caller that has
+        gone by then does nothing."""
         key = _key(name, address)
         pair, now_ms = self._pairs.get(key), self._now_ms()
         if pair is None or (not pair.waiting and now_ms >= pair.next_ms):

@@ -1,8 +1,8 @@
-"""A rate for the tokens that a user gives itself.
+"""A limit on the rate of the tokens that a user creates for itself.
 
-Each token that is given, and each one that is taken away, is an entry of the log and a row of the audit. The audit
-keeps a number of rows, so a user without any right could otherwise push the rows of all others out. Taking a token away
-is never refused: it needs a token that was given before.
+Each token that is created or revoked is an entry of the log and a row of the audit. The audit keeps a limited number of
+rows, so a user without any right could otherwise push out the rows of all others. Revoking a token is never refused: it
+needs a token that was created before.
 """
 
 from __future__ import annotations

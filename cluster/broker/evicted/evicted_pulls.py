@@ -19,7 +19,7 @@ Fail = Callable[[Pull, str], None]
 
 
 class Gone(NamedTuple):
-    """The outcome that no message is kept at the pull's offset any more: a TRIM removed it while the pull waited."""
+    """The outcome that the message at the pull's offset no longer exists: a TRIM removed it while the pull waited."""
 
     next_offset: int
     """The offset at which the queue now begins."""

@@ -71,8 +71,8 @@ class KnownFilters:
         return found
 
     def learn(self, kind: str | None, text: str | None) -> Steps:
-        """Makes a filter in steps; afterwards it is known. Callers that want the same filter meanwhile continue the
-        same work."""
+        """Makes a filter in steps; afterwards it is known. Callers that want the same filter during that time continue
+        the same work."""
         expression = _expression(kind, text)
         making = self._making.get(expression)
         if making is None:

@@ -24,8 +24,8 @@ Share = Callable[[Sequence[int], int, int], Sequence[int]]
 
 
 def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
-    """Returns the client ids among which the topic's queues are divided; None in the place of one that does not read
-    what falls to it."""
+    """Returns the client ids among which the topic's queues are divided; None in the place of a client that does not
+    read its share."""
     if group is None:
         return []
     charge(ITEM_UNITS * len(group.members))
@@ -34,7 +34,7 @@ def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
 
 def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]] | None:
     """Returns the groups of brokers that have the topic's queues, each with the number of those that consumers read.
-    Clients divide the queues in this order. None if it is not known, or nobody may read them."""
+    Clients divide the queues in this order. None if that is not known, or if the topic may not be read."""
     config = services.state.topics.get(topic)
     if config is None or not config.perm & PERM_READ:
         return None

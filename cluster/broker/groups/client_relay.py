@@ -3,9 +3,9 @@
 
 A client that is connected to this node is asked directly. Otherwise this node asks the other nodes, one after another,
 to pass the request on (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows the
-client behind it. A peer that says nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
-request may reach clients twice**, so it must tolerate that. Nothing is kept after the deadline, and nothing is in the
-log.
+client behind it. A peer that sends nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
+request may reach clients twice**, so such requests must tolerate that. Nothing is kept after the deadline, and nothing
+is in the log.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class ClientRelay:
 
 
 def _nothing(*_: object) -> None:
-    """Does nothing: the function for a request that cannot be stopped, or whose result nobody wants."""
+    """Does nothing: the function for a request that cannot be cancelled, or whose result is not used."""
 
 
 def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAnswer | Refused:

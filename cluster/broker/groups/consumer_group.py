@@ -174,11 +174,12 @@ class ConsumerGroup:
         self.members.put(member.client_id, member)
 
     def keep_beside(self, old: Member) -> None:
-        """Keeps what another connection said of a client whose member is now that of a newer heartbeat."""
+        """Keeps the heartbeat of a client's older connection beside that of the newer one, which is now the member."""
         self.beside.setdefault(old.client_id, {})[old.connection] = old
 
     def take_beside(self, client_id: str, connection: Client) -> Member | None:
-        """Removes and returns what that connection said of a client whose member is another one's."""
+        """Removes and returns the heartbeat that connection sent for a client whose member came over another
+        connection."""
         others = self.beside.get(client_id, {})
         found = others.pop(connection, None)
         if found is not None and not others:
@@ -186,11 +187,12 @@ class ConsumerGroup:
         return found
 
     def remove(self, member: Member) -> bool:
-        """Removes a member, or what one connection said of it; the member or that must be there. Returns True if the
-        client is gone.
+        """Removes a member, or the heartbeat of one of its connections; the member or the heartbeat must exist. Returns
+        True if the client is gone.
 
-        It is not if another connection named it since this one did first: then that is another client with its id. One
-        that did so before only may be what a client left behind when it connected again.
+        It is not gone if another connection has sent heartbeats for its id since this one began to: then that is
+        another client with the same id. A connection that did so only before may be what a client left behind when it
+        connected again.
         """
         if self.members[member.client_id] is not member:
             self.take_beside(member.client_id, member.connection)

@@ -69,7 +69,7 @@ def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
 
 
 def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
-    """Returns a remark that names the settings in `config` that are kept and decide nothing; "" if there are none."""
+    """Returns a remark that names the settings in `config` that are stored but have no effect; "" if there are none."""
     said = [
         f"{name}={str(value).lower()} is kept and decides nothing: no RocketMQ broker reads it either"
         for field, (name, default) in UNREAD.items()

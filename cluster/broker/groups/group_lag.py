@@ -52,7 +52,7 @@ class QueueLag(NamedTuple):
     @property
     def lag(self) -> int:
         """The number of kept messages from the committed offset on. If the group never committed, it is the number of
-        all kept messages, wherever the group's consumers would begin. 0 if the offset was set beyond the end."""
+        all kept messages, wherever its consumers would begin. 0 if the offset lies beyond the end."""
         return max(0, self.max_offset - self.stands_at)
 
     @property

@@ -68,7 +68,7 @@ class ProducerGroup:
         """User -> client id -> member. No map is empty."""
 
     def values(self) -> Iterator[Member]:
-        """Yields all members. They may come and go meanwhile."""
+        """Yields all members. Members may come and go during the iteration."""
         for members in list(self.users.values()):
             yield from members.values()
 
@@ -146,7 +146,7 @@ class Members:
 
     def clients_of(self, connection: Client, group: str, user: int = NOBODY) -> frozenset[str]:
         """Returns the ids of the group's consumers that this connection's heartbeats named, if `user` or nobody signed
-        them; all of them for nobody."""
+        the heartbeat; all of them if `user` is NOBODY."""
         mine = self._groups_of.get(connection)
         keys = mine.ids.get((Role.CONSUMER, group), ()) if mine is not None else ()
         return frozenset(client_id for owner, client_id in keys if is_same(owner, user))
@@ -313,8 +313,9 @@ class Members:
         return changed
 
     def _clashes(self, group: str, there: Member | None, member: Member) -> bool:
-        """Returns True if the member of that client id is another user's, and stays. One that nobody has proven gives
-        way to the first proven user, and one whose connection has closed, or brings this one, to anybody."""
+        """Returns True if the client id's present member belongs to another user, and stays. A member of no proven user
+        gives way to the first proven user. A member whose connection has closed, or is the same as the new one's, gives
+        way to any user."""
         if there is None or there.user in (NOBODY, member.user):
             return False
         if there.connection.closed or there.connection is member.connection:

@@ -50,7 +50,7 @@ class NotifiedGroup(Protocol):
     budget: Budget
 
     def clients(self) -> Iterator[Client]:
-        """Yields the members' connections, one per member. Members may come and go meanwhile."""
+        """Yields the members' connections, one per member. Members may come and go during the iteration."""
 
 
 class GroupNotices:

@@ -101,7 +101,7 @@ class ReplyNotes:
         self._bytes += size
 
     def find(self, client_id: str, correlation_id: str) -> Note | None:
-        """Returns who waits for this reply; None if nobody is known to."""
+        """Returns the note of the client that waits for this reply; None if no waiting client is known."""
         note = self._notes.get((client_id, correlation_id))
         return note if note is not None and note.ends_ms > self._services.monotonic_ms() else None
 

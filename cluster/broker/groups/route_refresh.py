@@ -162,7 +162,7 @@ class EarlyRoutes:
     def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
         """Returns True if the retry topic may have messages to read. That includes a topic that ever had messages if
         the group never committed: a consumer may begin at the end of a queue that it gets late
-        (CONSUME_FROM_TIMESTAMP), and would skip what came meanwhile."""
+        (CONSUME_FROM_TIMESTAMP), and would skip the messages that came in the meantime."""
         state, topic_id = self._services.state, retry_topic.id
         for queue in range(retry_topic.read_queues):
             committed, end = state.offset(group, topic_id, queue), state.max_offset(topic_id, queue)

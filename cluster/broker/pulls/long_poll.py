@@ -361,8 +361,8 @@ class _Woken:
         self.waves += 1
 
     def __iter__(self) -> Iterator[Pull | None]:
-        """Yields the pulls one after the other, including those that are taken meanwhile. None means that some work was
-        done without finding one."""
+        """Yields the pulls one after the other, including those that are added during the iteration. None means that
+        some work was done without finding one."""
         while self._taken or self._turns:
             if self._taken:
                 yield from self._divide(*self._taken.popleft())

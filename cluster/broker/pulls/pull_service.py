@@ -147,8 +147,8 @@ class Pulls:
             raise Refused(Reason.NO_PERMISSION, remark)
 
     def _counts_here(self, puller: Puller, asked: PullRequest, topic: TopicConfig, tries: int) -> bool:
-        """Returns False if this follower has not seen yet the topic in which the pull's offset counts: the pull waits,
-        as for a topic without an older one of its name. Raises Refused if that topic is gone."""
+        """Returns False if this follower has not applied the creation of the topic in which the pull's offset counts:
+        the pull then waits, as for a topic that does not exist yet. Raises Refused if that topic was deleted."""
         try:
             check_counted(self._services, topic, asked.counted_in, asked.offset)
         except Refused as refused:
@@ -331,7 +331,7 @@ class Pulls:
         return True
 
     def _answer_old(self, pull: Pull, low: int) -> None:
-        """Answers a pull below the first offset of this node, `low`: its message is in the tier, or gone."""
+        """Answers a pull below `low`, the first offset of this node: its message is in the tier, or was removed."""
         if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
             pull, low, self._reply_old, self._reply_gone, self._reply_busy
         ):

@@ -86,8 +86,8 @@ def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
 ) -> Stored | None:
     """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
-    With `waiting` also one that is not delivered yet; if it was carried forward, in the form in which it was first
-    stored.
+    With `waiting`, also a message that is not delivered yet; if it was appended again to free the log, in the form in
+    which it was first stored.
 
     Raises UnreadableError. It cannot tell a position at which no message begins from one whose bytes have changed.
     """

@@ -119,8 +119,8 @@ class Puller(Protocol):
         """Marks the pull as parked. Called when it is parked for the first time."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of `size` bytes may be made now. Otherwise `again` is called once as soon as it
-        may, unless the client is gone by then."""
+        """Returns True if there is memory for an answer of `size` bytes now. Otherwise `again` is called once when
+        there is, unless the client has disconnected by then."""
 
     def elsewhere(self, position: int) -> bool:
         """Lets another node answer if this one lacks the log at `position`. Returns False if this node has it."""

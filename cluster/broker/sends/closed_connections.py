@@ -1,5 +1,5 @@
-"""Collects connections that closed while sends of theirs were under way, until one search through all sends under way
-finds these sends."""
+"""Collects connections that closed while sends of theirs were in flight, until one search through all sends in flight
+handles them together."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ class Sends(Generic[_Origin]):
 
         waiting.append(settle)
         if commands is not None:
-            # Sends that find a change under way wait behind it with an entry of no commands.
+            # Sends that find a change in progress wait behind it with an entry without commands.
             self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
 
     def _topic_ready(self, topic: str, result: ProposeResult) -> None:
@@ -597,8 +597,8 @@ class Sends(Generic[_Origin]):
             origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
 
     def _wait_for_first(self, origin: _Origin, send: Send, first: StrictName) -> None:
-        """Waits, with dedup=strict, while the same message is under way. This request is handled again once the fate of
-        the first is known."""
+        """Makes a send in a topic with dedup=strict wait while the same message is in flight. Its request is handled
+        again once the outcome of the first is known."""
         release = self._hold(origin)
         self._keep_identity(origin, send)
 
@@ -617,7 +617,7 @@ _NO_IDENTITY = Identity(b"", 0, 0)
 
 
 def _batch_hash(batch: tuple[BatchMessage, ...]) -> int:
-    """Returns the hash by which a batch in a topic with dedup=strict is recognised while it is under way."""
+    """Returns the hash by which a batch in a topic with dedup=strict is recognised while it is in flight."""
     return content_hash(0, "", b"".join([message.key_hash.to_bytes(8, "big") for message in batch]))
 
 

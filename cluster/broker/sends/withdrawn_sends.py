@@ -1,4 +1,4 @@
-"""Takes back sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
+"""Withdraws sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
 the right to send to the topic. A send may wait as long as a majority is slow.
 
 What is proposed already is left to the log. A send that waits for no answer stays when its connection ends: its client
@@ -47,10 +47,12 @@ class WithdrawnSends:
             send.hold.answered()
 
     def client_gone(self, path: ReplyTo) -> None:
-        """Takes back the sends of a client behind another node, which waits for their answers and forgets them then.
+        """Withdraws the sends of a client that is connected to another node, which waits for their answers and then
+        forgets the sends.
 
-        The other node tells of one send after the other. All go with the first: if the client sends them again over
-        another connection meanwhile, what stayed would be stored before what was taken back (seed 970000031).
+        The other node reports one send after the other, but all are withdrawn with the first: if the client sends them
+        again over another connection in the meantime, a send that stayed would be stored before one that was withdrawn
+        (seed 970000031).
         """
         if not self._gone:
             self._soon(self._look_for_gone)

@@ -133,7 +133,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         )
 
     def close(self) -> None:
-        """Ends the lane; blocks until it has."""
+        """Stops the lane; blocks until it has ended."""
         if self._lane is not None:
             self._lane.close()
 
@@ -215,7 +215,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         return is_gone(self._services.state, row)
 
     def _slot(self, row: TimerRow) -> TopicSlot | None:
-        """Returns the topic of the row; None while a change of it is under way."""
+        """Returns the slot of the row's topic; None while a change of the topic is in progress."""
         topic = self._services.state.topics_by_id.get(row.topic_id)
         slot = None if topic is None else self._proposals.slot(topic.name)
         return slot if slot is not None and slot.topic_id == row.topic_id else None

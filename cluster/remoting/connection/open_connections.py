@@ -44,9 +44,9 @@ class OpenConnections:
         outcomes: SendOutcomes,
         rates: MinuteRates,
     ) -> None:
-        """`rates` judges how many connections somebody may open (CONNECTIONS). `parked` returns True if pulls of a
-        connection wait. `closings` collects the connections that close with
-        sends under way, whose outcomes `outcomes` then remembers."""
+        """`rates` decides how many connections a user or an address may open (CONNECTIONS). `parked` returns True if
+        pulls of a connection wait. `closings` collects the connections that close with sends in flight, whose outcomes
+        `outcomes` then remembers."""
         self._limits = limits
         self._proposals = proposals
         self.memory = memory

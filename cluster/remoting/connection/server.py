@@ -357,7 +357,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def _want_turn(self) -> None:
         """Makes the remaining frames continue in a turn that has room, one step of each connection after the other.
-        They count as an owner of work of their own, so requests that are cut into steps do not delay the frames behind
+        They count as a separate owner of work, so requests that are cut into steps do not delay the frames behind
         them."""
         if self._turn_wanted or self.closed:
             return
@@ -442,7 +442,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         return False
 
     def room_given_back(self) -> None:
-        """Checks if reading can continue. For a small answer, or none, no other event would cause this check."""
+        """Checks whether reading can continue. For a small answer, or none, no other event would cause this check."""
         if self._halted and not self._waits:
             self._loop.call_soon(self.go_on)
 
@@ -606,11 +606,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._transport.close()
 
     def end_in(self, seconds: float) -> None:
-        """Ends the connection after a time."""
+        """Closes the connection after a time."""
         self._loop.call_later(seconds, self.leave_now)
 
     def leave_now(self) -> None:
-        """Ends the connection once the queued answers were sent."""
+        """Closes the connection once the queued answers were sent."""
         self._halted = True
         self.say_goodbye()
         self._loop.call_later(FAREWELL_S, self.abort)

@@ -155,7 +155,7 @@ class IdleClients:
         self._places.add(connection.peer_address[0], connection)
 
     def closed(self, connection: RemotingConnection) -> None:
-        """Forgets a connection that is gone."""
+        """Forgets a connection that has closed."""
         self._seen.pop(connection, None)
         self._places.remove(connection.peer_address[0], connection)
 
@@ -165,8 +165,9 @@ class IdleClients:
             self._places.proven(connection.peer_address[0], connection)
 
     def make_room(self, address: str, opening: int, limit: int, close: Callable[[RemotingConnection], None]) -> bool:
-        """Makes room for a client of `address`, beside `opening` connections that are not open yet: closes one that is
-        idle, or one of a stranger, if addresses have to share. Returns True if there is a place."""
+        """Makes room for a client of `address`, in addition to `opening` connections that are not open yet: if
+        addresses have to share, closes a connection that is idle or whose user is not proven. Returns True if there is
+        a place."""
         leaving, is_free = self._places.make_room(address, opening, limit)
         if leaving is not None:
             self._told.warn("a client makes room for another one", "few places are left")

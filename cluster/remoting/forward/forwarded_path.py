@@ -73,7 +73,7 @@ class ForwardedPath(ReplyPath):
         self._end()
 
     def client_gone(self) -> None:
-        """Ends the request: nobody waits for an answer any more."""
+        """Ends the request, because no client waits for its answer any more."""
         self.closed = True
         self._end()
 

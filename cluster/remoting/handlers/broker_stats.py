@@ -152,7 +152,7 @@ class BrokerFigures:
         answer_in_steps(self._services, request, steps)
 
     def _counts(self, request: Request) -> None:
-        """Answers 315. What a group consumes is not counted, nor are bytes: tools take the refusal for 0."""
+        """Answers 315. Neither consumption by groups nor bytes are counted; tools treat the refusal as 0."""
         name, key = text(request, "statsName"), text(request, "statsKey")
         topic, _, queue = key.partition("@")
         config = self._services.state.topics.get(topic)

@@ -211,8 +211,8 @@ class EarlyAnswers:
         self._lose(pending.id)
 
     def on_applied(self, entries: Sequence[Entry]) -> None:
-        """Decides, by the applied entries, which early answers of this node from before a restart, or from an earlier
-        term as leader, are kept or lost."""
+        """Decides, by the applied entries, which early answers that this node gave before a restart, or in an earlier
+        term as leader, were kept or lost."""
         undecided = self.ledger.undecided if self.ledger is not None else None
         if not undecided:
             return

@@ -216,7 +216,8 @@ class FailpointSet:
         return result
 
     def when_clear(self, name: str, loop: CallsLater, operation: Callable[[], None]) -> None:
-        """Runs an operation of the event loop now, after the delay, or when it is released. Raises OSError for `error`.
+        """Runs an operation of the event loop: now, after the failpoint's delay, or when the failpoint releases it.
+        Raises OSError for `error`.
 
         Held operations are released in order; one that comes right after the release may overtake them, as on any
         network.

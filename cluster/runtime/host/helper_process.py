@@ -16,13 +16,13 @@ NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line that runs a module of ours, also in a directory that contains a cluster.py of its own:
-    `-P` keeps the working directory off the import path."""
+    """Returns the command line that runs a module of ours. `-P` keeps the working directory off the import path, which
+    may contain another cluster.py."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def background(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line for work for which nobody waits: it lowers its priority before it imports the module."""
+    """Returns the command line for background work: the process lowers its priority before it imports the module."""
     return command(__name__, module, *arguments)
 
 

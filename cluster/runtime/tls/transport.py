@@ -200,7 +200,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 return
 
     def _break(self, error: Exception) -> None:
-        """Ends the connection, because the bytes that arrived are no valid TLS."""
+        """Closes the connection, because the bytes that arrived are no valid TLS."""
         self._flush()
         self._closing = True
         self._forget()

@@ -203,7 +203,7 @@ def running(ident: int, depth: int = 0) -> tuple[dict[str, Any], CodeType] | Non
 
 
 def name_of(ident: int) -> str:
-    """Returns the name of the innermost function of ours that a thread runs. The thread may go on meanwhile."""
+    """Returns the name of the innermost function of ours that a thread runs. The thread continues during this call."""
     for depth in range(DEPTH_MAX):
         found = running(ident, depth)
         if found is None:

@@ -150,7 +150,7 @@ class OldReads:
             logger.info("tier: %s queue %d is read again", pull.topic, pull.queue_id)
 
     async def close(self) -> None:
-        """Gives up the pulls under way; nobody is answered any more."""
+        """Cancels the pulls in progress; their callers get no answer any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -87,7 +87,7 @@ class ObjectStore(Protocol):
         many it removed."""
 
     async def close(self) -> None:
-        """Closes connections and threads. Calls under way fail or finish."""
+        """Closes connections and threads. Calls in progress fail or finish."""
 
 
 async def checksum_of(store: ObjectStore, name: str, size: int) -> int:

@@ -61,7 +61,7 @@ class Assault:
     """A context in which the attacker plays rounds. Raises AssaultError if the attacker is not ready in time."""
 
     def __init__(self, processes: Processes, orders: Orders, on_round: Callable[[Round], None]) -> None:
-        """`on_round` is called on a thread of its own, twice per round."""
+        """`on_round` is called on another thread, twice per round."""
         self._orders = orders
         self._on_round = on_round
         self._processes = processes

@@ -36,7 +36,7 @@ def _failpoint(
 
 
 def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
-    """Returns the highest number of hits seen until the time is over or the node is gone, including an operation that
+    """Returns the highest number of hits seen until the time is over or the node has ended, including an operation that
     is held now."""
     subject = cast(HasFailpoints, stage.subject)
     hits = 0

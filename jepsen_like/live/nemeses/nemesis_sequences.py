@@ -23,8 +23,8 @@ def _acked_during(stage: Stage, hold_s: float) -> int:
 
 def part_kill(stage: Stage, hold_s: float) -> Effect:
     """Cuts a minority off while writes go on; then one node of the majority dies, is started again, and forms the new
-    majority with the returning minority, while the rest is cut off. The entries that were acknowledged meanwhile must
-    have been on the disk of the node that died: the returning minority never had them."""
+    majority with the returning minority, while the rest is cut off. The entries that were acknowledged during the cut
+    must have been on the disk of the node that died: the returning minority never had them."""
     fabric, nodes = stage.subject.fabric, stage.subject.node_ids
     behind, dies, stays = _three(stage)
     rest = [node for node in nodes if node != behind]
@@ -103,8 +103,8 @@ def swizzle(stage: Stage, hold_s: float) -> Effect:
 
 
 def _three(stage: Stage) -> tuple[int, int, int]:
-    """Returns (the node that falls behind, the one that dies, the one that stays behind alone); the leader is one of
-    the last two."""
+    """Returns (the node that falls behind, the one that dies, the one that ends up alone); the leader is one of the
+    last two."""
     leader = stage.leader()
     first, second, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
     return (first, second, leader) if stage.rng.random() < 0.5 else (first, leader, second)

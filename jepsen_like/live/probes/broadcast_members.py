@@ -65,7 +65,8 @@ class BroadcastMember:
             wire.abort()
 
     async def read(self, topic: str, queue: int, is_over: Callable[[], bool]) -> None:
-        """Reads a queue from its beginning, until the member is stopped, or nobody is to read the queue any more."""
+        """Reads a queue from its beginning, until the member is stopped, or `is_over` returns True because the queue is
+        no longer to be read."""
         place = 0
         while not (self.stopped or is_over()):
             with contextlib.suppress(RaftMQError, OSError, TimeoutError):

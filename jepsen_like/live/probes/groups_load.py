@@ -194,7 +194,7 @@ class GroupsLoad(Lanes):
         ]
 
     def leave(self, group: int) -> None:
-        """Ends to pull the queues of a group of brokers."""
+        """Stops pulling the queues of a group of brokers."""
         self._left.add(group)
 
     def _is_over(self, topic: str, queue_id: int) -> bool:

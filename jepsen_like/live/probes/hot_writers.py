@@ -1,5 +1,5 @@
-"""Writers that make a topic hot: processes of their own with many sends in flight, each of which accounts for what it
-sent."""
+"""Writers that make a topic hot: separate processes with many sends in flight, each of which reports the outcomes of
+its sends."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class LeaderMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; may be called again."""
+        """Stops the thread; may be called again."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -1,5 +1,6 @@
-"""Asks the processes of the registry for a route again and again, and judges each answer by what the groups of brokers
-said of themselves meanwhile: no queue is missing, and no leader is named that has been replaced for long."""
+"""Asks the processes of the registry for a route again and again, and checks each answer against what the groups of
+brokers said of themselves at that time: no queue may be missing, and no leader may be named that was replaced long
+ago."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ class RouteProbe:
             thread.start()
 
     def stop(self) -> None:
-        """Ends both threads."""
+        """Stops both threads."""
         self._ended.set()
         for thread in self._threads:
             if thread.is_alive():

@@ -182,7 +182,7 @@ class QuotaScene:
         return time.monotonic() - begun
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self.mq.close()
 
 

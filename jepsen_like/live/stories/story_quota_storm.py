@@ -86,7 +86,7 @@ def play(scene: Scene) -> None:
             scene.gate(f"seconds for {AFTER} sends without a quota", round(took_s, 1), AFTER_S, at_most=True)
         with scene.act("the judgement") as told:
             sent = noise.stop()
-            # The limit changes all the time; its highest value is one that must be kept.
+            # The limit changes all the time; its highest value must never be exceeded.
             calm = Window(begin_s, calm_s, max(LIMITS), calm_terms)
             whole = Window(begin_s, kills_s, max(LIMITS), changed_terms)
             quotas.judge(sent, [calm, whole], (begin_s, calm_s), others=b"after/")

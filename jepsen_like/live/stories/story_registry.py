@@ -152,7 +152,8 @@ class _Lost:
         return self.registry.ids[0]
 
     def _break_leader(self, kind: str, away_s: float) -> float:
-        """Ends the process that leads, which comes back; returns the moment at which it ended: a majority is there."""
+        """Breaks the leading process, which comes back after `away_s`; returns the moment at which it ended. A majority
+        remains."""
         leader, registry = self._leader(), self.registry
         since_s = time.monotonic()
         if kind == "its leader killed":

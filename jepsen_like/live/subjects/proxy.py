@@ -63,8 +63,8 @@ class Edge:
         return self.delay_s + (self._rng.uniform(0.0, self.jitter_s) if self.jitter_s else 0.0)
 
     def mend(self, *, reset: bool) -> None:
-        """Ends the cut and the delay. `reset`: whether connections that were cut are aborted, or go on with the bytes
-        that they held back."""
+        """Ends the cut and the delay. `reset`: connections that were cut are aborted; otherwise they go on with the
+        bytes that they held back."""
         was_cut, self.is_cut = self.is_cut, False
         self.delay_s = self.jitter_s = 0.0
         for link in list(self.links):

@@ -48,11 +48,12 @@ class Disk(Protocol):
 
 
 class RunRegistry(OfProcesses):
-    """The processes by their ids. Nothing depends on them, so nobody waits for them here."""
+    """The processes of the registry, by their ids. Nodes do not depend on them, so nothing waits for them here."""
 
     def __init__(self, first: RaftMQSubject, disk: Callable[[int, Path], Disk] | None = None) -> None:
-        """Plans them, with ports of their own; makes nothing. `disk` returns the disk of a process with that
-        directory: then their power can fail, their disks can be full and their links be cut. Raises LocalError."""
+        """Plans the processes, with free ports; starts nothing. `disk` returns the simulated disk of a process with
+        that directory: then their power can fail, their disks can fill up and their links can be cut. Raises
+        LocalError."""
         self.processes = first.processes.beside()
         self._data = first.data
         self._records = plan_registry(first.data, free_base_port(PORTS) if disk is None else _above_proxies(), [])
@@ -166,7 +167,7 @@ class RunRegistry(OfProcesses):
         return Path(self._records[number - 1].log).read_text(encoding="utf-8", errors="replace")
 
     def stop(self) -> None:
-        """Ends all processes, including paused ones."""
+        """Stops all processes, including paused ones."""
         self.go_on(*self.ids)
         self.processes.stop_all()
         if self._fabric is not None:

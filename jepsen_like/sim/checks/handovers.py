@@ -33,7 +33,7 @@ class Reign:
 
 
 class _Handing(NamedTuple):
-    """A transfer under way: a leader waits for its successor and appends nothing meanwhile."""
+    """A transfer in progress: a leader waits for its successor and appends nothing during that time."""
 
     term: int
     to: NodeId
@@ -73,7 +73,7 @@ class Reigns:
             self._note_handing(node, raft)
 
     def gone(self, node: NodeId, now_s: float) -> None:
-        """Records that the node's process is gone, which ends its reign."""
+        """Records that the node's process has ended, and with it the node's reign."""
         self._roles.pop(node, None)
         self.ended(node, now_s)
 

@@ -472,12 +472,12 @@ class Monitor:
             self._orderly.closed(machine, node)
 
     def retired(self, machine: Machine) -> None:
-        """Records that a machine is gone with its disk."""
+        """Records that a machine was removed for good, with its disk."""
         self.excuses.happened(machine.node_id, "gone")
 
     @unmetered
     def ended(self, machine: Machine, how: str) -> None:
-        """Records that a process is gone, and how it ended."""
+        """Records that a process has ended, and how."""
         self.on_ending()
         self._orderly.ended(machine, how)
         self.excuses.ended(machine.node_id, how)
@@ -512,7 +512,7 @@ def _require_whole(raft: Raft, missing_bytes: int) -> None:
 
 
 def _require_plain(node: Node) -> None:
-    """Checks that nobody waits for the disk of a voter from which an entry is held back."""
+    """Checks that no client waits for the disk of a voter from which an entry is held back."""
     assert node.thrift is not None
     for queued in node.thrift.appends.held.values():
         for entry in (entry for append in queued for entry in append.entries):

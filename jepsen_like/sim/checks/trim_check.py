@@ -318,6 +318,5 @@ class TrimCheck:
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
 
     def _is_much(self, bytes_max: int, base: int) -> bool:
-        """Returns True if the tier had more than `bytes_max` bytes from position `base` on, as far as it was
-        uploaded."""
+        """Returns True if the tier has more than `bytes_max` uploaded bytes from position `base` on."""
         return bool(bytes_max) and sum(one.stored_bytes for at, one in self._tiered.items() if at >= base) > bytes_max

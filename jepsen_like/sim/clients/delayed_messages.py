@@ -46,7 +46,7 @@ class Sent(NamedTuple):
 
 
 class Delayed(Client):
-    """The producer of delayed messages. Setting `stopped` ends it after what is under way."""
+    """The producer of delayed messages. Setting `stopped` ends it after its present operation."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host)

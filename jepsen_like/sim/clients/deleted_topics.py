@@ -1,9 +1,9 @@
 """Deletes topics that still have timers, half messages, failures, offsets and resets. A topic that is created again
 under the same name must inherit none of them.
 
-Each round has names of its own. Messages are left waiting, the topic, the group or its retry topic is deleted and
-created again, and messages are sent to it. Requests about the new one must be answered as for one that never existed.
-In the end nothing waits on any node, and the topic holds what was sent in its last life; delayed messages are there as
+Each round uses new names. Messages are left waiting, the topic, the group or its retry topic is deleted and created
+again, and messages are sent to it. Requests about the new one must be answered as for one that never existed. In the
+end nothing waits on any node, and the topic holds what was sent since its last creation; delayed messages are there as
 copies.
 """
 

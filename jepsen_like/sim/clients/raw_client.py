@@ -89,7 +89,7 @@ class RawConnection(Line):
         return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Passes an answer on; reports one that nobody waits for."""
+        """Passes an answer on; reports one to no waiting request."""
         if not header.flag & FLAG_RESPONSE:
             return
         asked = self.unanswered.pop(header.opaque, None)

@@ -65,8 +65,8 @@ class Ledger:
 
     def not_consumed(self, topic: str, queues: range, asked_s: float) -> int:
         """Returns the number of messages in these queues that were acknowledged before `asked_s`, are kept, and were
-        surely not consumed until now. None, if another group may have read the topic since: the nodes may not know yet
-        that this one reads it too, and to that one they may be consumed (seed 832000023)."""
+        surely not consumed until now. 0 if another group may have read the topic since: the nodes may not know yet that
+        this group reads it too, and for the other one the messages may be consumed (seed 832000023)."""
         if self.others[topic] or self.left_s.get(topic, -1.0) >= asked_s:
             return 0
         return sum(

@@ -80,7 +80,7 @@ class Sent(NamedTuple):
 
     @property
     def says(self) -> int:
-        """Rank of the answer: one that says more of what is stored has a higher one."""
+        """Rank of an answer: an answer that proves more about what is stored has a higher one."""
         return 2 if self.code == ResponseCode.SUCCESS else int(self.unknown)
 
 

@@ -75,8 +75,8 @@ class TransactionJudge:
         one.ended_s = self._now() if one.ended_s is None else one.ended_s
 
     def asked(self, key: str) -> None:
-        """Records that the broker asked a producer about the transaction; reports an unknown one, and one that ended
-        long ago."""
+        """Records that the broker asked a producer about the transaction; reports a transaction that no producer sent,
+        and one that ended long ago."""
         one = self.known.get(key)
         if one is None:
             self._report("transactions", f"a producer was asked about {key!r}, which nobody sent")

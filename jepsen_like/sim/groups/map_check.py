@@ -19,8 +19,8 @@ Report = Callable[[str, str], None]
 
 
 class MapCheck:
-    """Follows the map of each process: no group leaves it but one that has retired, none is foreign, an epoch only
-    rises, and who leads in a term has led it."""
+    """Checks the map of each process: only a retired group may leave it, no foreign group enters it, an epoch only
+    rises, and the leader named for a term has led it."""
 
     def __init__(self, report: Report, leaders: Mapping[int, Mapping[int, NodeId]]) -> None:
         """`leaders`: number of a group -> term -> the node that led it."""

@@ -1,5 +1,5 @@
-"""A second group of brokers beside the first: three full nodes with machines, faults and clients of their own, which
-copy the truth of the first group over the simulated network (docs/adr/0108)."""
+"""A second group of brokers: three full nodes with their own machines, faults and clients, which copy the truth of the
+first group over the simulated network (docs/adr/0108)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SecondGroup:
     """The group. `clients` are those that use both groups."""
 
     def __init__(self, world: FirstGroup, add_host: Callable[[], ClientHost], *, planned: bool) -> None:
-        """`add_host` adds a machine for one more client. `planned`: the group has faults of its own."""
+        """`add_host` adds a machine for one more client. `planned`: the group has its own planned faults."""
         self._world = world
         self.options = options = options_of(world.options)
         ids = [NodeId(i) for i in range(1, NODES + 1)]
@@ -150,7 +150,7 @@ class SecondGroup:
         """The first fault that was found in the routes; "" if there is none."""
 
     def hosts(self) -> dict[int, list[str]]:
-        """Returns number of a group -> the hosts of its nodes, also of those that are gone."""
+        """Returns number of a group -> the hosts of its nodes, including removed ones."""
         return {group: [machine.host for machine in machines.values()] for group, machines in self._groups.items()}
 
     def _has_led(self, group: int, host: str) -> bool:
@@ -266,8 +266,8 @@ class SecondGroup:
         return not any(differing(wanted, told(node.state)) for node in nodes)
 
     def _settled(self) -> bool:
-        """Returns True if no node has a write that waits for a decision, or whose rows are still copied or removed.
-        What nobody commits any more stays open until it expires."""
+        """Returns True if no node has a write that waits for a decision, or whose rows are still being copied or
+        removed. A write that no driver commits any more stays open until it expires."""
         if self.writer is None:
             return True
         nodes = [*self._world.states.running(), *self.states.running()]

@@ -17,7 +17,7 @@ from raftlog.work import METER
 
 
 class AbandonedError(BaseException):
-    """Raised inside a drain whose process is gone: the rest of its work must not happen."""
+    """Raised inside a drain whose process has ended: the rest of its work must not happen."""
 
 
 _here = threading.local()

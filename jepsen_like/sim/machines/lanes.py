@@ -145,7 +145,7 @@ class SimLane:
         return steps.result
 
     def abandon(self) -> None:
-        """Ends the lane in the middle of a drain, because its process is gone."""
+        """Ends the lane in the middle of a drain, because its process has ended."""
         steps, self._steps = self._steps, None
         self._dead = True
         if steps is not None:

@@ -151,10 +151,10 @@ class Watcher(Protocol):
         """Called when the node has received the result of a lane's work."""
 
     def ended(self, machine: Machine, how: str) -> None:
-        """Called when the process is gone; `how` is "kill", "power", or the reason why the node stopped."""
+        """Called when the process has ended; `how` is "kill", "power", or the reason why the node stopped."""
 
     def retired(self, machine: Machine) -> None:
-        """Called when a machine was switched off for good, and its disk is gone."""
+        """Called when a machine was switched off for good, and its disk is lost."""
 
     def broken(self, what: str, error: BaseException) -> None:
         """Called when a node ended or failed to start although nothing that the run did to it explains that."""
@@ -244,7 +244,8 @@ class Machine:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Ends one fault's hold on the machine (see `held`), and starts the machine if no other fault keeps it down."""
+        """Ends the hold of one fault on the machine (see `held`), and starts the machine if no other fault keeps it
+        down."""
         self.held = max(0, self.held - 1)
         self.start()
 
@@ -400,7 +401,7 @@ class Machine:
             self.kv = self.kv.crash(self.kv.unsynced)
 
     def abandon(self) -> None:
-        """Ends the drains that lanes are in the middle of: they never go on."""
+        """Abandons the drains in the middle of which lanes are: they never continue."""
         for lane in self._lanes:
             lane.abandon()
         self._lanes.clear()
@@ -547,7 +548,7 @@ class Machine:
         return any(lock.locked() for lock in locks)
 
     def _factor(self, lane: str) -> float:
-        # Not their product: a job would be held for minutes, and nobody could make progress after the heal.
+        # Not their product: a job would take minutes, and the cluster could make no progress after the heal.
         return max(self.disk_factor, self.apply_factor) if lane == "apply" else self.disk_factor
 
 

@@ -142,7 +142,7 @@ class Endpoint(asyncio.Transport):
 
     @property
     def leads_nowhere(self) -> bool:
-        """True if the other side is gone, or a middlebox has forgotten the connection."""
+        """True if the other side has ended, or a middlebox has forgotten the connection."""
         return self.peer.dead or self.peer.ended or self.forgotten
 
     def is_reading(self) -> bool:
@@ -223,7 +223,7 @@ class Endpoint(asyncio.Transport):
         self.move()
 
     def move(self) -> None:
-        """Schedules the arrival of the first waiting segment, unless a segment is already under way."""
+        """Schedules the arrival of the first waiting segment, unless one is already scheduled."""
         if self._moving or not self.out:
             return
         self._moving = True

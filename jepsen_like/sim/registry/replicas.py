@@ -114,6 +114,6 @@ class SimReplica:
         return 0, OK, "", msgspec.msgpack.encode(status)
 
     async def close(self, limit_s: float) -> int:
-        """Ends it."""
+        """Marks the process as over."""
         self.is_over = True
         return 0

@@ -1,8 +1,8 @@
-"""The registry of a run: three processes beside both groups of brokers, their faults, and what is judged of them.
+"""The registry of a run: three processes, their faults, and the checks of them.
 
-Nodes register there and take maps from it, and clients ask it for routes. Nothing that it says or forgets takes
-anything away (docs/adr/0112): `sim.groups.map_check` follows the maps of nodes. Here the maps of its own processes are
-followed, and how soon it knows all again.
+Nodes register there and take maps from it, and clients ask it for routes. Whatever it says or forgets, nodes lose
+nothing (docs/adr/0112): `sim.groups.map_check` checks the maps of nodes. This module checks the maps of the registry's
+own processes, and how soon they are complete again.
 """
 
 from __future__ import annotations

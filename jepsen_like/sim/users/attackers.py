@@ -1,8 +1,8 @@
 """Users who may use a topic and a group of their own and nothing else, and try to read and change what others have.
 
-They know whatever names a thing of others (`leaks`), and name it in every request that takes a position, id, handle,
-attempt, session, client id or group. What they would read shows the check of marks; what they would lose or change,
-the checks of acknowledged messages, transactions, staged writes, locks and replies.
+They know all names of other users' objects (`leaks`), and use them in every request that takes a position, id, handle,
+attempt, session, client id or group. The check of marks shows whether they can read something; the checks of
+acknowledged messages, transactions, staged writes, locks and replies show whether they can destroy or change something.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AttackerConnection(RawConnection):
 
 
 class Attackers(Asker):
-    """The attacker and the neighbour. Setting `stopped` ends them after the request that is under way."""
+    """The attacker and the neighbour. Setting `stopped` ends them after their present request."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Attack:
             self.connection.write(self.frame(code, fields))
 
     def frame(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False) -> bytes:
-        """Returns a request signed by the attacker, whose answer nobody waits for."""
+        """Returns a request signed by the attacker, whose answer is ignored."""
         return self.frame_on(self.connection, code, ext, body, oneway=oneway)
 
     def frame_on(
@@ -243,8 +243,8 @@ class Attack:
     # --- staged writes -----------------------------------------------------------------------------------------------
 
     async def stages(self) -> None:
-        """Stages slices for somebody else's attempt (700002) as soon as it is opened, and takes its sequences and those
-        of the next attempts by plain sends."""
+        """Stages slices for another user's attempt (700002) as soon as it is opened, and uses its sequences and those
+        of the next attempts in plain sends."""
         before = self._leaks.attempt(self.rng)
         attempt = before
         for _ in range(LOOKS):

@@ -111,8 +111,8 @@ class Leaks:
         return attempts[-1] if attempts else None
 
     def session(self, rng: random.Random) -> tuple[bytes, int] | None:
-        """Returns the id of a session and its next sequence: one that a client brings, one of those in the rows, or one
-        that may be given next."""
+        """Returns the id of a session and its next sequence: a session that a client names, one in the rows, or one
+        that may be assigned next."""
         machine = self._machine(rng)
         if machine is None or machine.node is None:
             return None

@@ -1,10 +1,10 @@
-"""The check of marks: reads every byte that a node writes to a client, and reports marks (`jepsen_like.marks`) that
-nobody who is proven on that connection may read.
+"""The check of marks: reads every byte that a node writes to a client, and reports marks (`jepsen_like.marks`) that no
+user proven on that connection may read.
 
 A connection proves a user by a request with a right signature, by the check's own model of users. From then on it may
 be given what that user may read: messages of topics that the user may subscribe to or look at, half messages of topics
-to which the user may send, and replies to the user. What the user was allowed in any state of the last GRACE_S
-seconds counts, because an answer may have been made then. Connections of a Super are not read further.
+to which the user may send, and replies to the user. What the user was allowed in any state of the last GRACE_S seconds
+counts, because an answer may have been made then. Connections of a Super are not read further.
 
 The node may know a changed secret before the model does. So requests with a signature that nobody can have made yet are
 kept, and looked at again before anything is reported (seed 760000144). While the model lacks an entry that a node has
@@ -42,7 +42,7 @@ _GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
 
 
 class _Doubt(NamedTuple):
-    """A mark that nobody on the connection may read, as far as the model knows."""
+    """A mark that no user on the connection may read, as far as the model knows."""
 
     stream: ClientStream
     header: Header | None
@@ -127,7 +127,7 @@ class MarkCheck:
         )
 
     def _is_wrong(self, doubt: _Doubt, states: list[Users]) -> bool:
-        """Reports a mark that nobody on the connection may read, and returns True."""
+        """Reports the mark and returns True if no user on the connection may read it."""
         stream, header, topic = doubt.stream, doubt.header, doubt.topic
         if self._may(doubt, states):
             self.read += 1

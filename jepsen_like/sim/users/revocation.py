@@ -113,8 +113,8 @@ class Revocation(UserStories):
         return getattr(answer, "code", None) == ResponseCode.SUCCESS
 
     async def _ask_again(self, told_nothing: list[str], signer: Signer) -> None:
-        """Sends a pull to each node that said that no message came; none may be let in. It may get code 14, or wait
-        behind wrong signatures of others at this address."""
+        """Sends a pull to each node that answered that no message came; none of the pulls may be allowed. A pull may
+        get code 14, or wait behind wrong signatures of others at this address."""
         asked = list[Parked]()
         for address in told_nothing:
             connection = await self._connect(address)
@@ -140,6 +140,6 @@ class Revocation(UserStories):
 
 
 def _are_lost(connection: RawConnection, requests: list[Request]) -> bool:
-    """Returns True if the node has gone, or has refused a pull without a verdict on the right."""
+    """Returns True if the node has closed the connection, or has refused a pull without a decision about the right."""
     refused = [each for each in requests if each.answered_s >= 0 and not (each.passed or each.denied)]
     return connection.closed or bool(refused)

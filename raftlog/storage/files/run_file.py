@@ -148,7 +148,7 @@ class RunFile:
         """The run before this one; None if it is unknown, which counts as an unclean stop."""
 
     def write(self, run: Run) -> None:
-        """Writes `run` and returns when it is on disk; a crash meanwhile leaves the previous content.
+        """Writes `run` and returns when it is on disk; a crash before that leaves the previous content.
 
         Raises StorageError; OutOfSpaceError if there is no space for it now.
         """

@@ -30,7 +30,7 @@ class LogCutter:
 
     def resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Skips entries that the log already contains. At the first one that differs, cuts the log before it. Returns
-        the entries to append."""
+        the entries that remain to be appended."""
         state = self._state
         low = entries[0].index
         if low < state.first_index:

@@ -125,8 +125,9 @@ class LogReader:
             try:
                 return read(self._sound_below(low, high) if state.damage.ranges else high)
             except FrameError as error:
-                # A conflict zeroed these bytes meanwhile, then the range is gone; or they are rotten, then that is
-                # recorded, and the next look stops before it. Others may rot while this one is recorded.
+                # Either a conflict zeroed these bytes during the read, then the range no longer exists; or they are
+                # damaged, then that is recorded, and the next read stops before them. Others may be found damaged while
+                # this is recorded.
                 failed = bare(error)
                 self.find_damage(low, high)
         raise CorruptLogError(f"{state.log}: damage in entries {low}..{high - 1}: {failed}") from failed
@@ -268,7 +269,7 @@ class LogReader:
 
     def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
         """Returns the error for a read of damaged bytes; None if they are intact. Raises OutOfRangeError if the
-        position was trimmed meanwhile."""
+        position has been trimmed."""
         state = self._state
         if position < state.first_position:
             raise state.trimmed(position)
@@ -434,11 +435,11 @@ class LogReader:
 
 
 def _check_chain(entries: Sequence[Entry | FrameHeader], last_term: int) -> None:
-    """Raises FrameError unless these intact frames belong to one history and are in their place. A disk that wrote to
-    the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
+    """Raises FrameError unless these intact frames belong to one history and are at their positions. A disk that wrote
+    to the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
 
-    A frame that a lost write left behind is followed by one that names another parent; at the end, the term of the last
-    frame shows it.
+    A stale frame that a lost write left in place is followed by a frame that names another parent; if it is the last
+    one, its term shows that it is stale.
     """
     if any(after.parent != before.header_crc for before, after in pairwise(entries)) or entries[-1].term != last_term:
         raise FrameError(f"the frames of entries {entries[0].index}..{entries[-1].index} are not of one history")

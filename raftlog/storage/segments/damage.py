@@ -110,7 +110,7 @@ class DamageMap:
     def add(self, damaged: DamagedRange) -> DamagedRange:
         """Records the range, joined with those that it overlaps or touches. Returns the range that now covers it.
 
-        Damage below the log's first entry, because of a trim meanwhile, is not recorded.
+        Damage below the log's first entry, which a trim may have moved in the meantime, is not recorded.
         """
         with self._lock:
             kept = []

@@ -193,7 +193,8 @@ class AsyncConsumer:
             self._opened_by_reading = True
 
     async def end_of_reading(self) -> None:
-        """Closes the consumer at the end of the iteration if `open_for_reading` opened it, since nobody else would."""
+        """Closes the consumer at the end of the iteration if `open_for_reading` opened it, since the program will
+        not."""
         if self._opened_by_reading:
             await self.close()
 
@@ -281,8 +282,8 @@ class AsyncConsumer:
     def ack(self, message: Message) -> None:
         """Acknowledges the message: the next commit may cover it. Any thread may call it, in any order.
 
-        It does nothing for a message whose queue has gone to another member: the message comes again there. Raises
-        RuntimeError without `manual_ack`.
+        It does nothing for a message whose queue has been assigned to another member: the message is delivered again
+        there. Raises RuntimeError without `manual_ack`.
         """
         if not self.inbox.acks:
             raise RuntimeError(
@@ -406,8 +407,9 @@ class AsyncConsumer:
         """Commits all messages that were handed out so far, durably; with `manual_ack`, those that are acknowledged. If
         `message` is given, commits only its queue, up to and including this message.
 
-        Raises RuntimeError if the consumer was never opened, and Unknown if nobody confirmed the commit in time. With a
-        message, raises Failed if its queue has gone to another member, where the message comes again.
+        Raises RuntimeError if the consumer was never opened, and Unknown if the commit was not confirmed in time. With
+        a message, raises Failed if its queue has been assigned to another member, to which the message is delivered
+        again.
         """
         self._view.bind_loop()
         self._check_open()

@@ -33,8 +33,8 @@ class MemberList(msgspec.Struct, frozen=True):
     """The place in `raftmqWishes` of each member's topics; as long as the list of ids, or empty."""
 
     def sharers(self, topic: str) -> list[str]:
-        """Returns the members among which the topic's queues are divided: those that want it, or all if nobody said
-        what they want. Raises IndexError or ValueError if the answer is not well-formed."""
+        """Returns the members among which the topic's queues are divided: those that want it, or all if no member said
+        what it wants. Raises IndexError or ValueError if the answer is not well-formed."""
         if not self.raftmqWishOf:
             return self.consumerIdList
         wanted = [topic in wish for wish in self.raftmqWishes]
@@ -82,7 +82,7 @@ def _subscription_data(topic: str, subscription: Subscription, version: int) -> 
 
 
 class GroupMember:
-    """The group membership of one consumer: heartbeats over connections of its own, and the list of members."""
+    """The group membership of one consumer: heartbeats over separate connections, and the list of members."""
 
     def __init__(
         self,

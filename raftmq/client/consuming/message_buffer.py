@@ -187,7 +187,7 @@ class Inbox:
             return feed
 
     def resume(self, feed: QueueFeed) -> None:
-        """Ends the rest of a queue: its messages are handed out again."""
+        """Ends the rest of a queue: the messages that were withheld are handed out again."""
         with self._lock:
             self._ready.extendleft(reversed(self._resting.pop(feed, ())))
 

@@ -181,8 +181,8 @@ class SendPipeline:
         """The outcomes since the last flush."""
 
     def sort_out_with(self, elsewhere: Callable[[int], SendPipeline | None]) -> None:
-        """Makes this pipeline the one that all sends are handed to. `elsewhere` returns the pipeline of another group
-        of brokers, None for a number that no other group has."""
+        """Makes this pipeline the entry point of all sends. `elsewhere` returns the pipeline of another group of
+        brokers, None for a number that no other group has."""
         self._elsewhere = elsewhere
 
     # -- from any thread

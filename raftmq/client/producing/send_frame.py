@@ -103,8 +103,8 @@ def build_single(
 def build_copy(
     ids: MessageIds, topic: str, original: Message, properties: Mapping[str, str], *, queue_id: int | None = None
 ) -> SendRequest:
-    """Encodes a copy of a stored message: its body and compression as they are, with these properties instead of its
-    own. Raises Refused (too large), ValueError.
+    """Encodes a copy of a stored message: its body and compression unchanged, with these properties instead of its own.
+    Raises Refused (too large), ValueError.
 
     The values of the properties are not checked as those of a user are: whatever was stored once can be stored again.
     """

@@ -152,7 +152,7 @@ class SendWindow:
         return pending.sequence
 
     def find(self, opaque: int) -> Pending | None:
-        """Returns the unsettled request that a reply belongs to; None if it was settled meanwhile."""
+        """Returns the unsettled request to which a reply belongs; None if it has been settled."""
         return self._by_opaque.get(opaque)
 
     def answer(self, pending: Pending, code: int, remark: str | None, now: float = 0.0) -> NextStep:

@@ -2,7 +2,7 @@
 
 The answer says how the message ended (ext field `raftmqEnd`) if the leader that answers ended it. After a lost answer,
 or when another producer of the group was faster, the answer only says that the transaction is over. Then the message is
-looked up by its id, because only a committed one can be read.
+searched for by its id, because only a committed one can be found.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TransactionEnds:
     async def end(self, half: Half, resolution: Resolution) -> None:
         """Ends the transaction as `resolution` says, asking the leader, and the next leader, until it is settled.
         Returns if the message ended that way. Raises Failed if it ended otherwise or the request does not fit; Unknown
-        if the end is not known, or not yet."""
+        if it is not known how the message ended, or not yet."""
         what = f"{resolution.name.lower()} of transaction {half.message_id}"
         try:
             ended = await self.ask(half, resolution, what=what)

@@ -174,7 +174,7 @@ class AsyncTransaction:
 
     async def commit(self) -> None:
         """Commits the message; returns when consumers can see it. Raises Failed if a check rolled it back, Unknown if
-        nobody confirmed the commit in time."""
+        the commit was not confirmed in time."""
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:

@@ -110,7 +110,7 @@ class Wanted(NamedTuple):
                 mq.admin.describe_topic(topic)
 
     def upkeep(self) -> Upkeep:
-        """Returns what merges and deletes files beside the rounds."""
+        """Returns the upkeep, which merges and deletes files in addition to the rounds."""
         from raftmq.tables.upkeep import Upkeep
 
         return Upkeep(self.to, self.compact_at, int(self.keep / 3600))
@@ -160,7 +160,7 @@ def passing(to: Path, *, again: bool, more: tuple[type[Exception], ...] = ()) ->
 
 
 def tend(upkeep: Upkeep, to: Path, *, as_json: bool) -> None:
-    """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
+    """Begins a step of the upkeep unless one is in progress, and prints what the last one did."""
     with passing(to, again=True):
         done = upkeep.tend()
         if any(done):

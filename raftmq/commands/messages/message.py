@@ -112,8 +112,8 @@ def _older(found: list[Message], most: int) -> str:
 
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
-    """Returns messages with this id. Two kinds of ids look alike: the id that a client gave the message (searched in a
-    topic), and one that encodes the message's position in the log."""
+    """Returns messages with this id. Two kinds of ids look alike: an id that a client gave the message (searched for in
+    a topic), and one that encodes the message's position in the log."""
     from raftmq.client.message import position_of
 
     found = mq.admin.query_messages(topic, message_id, unique=True, as_stored=True) if topic else []

@@ -105,7 +105,7 @@ def no_group(group: int, known: Iterable[int]) -> LocalError:
 
 
 def not_among_given(group: int) -> LocalError:
-    """Returns the error for a further group that is named beside addresses that a person gave."""
+    """Returns the error for a further group that is named together with explicit addresses."""
     return LocalError(
         f"group {group} cannot be chosen among addresses that are given",
         "--admin names nodes of one group, and there an id alone names a node",
