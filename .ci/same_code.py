@@ -24,7 +24,7 @@ def is_text(statement: ast.stmt) -> bool:
 
 
 class Wordless(ast.NodeTransformer):
-    """Takes docstrings out; a body of nothing else becomes `pass`, on both sides."""
+    """Removes docstrings from a syntax tree; a body that had nothing else becomes `pass`."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)

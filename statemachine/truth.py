@@ -185,7 +185,8 @@ class Truth(Family):
 
     @applies(JournalNames)
     def journal_names(self, stage: Stage, command: JournalNames) -> CommandResult:
-        """Gives rows to the next names. The result's value is True if all have rows."""
+        """Adds journal rows for the next names, at most `command.names`. The result's value is True if all names have
+        rows."""
         journal, left = self._journal, command.names
         while left > 0 and (place := journal.place) is not None:
             reached = self._next(place.kind)

@@ -138,7 +138,7 @@ class UnaryCalls(Window):
         return not ok
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        """Handles frames about the connection or about room for sending."""
+        """Handles frames that concern the connection, or the windows for sending."""
         if kind == WINDOW_UPDATE:
             more = int.from_bytes(payload, "big")
             if stream == 0:

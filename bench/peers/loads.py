@@ -58,7 +58,7 @@ def answers(system: System, node: Node, patience_s: float = 2.0) -> bool:
 
 
 async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
-    """Does what `takes_writes` does, on the running event loop."""
+    """Returns the result of `takes_writes`, on the running event loop."""
     try:
         return (await _run(system, node, ONE, patience_s)).messages == 1
     except OSError:

@@ -150,7 +150,8 @@ def producers_of(members: Members) -> Generator[None, None, Producers]:
 
 
 def consumers_of(members: Members) -> Generator[None, None, Consumers]:
-    """Counts consumers' connections, largest first, up to SERIES_MAX series."""
+    """Counts consumers' connections by group, language, version and mode, the largest counts first, up to SERIES_MAX
+    series."""
     counted = Counter[tuple[str, str, str, str]]()
     for name, group in members.consumers.items():
         mode = CONSUME_MODES.get(group.consume_type, group.consume_type)

@@ -55,7 +55,8 @@ def busy_if_gathered(topic: TopicConfig, home: Collection[int], window: Window) 
 
 
 class Gathering:
-    """Reads topics out, and gathers those that are calm. Event loop only."""
+    """Makes topics leave groups in which they are only read, and gathers hot topics that are calm again. Event loop
+    only."""
 
     def __init__(
         self,

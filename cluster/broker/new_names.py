@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def check_new_topic(rates: MinuteRates, name: str, party: Party) -> None:
-    """Takes a topic from the quota of who makes it. Raises Refused (LIMITED)."""
+    """Takes one topic from the quota of the party that creates it. Raises Refused (LIMITED)."""
     _take(rates, NEW_TOPICS, f"topic {name}", party)
 
 
 def check_new_group(rates: MinuteRates, name: str, party: Party) -> None:
-    """Takes a consumer group from the quota of who makes it. Raises Refused (LIMITED)."""
+    """Takes one consumer group from the quota of the party that creates it. Raises Refused (LIMITED)."""
     _take(rates, NEW_GROUPS, f"group {name}", party)
 
 

@@ -1,4 +1,5 @@
-"""The reason why the broker refused a request: the only error of its services, and of the fronts above it."""
+"""The reason why the broker refused a request: the only error that its services, and the servers of the protocols,
+raise."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """The kind of a refusal, by what a client can do about it. Each front has one table from these to its own codes."""
+    """The kind of a refusal, by what a client can do about it. Each protocol has one table from these to its own
+    codes."""
 
     INVALID = auto()
     """The request itself is wrong: repeating it leads to the same refusal."""

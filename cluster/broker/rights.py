@@ -44,7 +44,7 @@ def group_need(name: str, actions: tuple[Action, ...]) -> Need:
 
 
 class Party(NamedTuple):
-    """Somebody who gets bytes of a stored thing, or changes it."""
+    """The user and address that get bytes of a stored object, or change it."""
 
     user: int
     """Id of the user who is proven; NOBODY if none is."""

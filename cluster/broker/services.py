@@ -133,7 +133,7 @@ class Services(Protocol):
 
 
 class ClientRequest(NamedTuple):
-    """A request to a client. Its protocol front has filled it in; the broker only passes it on."""
+    """A request to a client. The server of the protocol has encoded it; the broker only passes it on."""
 
     code: int
     ext: dict[str, str]

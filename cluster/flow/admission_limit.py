@@ -134,7 +134,7 @@ class AdmissionLimit:
         self.forget()
 
     def reload(self, config: FlowSection) -> None:
-        """Takes over a changed configuration."""
+        """Applies a changed configuration."""
         self._config = config
         if config.admission and self.rate:
             self._set()

@@ -45,7 +45,8 @@ class Backlog(Refusals):
         self._added = self._before = 0
 
     def judge_by(self, rule: Rule, rows: Mapping[str, Quota]) -> None:
-        """Takes the rule that counts by these quotas. What was measured stays known under another limit."""
+        """Applies the rule that these quotas contain for the topic. What was measured stays known under another
+        limit."""
         if rule != self.rule:
             self.rule, self.refused = rule, 0
         self.rows = rows
@@ -65,11 +66,11 @@ class Backlog(Refusals):
         self.measured_ms, self._before = now_ms, self._added
 
     def measured(self, size: int) -> None:
-        """Takes the result of a measurement."""
+        """Records the result of a measurement."""
         self.kept = size + self._added - self._before
 
     def is_due(self, now_ms: int) -> bool:
-        """Returns True if it should be measured: somebody has sent since, or been refused."""
+        """Returns True if it should be measured: a client has sent to the topic since, or was refused."""
         every_ms = REFUSING_EVERY_MS if self.refused_ms > self.measured_ms else MEASURED_EVERY_MS
         return self.used_ms > self.measured_ms and now_ms - self.measured_ms >= every_ms
 
@@ -147,7 +148,7 @@ class Backlogs:
         return list(found)
 
     def measured(self, sizes: Mapping[int, int]) -> None:
-        """Takes the sizes of topics, by their ids."""
+        """Records the measured sizes of topics, by their ids."""
         for topic_id, size in sizes.items():
             if (backlog := self._measuring.get(topic_id)) is not None:
                 backlog.measured(size)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TooSoon(NamedTuple):
-    """The reason why somebody may not do it now. It is counted."""
+    """The reason why a client must not do something now. The refusal is already counted."""
 
     remark: str
     again_ms: int

@@ -131,8 +131,8 @@ class Bucket(Refusals):
         return self.demand
 
     def divide(self, elsewhere: float) -> None:
-        """Takes the share that follows from what is asked for elsewhere, as a part of the rate. One that is new keeps
-        the share with which it began until others had the time to say what they are asked for."""
+        """Computes the bucket's share of the rate from the demand elsewhere, which is a part of the rate. A new bucket
+        keeps its first share until the others had the time to report their demands."""
         self._looks += 1
         if not elsewhere and (self.share == 1.0 or self._looks < LOOKS_UNTIL_TOLD):
             return
@@ -146,9 +146,9 @@ class Bucket(Refusals):
         self._each_ms = self._whole_ms / self.share
 
     def follow(self, before: Bucket, now_ms: int) -> None:
-        """Takes the place of the bucket of the same limit with another value. What was taken stays taken: were each
-        change to fill it, a limit that is changed all the time would be none. Who has more now waits shorter, and for
-        a bucket that is empty no longer than it takes to fill."""
+        """Replaces the bucket of the same limit with another value. What was taken stays taken: if each change filled
+        the bucket, a limit that changes all the time would limit nothing. An owner whose limit was raised waits for a
+        shorter time, and never longer than an empty bucket takes to fill."""
         self.begin(before.share)
         self.demand = before.demand * self._whole_ms / before._whole_ms
         self._looks, self._used, self._requests = before._looks, before._used, before._requests
@@ -182,7 +182,7 @@ class QuotaBuckets:
         self._judges = judges
 
     def hear(self, elsewhere: Mapping[tuple[str, str, str], float]) -> None:
-        """Takes what other nodes are asked for, as parts of the rates: a new bucket begins by it."""
+        """Records the demand on other nodes, as parts of the rates; new buckets begin with it."""
         self._elsewhere = elsewhere
 
     @property
@@ -239,5 +239,5 @@ class QuotaBuckets:
         self._found.clear()
 
     def all(self) -> Iterable[Bucket]:
-        """Returns the buckets that somebody has taken from, also of quotas that are no more."""
+        """Returns all buckets from which something was taken, also those of deleted quotas."""
         return self._buckets.values()

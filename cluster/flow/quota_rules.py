@@ -1,4 +1,4 @@
-"""Finds the quota that counts for somebody: the one place that knows which rows go before which others.
+"""Finds the quota that applies to a user, an address or a topic: the one place that knows which rows take precedence.
 
 Each limit is looked up by itself, as Kafka does: a narrow row takes the place of a wider one for the limits that it
 has, and leaves the others to that. So a row with nothing but `requests` does not free its user from the rates of
@@ -153,7 +153,7 @@ class QuotaRules:
 
 
 def rules_of(rules: QuotaRules, limit: str, user: int, address: str, topic: str) -> Iterator[Rule]:
-    """Yields the rules of a limit that count for what somebody does with a topic: his own, and that of the topic."""
+    """Yields the rules of a limit that apply to a sender and a topic: that of the sender, and that of the topic."""
     for rule in (rules.of_sender(limit, user, address, topic), rules.of_topic(limit, topic)):
         if rule is not None:
             yield rule

@@ -71,7 +71,7 @@ class QuotaShares:
     # --- what others say ---------------------------------------------------------------------------------------------
 
     def heard(self, child: Child, demands: Demands, now_ms: int) -> None:
-        """Takes what one below this node asks for, in place of what it asked for before."""
+        """Records the demand of a node below this one, in place of its former demand."""
         self._children[child] = _Heard(demands, now_ms)
         self._total = None
 
@@ -95,8 +95,8 @@ class QuotaShares:
     # --- once a second -----------------------------------------------------------------------------------------------
 
     def look(self, now_ms: int) -> Steps:
-        """Measures what was asked for here since the last look, and takes the shares that follow: in steps, for there
-        may be a bucket for each of many owners."""
+        """Measures the demand here since the last call, and updates the shares: in steps, because many owners may have
+        a bucket each."""
         elapsed_ms = now_ms - self._looked_ms
         if not 0 < elapsed_ms <= KEEP_MS:  # the first look, or the first one after a pause
             elapsed_ms = LOOK_MS

@@ -118,5 +118,5 @@ class RequestsAtOnce:
         return found
 
     def all(self) -> Iterable[Refusals]:
-        """Returns the owners who are limited, or were, and have asked."""
+        """Returns the owners that have, or had, a limit, and have sent something."""
         return self._limits.values()

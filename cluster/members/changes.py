@@ -81,7 +81,7 @@ class MemberChanges:
         )
 
     def reload(self, preferred: str, lag_max: int) -> None:
-        """Takes other preferred leaders. The times of the last election and transfer stay."""
+        """Applies other preferred leaders. The times of the last election and transfer stay."""
         self._preference.reload(preferred, lag_max)
 
     @property
@@ -303,7 +303,7 @@ class Preference:
         self._since_ms = 0
 
     def reload(self, wished: str, lag_max: int) -> None:
-        """Takes another list of preferred leaders and another limit."""
+        """Applies another list of preferred leaders and another limit."""
         self.wished = [NodeId(int(node)) for node in wished.split(";") if node]
         self._lag_max = lag_max
 

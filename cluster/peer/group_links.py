@@ -342,8 +342,8 @@ class GroupLinks:
                 state.task = loop.create_task(self._dial(state), name=name)
 
     def _take_over(self, state: _Wanted) -> None:
-        """Gives a node that is to be dialled the connection that was made to any member of its group, if it leads
-        there: a second one would soon end the first, and what was asked on that would be lost."""
+        """Uses an existing connection to any member of a group for the node of that group that is to be dialled, if it
+        leads to that node: a second connection would soon end the first, and requests in flight on it would be lost."""
         target, now_s = state.target, asyncio.get_running_loop().time()
         for other in self._wanted.values():
             link = other.link

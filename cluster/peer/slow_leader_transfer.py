@@ -95,7 +95,7 @@ class SlowTurns:
         self.on_handed: Callable[[], None] = lambda: None
 
     def reload(self, interval_ms: int) -> None:
-        """Takes another interval of PINGs."""
+        """Applies another interval of PINGs."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def note(self, took_ms: float, *, worked: bool = True, what: str = "") -> None:

@@ -57,7 +57,7 @@ class SyncTimes:
         self.reload(interval_ms)
 
     def reload(self, interval_ms: int) -> None:
-        """Takes another interval of PINGs."""
+        """Applies another interval of PINGs."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def part(self) -> Part:
@@ -65,7 +65,7 @@ class SyncTimes:
         return Part(name="sync times", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Brings the mean up to date. Called periodically."""
+        """Updates the mean. Called periodically."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS

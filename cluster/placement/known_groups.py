@@ -371,8 +371,8 @@ class KnownGroups:
         self._alarm(NOT_READY_ALARM, "; ".join(_lacking(registry)))
 
     def _rival(self) -> GroupRecord | None:
-        """Returns the record of the own group under another leader of a later term, while this node leads it; None if
-        there is none."""
+        """Returns the record of this node's group under another leader of a later term, while this node leads it; None
+        if there is none."""
         heard = self._heard_own
         if heard is None or heard.leader == self._node:
             return None
@@ -410,7 +410,7 @@ class KnownGroups:
             link.send(Kind.GROUPS, [], registered if link.group == REGISTRY_GROUP else everything)
 
     def _on_role(self) -> None:
-        """Called when the leader of the own group has changed."""
+        """Called when the leader of this node's group has changed."""
         if self._task is not None and self._renew_own() and self._own is not None:
             self._pass_on_soon({self._group: self._own})
 

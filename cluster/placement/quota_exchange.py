@@ -111,7 +111,7 @@ class QuotaExchange:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes what a node of the own group tells. Raises WireError."""
+        """Handles the demands that a node of this group sends. Raises WireError."""
         demands = decode(payload)
         if self._leads():
             self._heard(("node", peer), demands)
@@ -119,7 +119,7 @@ class QuotaExchange:
             self._shares.told(demands)
 
     def _on_group_frame(self, link: GroupLink, header: list[Any], payload: bytes) -> None:
-        """Takes what a node of another group tells. Raises WireError."""
+        """Handles the demands that a node of another group sends. Raises WireError."""
         demands = decode(payload)
         if not self._leads():
             return

@@ -70,7 +70,7 @@ class RouteAsk(NamedTuple):
 
 
 class Front:
-    """The port of one process. Event loop only."""
+    """The port for clients of one registry process. Event loop only."""
 
     def __init__(
         self,

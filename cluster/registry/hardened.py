@@ -164,7 +164,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
     # --- the face ----------------------------------------------------------------------------------------------------
 
     def tick(self, wait_s: float) -> None:
-        """Does what is to be done, and waits for messages. Raises StorageError, which is final."""
+        """Does the work that is due, and waits up to `wait_s` for messages. Raises StorageError, which is final."""
         self.doTick(wait_s)
 
     def propose(self, operation: bytes, done: Done) -> None:

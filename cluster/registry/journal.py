@@ -182,8 +182,8 @@ class Journal:
             raise storage_error(self._fs, "syncing", self._path, error) from error
 
     def tend(self) -> None:
-        """Makes room ahead, if there is less than AHEAD. Without space for it, `is_full` is set until there is. Raises
-        StorageError."""
+        """Extends the file, if less than AHEAD bytes are left in front of its end. Without space on disk, `is_full` is
+        set until there is some. Raises StorageError."""
         if self._is_refused:
             self._is_refused = not self._takes_writes()
         wanted = self._end + AHEAD + END_ZEROES

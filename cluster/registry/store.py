@@ -217,8 +217,8 @@ class Store:
             self._keep(RecordSnapshot(previous, last, self._records.dump()))
 
     def install(self, data: bytes) -> RecordSnapshot | None:
-        """Takes a snapshot of the leader; returns None, and does nothing, if this process has all of it. Raises
-        WireError if it is none, OutOfSpaceError, StorageError."""
+        """Installs a snapshot of the leader; returns None, and does nothing, if this process has all of it. Raises
+        WireError if the bytes are no snapshot, OutOfSpaceError, StorageError."""
         snapshot = decode_snapshot(self._cluster, data, "the leader's snapshot")
         if self.holds(snapshot.last) or snapshot.last.index < self.journal.entries[0].index:
             return None

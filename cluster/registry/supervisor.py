@@ -131,7 +131,7 @@ class Supervisor:
         self._news.set()
 
     def hand_places(self, places: Mapping[str, TopicPlace]) -> None:
-        """Does the same with the places of topics."""
+        """Queues the places of topics, which the child applies when it can. For each topic the newest place counts."""
         for name, place in places.items():
             self._places[name] = max(place, self._places.get(name, place))
         self._news.set()
@@ -206,7 +206,7 @@ class Supervisor:
         return await child.apply(operation, LIMIT_S)
 
     async def _write(self, child: Replica) -> bool:
-        """Hands the child what is pending; returns False if some of it is to be handed again."""
+        """Sends the child what is pending; returns False if some of it must be sent again."""
         self._news.clear()
         cluster = self._settings.cluster
         return await self._hand_over(

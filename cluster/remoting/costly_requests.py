@@ -108,7 +108,8 @@ class CostlyRequests:
         handler(request)
 
     def _end(self, request: Request) -> None:
-        """Gives the place of a request to the next one, in a later turn: an answer made at once is work as well."""
+        """Gives the place of an ended request to the next one, in a later turn: an answer made at once is work as
+        well."""
         asker, _ = self._running.pop(request, (None, 0))
         if asker is None:
             return

@@ -1,5 +1,5 @@
-"""The handlers by request code, each behind what its row asks for: a body that is short enough, a turn among the
-costly, memory for a large answer, a confirmed read.
+"""The handlers by request code, each behind the checks of its verb's row: a body that is short enough, a turn among the
+costly requests, memory for a large answer, a confirmed read.
 
 A code without a handler is refused by name (`cluster.remoting.handlers.unsupported_codes`).
 """
@@ -74,12 +74,12 @@ class HandlerTable:
         return None if size is None else size()
 
     def tick(self, now_ms: int) -> None:
-        """Gives places of lost requests to others. Called several times a second."""
+        """Frees the places of lost requests. Called several times a second."""
         for each in self.costly:
             each.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._limits = limits
 
 

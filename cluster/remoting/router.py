@@ -109,7 +109,7 @@ class Router(Dispatch):
         self.table.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self.clients.reload(limits)
         self.table.reload(limits)
         self._sends.reload(limits)
@@ -305,7 +305,7 @@ class Listeners:
                 self._servers.append(await loop.create_server(connection, listener.bind, listener.port))
 
     def reload(self, config: Config) -> None:
-        """Takes another `limits.frame_bytes_max`, for connections that are opened from now on."""
+        """Applies another `limits.frame_bytes_max` to connections that are opened from now on."""
         self._config = config
 
     def _connection(self, listener: str, loop: asyncio.AbstractEventLoop) -> RemotingConnection:

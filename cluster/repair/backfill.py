@@ -42,7 +42,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.2, 30.0
 
 
 class Backfill:
-    """The backfill of one node. Event loop only."""
+    """Fetches the older log that this node lacks from its peers. Event loop only."""
 
     def __init__(
         self,

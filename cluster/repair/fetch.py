@@ -229,7 +229,7 @@ class FetchServer:
         self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
-        """Takes a FETCH frame. Raises WireError."""
+        """Handles a FETCH frame. Raises WireError."""
         job = decode_fetch(peer, header)
         if self._open[peer] >= REQUESTS_MAX:
             self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
@@ -251,7 +251,7 @@ class FetchServer:
         self._finish(reply)
 
     def on_done(self, replies: Iterable[FetchReply]) -> None:
-        """Takes the lane's answers; each leaves when the bandwidth allows."""
+        """Sends the lane's answers, each as soon as the bandwidth allows."""
         now_s = self._loop.time()
         self._bucket.set_rate(self._rate(now_s), now_s)
         for reply in replies:

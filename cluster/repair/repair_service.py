@@ -170,7 +170,7 @@ class Repairs:
             self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes a FETCH or FETCHED frame. Raises WireError."""
+        """Handles a FETCH or FETCHED frame. Raises WireError."""
         if kind == Kind.FETCH:
             self.server.on_frame(peer, header)
         else:
@@ -213,7 +213,7 @@ ALARM = Code("vote_withheld", "warning", "raftmq repair --node {n}")
 
 
 class VoteKeeper:
-    """Gives the vote back once the log has caught up: it removes the file first, and then tells the core."""
+    """Releases the withheld vote once the log has caught up: removes the file first, and then informs the core."""
 
     def __init__(self, fs: FileSystem, directory: Path, raw: RawNode, alarms: Alarms, wake: Callable[[], None]) -> None:
         """`wake` makes the driver look at the core."""
@@ -245,7 +245,7 @@ class VoteKeeper:
             await asyncio.gather(self._release, return_exceptions=True)
 
     async def _give_back(self) -> None:
-        """Gives the vote back. Raises StorageError if the file cannot be removed; the vote then stays withheld, and the
+        """Releases the vote. Raises StorageError if the file cannot be removed; the vote then stays withheld, and the
         next tick tries again."""
         try:
             await asyncio.get_running_loop().run_in_executor(None, vote_withheld.release, self._fs, self._directory)

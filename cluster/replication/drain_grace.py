@@ -64,7 +64,7 @@ class DrainGrace:
         return changed
 
     def look(self, now_ms: int) -> bool:
-        """Takes note of what the group does at this monotonic time; returns True if `refuses` has changed."""
+        """Records whether the group drains at this monotonic time; returns True if `refuses` has changed."""
         if not self.drains:
             self._since_ms = None
         elif self._since_ms is None:

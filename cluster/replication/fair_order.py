@@ -100,7 +100,7 @@ class _Turn(Generic[_C]):
         return len(self._heap)
 
     def join(self, who: _C) -> None:
-        """Gives a place to somebody who was idle: now, or later after more than the share."""
+        """Adds an element that was idle. It comes first now, or later if it has had more than its share."""
         who.queued = True
         who.tag = max(who.tag, self._now)
         self._count += 1
@@ -119,14 +119,14 @@ class _Turn(Generic[_C]):
         return None
 
     def served(self, cost: int) -> None:
-        """Moves on the one in front, who has had so much."""
+        """Charges the element in front `cost` for what it has just had, and moves it to its next place."""
         self._now, _, who = self._heap[0]
         who.tag = self._now + cost
         self._count += 1
         heapreplace(self._heap, (who.tag, self._count, who))
 
     def is_past(self, tag: int) -> bool:
-        """Returns True for the tag of somebody who has had no more than the share."""
+        """Returns True if the element with this tag has had no more than its share."""
         return tag <= self._now
 
 
@@ -151,8 +151,8 @@ class FairOrder:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
 
     def demote(self, topics: Collection[int]) -> None:
-        """Gives less to topics with these ids than to others, and cuts them first (`cluster.replication.learnt_use`),
-        from now on."""
+        """Gives a smaller share to topics with these ids than to others, and refuses their sends first
+        (`cluster.replication.learnt_use`), from now on."""
         self._demoted = topics
 
     def add(self, sends: Iterable[Send]) -> None:
@@ -176,11 +176,11 @@ class FairOrder:
 
     @property
     def has_light(self) -> bool:
-        """True if, a moment ago, somebody sent less than its share while others sent more than an entry takes."""
+        """True if a moment ago an owner sent less than its share while others sent more than an entry takes."""
         return self.count > 0 and self._now_ms - self._light_ms < LIGHT_MS
 
     def take(self, bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-        """Takes sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
+        """Removes and returns sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
         taken: list[Send] = []
         size = 0
         light = False
@@ -308,7 +308,7 @@ class FairOrder:
         return sends
 
     def replace(self, old: Send, new: Send) -> bool:
-        """Puts a repetition in the place of a send; returns False if that is not here."""
+        """Replaces a waiting send by its repetition; returns False if the send is not here."""
         owner = self._owners.get(owner_of(old))
         line = None if owner is None else owner.lines.get(_topic(old))
         if owner is None or line is None or old not in line.sends:
@@ -371,7 +371,7 @@ def _longest(all_of_them: Iterable[_C]) -> list[tuple[int, int, _C]]:
 
 
 def _moved(heap: list[tuple[int, int, _C]], number: int, who: _C) -> None:
-    """Gives the one in front of a heap of `_longest` its new place."""
+    """Moves the first element of a heap of `_longest` to its new place."""
     if who.cost:
         heapreplace(heap, (-who.cost, number, who))
     else:
@@ -379,7 +379,7 @@ def _moved(heap: list[tuple[int, int, _C]], number: int, who: _C) -> None:
 
 
 def owner_of(send: Send) -> int | str:
-    """Returns the owner of a send."""
+    """Returns the owner of a send: the id of the user, or the address of the client if no user signed."""
     return send.user or send.connection.in_flight.address
 
 

@@ -79,7 +79,7 @@ class FollowerReads:
         self.staleness = Staleness(raw)
 
     def reload(self, modes: ModesSection) -> None:
-        """Takes over changed modes."""
+        """Applies changed modes."""
         self._enabled = modes.slave_read_enable
         self._behind_bytes = self._memory_bytes * modes.access_message_in_memory_max_ratio // 100
 

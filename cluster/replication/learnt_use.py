@@ -82,7 +82,7 @@ class TopicUse:
         """The messages a second that came in the last whole span of BURST_MS or longer."""
 
     def limit(self, hour: int, messages: int, size: int) -> None:
-        """Takes the limits of another hour."""
+        """Applies the limits of another hour."""
         self.hour, self.messages, self.bytes = hour, messages, size
         self._messages_ms = 1000 / messages if messages else 0.0
         self._bytes_ms = 1000 / size if size else 0.0
@@ -140,7 +140,7 @@ class LearntUse:
         return self._seen
 
     def look(self, log_ms: int, now_ms: int, *, overloaded: bool) -> None:
-        """Takes over changed limits, and notes the time. `overloaded`: more arrives than the log takes."""
+        """Applies changed limits, and notes the time. `overloaded`: more arrives than the log takes."""
         found = self._learnt.in_force
         if found is not self._seen:
             if found is None or self._seen is None or found.rows != self._seen.rows:
@@ -160,7 +160,7 @@ class LearntUse:
         self.demoted = NOBODY
 
     def came(self, sends: list[Send], now_ms: int) -> None:
-        """Counts sends that have come."""
+        """Counts arrived sends against their topics' limits."""
         slot = sends[0].slot
         messages = size = 0
         for send in sends:

@@ -87,7 +87,7 @@ class PacedSends:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._bytes_max = config.flow.hold_bytes_max
         self._hold_ms = min(config.flow.hold_ms, config.send.deadline_ms // 2)
 
@@ -190,7 +190,7 @@ class PacedSends:
         return True
 
     def _limiting(self, send: Send, now_ms: int) -> tuple[Limiting, ...]:
-        """Returns what a send needs room in."""
+        """Returns the buckets and limits that a send must satisfy."""
         address = send.connection.in_flight.address
         buckets = self.buckets.of(send.user, address, send.slot.name, now_ms)
         at_once = self._at_once.of(send.user, address) if self._at_once.active else None
@@ -299,8 +299,8 @@ class PacedSends:
         return self._names.get((producer_id, sequence)) if self._names else None
 
     def replace(self, old: Send, new: Send) -> bool:
-        """Puts a repetition in the place of a send, with its account, and its time: those behind it wait no longer for
-        it. Returns False if that is not here."""
+        """Replaces a waiting send by its repetition, with its account and its arrival time, so that the sends behind it
+        do not wait longer. Returns False if the send is not here."""
         if self.find(old.producer_id, old.sequence) is not old:
             return False
         owner, line = next((key[0], line) for key, line in self._lines.items() if old in line.sends)

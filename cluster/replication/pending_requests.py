@@ -52,7 +52,7 @@ class NameLimits:
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes over changed limits."""
+        """Applies changed limits."""
         self._limits = limits
 
     def admit(self, commands: list[Command], done: Done) -> Done:

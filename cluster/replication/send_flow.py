@@ -89,7 +89,7 @@ class SendFlow:
         """The topics with learnt limits and what they get."""
 
     def reload(self, config: Config) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self.queue.reload(config.limits)
         self.paced.reload(config)
         self.limit.reload(config.flow)
@@ -125,7 +125,7 @@ class SendFlow:
             self.queue.demote(learnt.demoted)
 
     def pace(self, now_ms: int) -> None:
-        """Does the part of `look` that is about quotas."""
+        """Releases and refuses sends that wait for quotas: the part of `look` that concerns quotas."""
         self.paced.look()
         if len(self.paced):
             self._go_on(self.paced.due(now_ms), now_ms)

@@ -1,7 +1,8 @@
 """The queue of sends that wait for their entry; it decides which of them the next entry takes.
 
-It is oldest first, as long as the next entry takes all that wait, or all that wait are of one owner and one topic.
-Otherwise `cluster.replication.fair_order` has those that wait."""
+The oldest send comes first, as long as the next entry takes all waiting sends, or all of them are of one owner and one
+topic. Otherwise `cluster.replication.fair_order` orders them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @twin
 def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-    """Takes sends off the front, up to `bytes_left` stored bytes and `count_left` messages; the first in any case.
+    """Removes sends from the front, up to `bytes_left` stored bytes and `count_left` messages, but at least one.
     Returns them and the bytes of their requests."""
     sends: list[Send] = []
     size = 0
@@ -92,7 +93,7 @@ class SendQueue:
         return chain(self._returned, self._fair, self.waiting)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes over changed limits."""
+        """Applies changed limits."""
         self._limits = limits
 
     def add(self, sends: list[Send], size: int) -> None:
@@ -154,7 +155,7 @@ class SendQueue:
         return self._fair.first() or self.waiting[0]
 
     def cut(self) -> list[Send]:
-        """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
+        """Removes and returns the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
         bytes_left = min(self._limits.batch_bytes_max, self._admission.entry_bytes)
         count_left = self._limits.batch_messages_max
         if self._alone:
@@ -179,7 +180,7 @@ class SendQueue:
         return sends
 
     def _sort(self) -> None:
-        """Puts what has come into its fair order."""
+        """Sorts newly arrived sends into the fair order."""
         if self.waiting:
             self._fair.add(self.waiting)
             self.waiting.clear()
@@ -231,12 +232,12 @@ class SendQueue:
         return late
 
     def demote(self, topics: Collection[int]) -> None:
-        """Gives less to sends to topics with these ids than to others, and cuts them first, from now on."""
+        """Gives a smaller share to topics with these ids, and refuses their sends first, from now on."""
         self._fair.demote(topics)
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited
-        longest, of the owners of whose sends there are most, and more than their share of `limit` bytes."""
+        longest, of the owners with the most sends, and above their share of `limit` bytes."""
         self._sort()
         taken = self._fair.take_longest(size, count, limit)
         self._gone(taken)

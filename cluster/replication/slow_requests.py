@@ -40,7 +40,7 @@ TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 
 
 class Answered(Protocol):
-    """A request that was answered, as `cluster.remoting.connection.remoting_request` keeps it."""
+    """An answered request, with the attributes that the log of slow requests needs."""
 
     code: int
 
@@ -99,7 +99,7 @@ class SlowRequests:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Takes over changed bounds."""
+        """Applies changed bounds."""
         self.bound_ms = config.log_output.slow_request_ms or math.inf
 
     # --- sends and commands: once per entry --------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class ProposalMetrics:
         """The number of acknowledged messages up to the next one that `hot` looks at."""
 
     def reload(self, config: Config) -> None:
-        """Takes over changed bounds."""
+        """Applies changed bounds."""
         self.slow.reload(config)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:

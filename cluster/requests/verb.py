@@ -21,7 +21,7 @@ Size = Callable[["BrokerState", "LimitsSection"], int]
 
 
 class Serves(Enum):
-    """The nodes that answer a request, through whatever front it came. The HTTP API shows these words."""
+    """The nodes that answer a request, whatever protocol it came by. The HTTP API shows these words."""
 
     ANY = "this node, from its own state"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
@@ -40,7 +40,7 @@ class Serves(Enum):
 
 
 class Repeats(Enum):
-    """The fate of a request whose leader is lost after it has received the request, and before it has answered."""
+    """The treatment of a request whose leader is lost after it has received the request, and before it has answered."""
 
     FREELY = "it is sent again: a second time it does nothing else than the first"
     RECOGNISED = "it is sent again: the log recognises the repetition"

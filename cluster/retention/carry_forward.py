@@ -45,7 +45,7 @@ class _Appends:
         self._left += 1
 
     def end(self, outcome: Outcome) -> None:
-        """Takes the outcome of one append, or OK once all are queued."""
+        """Records the outcome of one append, or OK once all are queued."""
         self._left -= 1
         self._failed = self._failed or outcome is not Outcome.OK
         if not self._left:

@@ -75,7 +75,7 @@ async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSecti
 
 
 class DiskView(msgspec.Struct, frozen=True, kw_only=True):
-    """The file system of the data directory, as of the last look (once a second)."""
+    """The file system of the data directory, as of the last check (once a second)."""
 
     used_percent: float
     free_bytes: int
@@ -146,7 +146,7 @@ class DiskSpace:
         )
 
     def reload(self, limits: RetentionSection) -> None:
-        """Takes new limits."""
+        """Applies new limits."""
         self._limit = limits.disk_refuse_writes_percent
         self._filling.reload(limits)
         self._look_ms = 0

@@ -48,7 +48,7 @@ SLOW_LONG_MIN = 2
 
 
 class Filling:
-    """Follows the fill level of the disk. Event loop only; `cluster.retention.disk_space` calls it after each look."""
+    """Follows the fill level of the disk. Event loop only; `cluster.retention.disk_space` calls it after each check."""
 
     def __init__(self, directory: str, limits: RetentionSection, alarms: Alarms) -> None:
         self._directory = directory
@@ -61,12 +61,12 @@ class Filling:
         is unknown."""
 
     def reload(self, limits: RetentionSection) -> None:
-        """Takes new limits."""
+        """Applies new limits."""
         self._limits = limits
 
     def look(self, now_ms: int, used: float, *, refusing: bool) -> None:
-        """Records one look at the disk. `used` is the used share in per cent. `refusing` is True if sends are refused
-        already, which is another alarm."""
+        """Records the result of one check of the disk. `used` is the used share in per cent. `refusing` is True if
+        sends are already refused, for which there is another alarm."""
         if not self._samples or SAMPLES_PER_RATE * (now_ms - self._samples[-1][0]) >= self._limits.disk_rate_ms:
             self._samples.append((now_ms, used))
         self.full_in_ms = self._full_in(now_ms, used)

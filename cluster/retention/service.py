@@ -135,18 +135,18 @@ class Retention:
         self.reload_tier(config.tier)
 
     def reload_tier(self, section: TierSection) -> None:
-        """Takes new limits of the tier. From the next TRIM on they decide whether log that is given up stays in the
-        tier, and for how long. Without a tier it never does."""
+        """Takes new limits of the tier. From the next TRIM on they decide whether trimmed log stays in the tier, and
+        for how long. Without a tier it never does."""
         self._evicts = section.evict and self._tiered
         self._lane.reload_tier(section)
 
     def start(self) -> None:
-        """Starts the lane; the first look is after `every_ms`."""
+        """Starts the lane; the first run is after `every_ms`."""
         self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
         self._runner.start()
 
     def reload(self, rules: RetentionSection) -> None:
-        """Takes new rules; the next look is soon."""
+        """Applies new rules; the next run is soon."""
         self._rules = rules
         self._lane.reload(rules)
         self._files.reload(rules)
@@ -241,7 +241,7 @@ class Retention:
         return max(0, self._state.trim_position - self._log.first_position) + self._files.count * self._log.segment_size
 
     def _soon(self) -> None:
-        """Makes the next look due at once."""
+        """Makes the next run due at once."""
         self._due_ms = 0
 
     def _alarm(self, key: Code, text: str) -> None:
@@ -403,7 +403,7 @@ class Retention:
     # --- what is shown -----------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Brings the gauges up to date."""
+        """Updates the gauges."""
         files, size = self._left()
         state, end = self._state, self._log.tail.end_position
         self._metrics.log(state.trim_position, end - self._log.first_position, files, size)
@@ -415,7 +415,8 @@ class Retention:
             self._metrics.pinned(pin.position, age_ms, self._held_bytes())
 
     def _held_bytes(self) -> int:
-        """Returns the bytes of log that retention would remove, as of the last look, if no message waited there."""
+        """Returns the bytes of log that retention would remove, according to its last run, if no message waited
+        there."""
         found = self._found
         if found is None or found.held is None or found.decision is None or not self._leads():
             return 0

@@ -21,7 +21,7 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Room:
-    """`size` units. `taken` of them are held by shares, including those of rooms inside this one."""
+    """An account of `size` units. `taken` of them are held by shares, including those of rooms inside this one."""
 
     __slots__ = ("_queue", "_scheduled", "_soon", "_tree", "parent", "size", "taken", "waiting")
 
@@ -161,7 +161,7 @@ class Waiter:
 
 
 class Share:
-    """The units of a room that one holder holds."""
+    """The units of a room that one holder has taken."""
 
     __slots__ = ("held", "room")
 

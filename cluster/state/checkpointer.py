@@ -107,7 +107,7 @@ class Checkpointer(NeverIdle):
         self.frozen = True
 
     def sync(self) -> None:
-        """Brings the rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
+        """Syncs the rows, then writes RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
         mark = mark_of(self._kv)
         try:
             self._kv.flush_wal()

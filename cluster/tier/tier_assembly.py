@@ -112,7 +112,8 @@ class LineageStore:
         return self._found.get(name, name)
 
     async def _look(self, name: str, call: Callable[[str], Awaitable[T]]) -> T:
-        """The call with the name under which the object is there: the own one first."""
+        """Calls `call` with the name under which the object exists: first the cluster's own name, then those of its
+        ancestors. Returns the result of the call."""
         known = self._found.get(name)
         if known is not None:
             try:

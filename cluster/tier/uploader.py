@@ -58,7 +58,7 @@ class IndexParts(Protocol):
 
 
 class Uploader:
-    """Takes one segment after the other through its states. Holds no lock across a call. Event loop only."""
+    """Moves one segment after the other through its states. Holds no lock across a call. Event loop only."""
 
     def __init__(
         self,

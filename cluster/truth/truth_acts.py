@@ -138,7 +138,7 @@ class ActsAsked:
         return CreateTopic(placed_in(self._group, command.config, known), command.if_absent)
 
     def on_reply(self, link: Link, header: list[Any], payload: bytes) -> None:
-        """Takes the answer to an act. Raises WireError."""
+        """Handles the answer to an act. Raises WireError."""
         match header:
             case [int(number), int(outcome), int(version), str(remark)] if (
                 0 <= number < NUMBER_MAX and outcome in list(Outcome) and 0 <= version <= INDEX_MAX

@@ -84,7 +84,7 @@ class _Uncopied(NamedTuple):
 
 
 class TruthSource:
-    """Gives the truth, on the leader of the first group. Event loop only."""
+    """Serves the truth to other groups, on the leader of the first group. Event loop only."""
 
     def __init__(
         self, state: BrokerState, reads: Reads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS

@@ -42,7 +42,7 @@ def judge_dumps(messages: Messages, queues: set[Queue], findings: Findings) -> N
 
 
 def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findings) -> None:
-    """Adds a finding if this message may not be visible at all."""
+    """Adds a finding if this copy must not exist: its message was never sent, or its send failed."""
     node: int | None = None if copy.node < 0 else copy.node
     where = place(copy.queue, copy.offset)
     if send is None:

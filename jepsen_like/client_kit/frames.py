@@ -108,4 +108,4 @@ class Line(asyncio.Protocol):
             self.on_frame(header, body)
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node. Overridden by subclasses."""

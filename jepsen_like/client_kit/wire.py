@@ -105,7 +105,7 @@ class Wire(Line):
         self._room.set()
 
     def data_received(self, data: bytes) -> None:
-        """Takes answers out of the stream; requests of the node are ignored."""
+        """Passes the answers in the stream on; requests of the node are ignored."""
         self._heard_s = asyncio.get_running_loop().time()
         try:
             super().data_received(data)
@@ -118,7 +118,7 @@ class Wire(Line):
             waiting.set_result(Answer.of(header, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives CLOSED to all who wait for an answer."""
+        """Ends all waits for an answer with CLOSED."""
         super().connection_lost(exc)
         for waiting in (self.ended, *self._waiting.values()):
             if not waiting.done():
@@ -146,8 +146,8 @@ async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout
 
 
 def listen_anywhere() -> tuple[socket.socket, int]:
-    """Returns a listening socket at a free port, and the port, to find out if a node dials an address that a stranger
-    names."""
+    """Returns a listening socket at a free port, and the port, to find out whether a node dials an address that an
+    unauthenticated client names."""
     listener = socket.socket()
     listener.setblocking(False)
     listener.bind((HOST, 0))
@@ -156,7 +156,7 @@ def listen_anywhere() -> tuple[socket.socket, int]:
 
 
 def was_dialled(listener: socket.socket) -> bool:
-    """Returns True if somebody connected to the listener, and closes it."""
+    """Returns True if the listener was dialled, and closes it."""
     with contextlib.closing(listener):
         try:
             listener.accept()[0].close()

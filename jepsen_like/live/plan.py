@@ -160,7 +160,8 @@ class Deck:
         return self._left.pop() if self._left else None
 
     def again(self, nemesis: Nemesis) -> None:
-        """Puts a fault that had no effect back behind a few others, a limited number of times per round."""
+        """Puts a fault that had no effect back into the list, behind a few others, a limited number of times per
+        round."""
         if self._returned[nemesis.name] < AGAIN_MAX:
             self._returned[nemesis.name] += 1
             self._left.insert(max(0, len(self._left) - AGAIN_AFTER), nemesis)

@@ -70,7 +70,7 @@ class BrokerGroupsOperator:
         return True
 
     def finish(self) -> bool:
-        """Does what `add` does; returns True when the copy was compared since."""
+        """Continues as `add` does, for the end of the run; returns True when the copy has been compared since."""
         self.stopped = True
         state = self._state()
         return self.add() and state is not None and self.check.compared >= state.truth_journal.version

@@ -94,7 +94,7 @@ class QuotaOperator:
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
-        """Takes all quotas away; returns True when there is none. Called again and again."""
+        """Removes all quotas; returns True when there is none. Called again and again."""
         self.stopped = True
         state = self._state()
         if state is None:

@@ -172,7 +172,8 @@ class HeldAppends:
         return bool(self._later)
 
     def _leave_anew(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Gives out what an ended term has held, and begins one in which nothing is known of any voter."""
+        """Gives out the messages that were held back in the last term, and starts a new one in which no voter is known
+        to be quick or slow."""
         given = self.give_out()
         if self._raft.role is Role.LEADER:
             self._term, self._late_ms = self._raft.term, LATE_MS
@@ -263,7 +264,8 @@ class HeldAppends:
                 self._firsts[node] = self._firsts.get(node, 0) + 1
 
     def _choose(self) -> None:
-        """Takes the voters that were most often among the first, if there are enough and others are left over."""
+        """Chooses as quick the voters that were most often among the first to acknowledge, if there are enough of them
+        and others are left over."""
         firsts = self._firsts
         able = sorted((node for node in firsts if self._may_be_quick(node)), key=lambda node: (-firsts[node], node))
         self._forget()

@@ -302,7 +302,8 @@ class RawNode:
         )
 
     def ready(self) -> Ready:
-        """Takes all outputs of the core. No output is given out twice. The lists belong to the caller."""
+        """Returns all outputs of the core, and removes them from it: no output is given out twice. The lists belong to
+        the caller."""
         raft = self.raft
         log = raft.log
         if raft.replication_due:

@@ -76,7 +76,7 @@ class _MembersBody(msgspec.Struct):
 
 
 class Contact(NamedTuple):
-    """A first look for the leader."""
+    """The result of a first search for the leader."""
 
     leader: str | None
     """Its address; None if it was not found in time."""
@@ -381,8 +381,8 @@ class ClusterView:
 
     def _has_been_silent(self, server: str) -> None:
         """Gives up the connection to a server that has answered nothing for `_SILENT_S`. Until then it is asked again
-        on the same one: a new connection, with TLS a handshake, is the dearest question that an overloaded server can
-        get."""
+        on the same one: a new connection, with TLS a handshake, is the most expensive request that an overloaded server
+        can get."""
         now = asyncio.get_running_loop().time()
         if now - self._silent_since.setdefault(server, now) >= _SILENT_S:
             del self._silent_since[server]
@@ -406,7 +406,7 @@ class ClusterView:
         return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | others).items())
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
-        """Takes the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
+        """Reads the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
         none or comes from another cluster. Raises msgspec.DecodeError."""
         if reply.code == ResponseCode.NO_PERMISSION:
             self.groups.take("")

@@ -98,7 +98,7 @@ class Window(asyncio.Protocol):
             self.transport.write(self._whole)
 
     def answered(self, places: list[int], refused: int, now: float, codes: Mapping[int, int] = NO_CODES) -> None:
-        """Takes in answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
+        """Processes answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
         has place -> code of those whose protocol has one. Sends as many requests again, or ends the run when none is
         unanswered."""
         if not places:

@@ -86,8 +86,8 @@ class Arrivals:
         self._arrive()
 
     def answered(self, places: list[int], refused: int, codes: Mapping[int, int], now: float) -> None:
-        """Takes in answers that came at `now` (perf_counter). Of a protocol without codes the first `refused` count as
-        refused. `codes`: place -> code, or UNKNOWN."""
+        """Processes answers that came at `now` (perf_counter). In a protocol without codes, the first `refused` of them
+        count as refused. `codes`: place -> code, or UNKNOWN."""
         at = now - self.begun_s
         for number, place in enumerate(places):
             latency = at, (now - self._due[place]) * 1000
@@ -105,7 +105,7 @@ class Arrivals:
         self._end()
 
     def lost(self) -> None:
-        """Takes in that the connection is lost: the fate of its requests is unknown."""
+        """Records that the connection is lost: the outcome of its requests is unknown."""
         self.unknown += self.outstanding
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,5 @@
-"""Takes out of a raftmq.toml what this version does not know, so that a node can go back to it (docs/upgrade.md)."""
+"""Removes from a raftmq.toml what this version does not know, so that a node can go back to this version
+(docs/upgrade.md)."""
 
 from __future__ import annotations
 

@@ -196,7 +196,8 @@ def remove_registry(data: Path) -> None:
 
 
 def names_another(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord]) -> bool:
-    """Returns True if the files of these nodes name a registry that is not in the data directory: somebody runs one."""
+    """Returns True if the files of these nodes name a registry whose processes are not in the data directory: it is run
+    by other means."""
     named = [load(node.config_path).cluster.registry for node in nodes]
     return not records and any(named)
 

@@ -87,7 +87,7 @@ class DeltaTarget:
         self._table.alter.add_columns(new, commit_properties=properties)
 
     def _given(self) -> None:
-        """Makes sure that the fields that were given have columns. Raises TableError if one has another kind."""
+        """Makes sure that the fields that the user named have columns. Raises TableError if one has another kind."""
         known = {field.name: field for field in self.fields}
         for name, kind in self._more.given.items():
             if name in known and known[name].kind != kind:

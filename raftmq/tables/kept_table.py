@@ -70,8 +70,8 @@ class KeptTable:
         self._lock = -1
 
     def __enter__(self) -> KeptTable:
-        """Takes the table, makes it if it is not there, and removes what a killed process has left. Raises TableError
-        and OSError."""
+        """Locks the table, makes it if it does not exist, and removes the leftovers of a killed process. Raises
+        TableError and OSError."""
         self.open()
         self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -143,7 +143,7 @@ class KeptTable:
         return Round(messages, len(files), sum(file.bytes for file in files), version, reached=reached)
 
     def _shown(self, files: Sequence[DayFile]) -> list[DayFile]:
-        """Gives the files the names under which the table has them."""
+        """Renames the files to their visible names."""
         found = []
         for file in files:
             within, name = file.path.split("/")

@@ -101,8 +101,8 @@ class ParquetTarget:
         return True
 
     def _complete(self, reached: Mapping[Queue, Position]) -> None:
-        """Gives the last file of each queue, which has no identity in its name, that of the position. A rename: a
-        reader sees the rows once at any time."""
+        """Renames the last file of each queue that has no identity in its name to one with that of the position. It is
+        a rename, so a reader sees the rows once at any time."""
         last = self._last() if reached else {}
         for queue, position in reached.items():
             start, path = last.get(queue, {}).get(None, (0, None))

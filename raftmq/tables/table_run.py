@@ -36,7 +36,7 @@ class TableRun:
         self._options = options
 
     def __enter__(self) -> TableRun:
-        """Takes the table. Raises TableError and OSError."""
+        """Locks the table, see `KeptTable`. Raises TableError and OSError."""
         self._kept.__enter__()
         return self
 

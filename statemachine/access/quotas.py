@@ -200,7 +200,7 @@ class Quotas(Family):
         return done(changed)
 
     def copy(self, stage: Stage, subject: str, quota: Quota | None) -> None:
-        """Puts a row, or takes it away if there is no quota."""
+        """Stores a copied row, or removes it if there is no quota."""
         if quota is None:
             if subject in self._rows:
                 self._end(stage, subject)

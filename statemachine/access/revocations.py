@@ -49,7 +49,7 @@ _READER: Final = CommandReader([ChangeUser, RemoveUser, RemoveRules, RemoveToken
 
 
 class Revoke(Command, tag="revoke", frozen=True):
-    """Takes rights away in this group, until the first one has done it."""
+    """Revokes rights in this group, until the first group has done so."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     act: Annotated[bytes, Meta(max_length=ACT_BYTES_MAX)]
@@ -100,8 +100,7 @@ class Revocations(Family):
 
     @applies(Revoke)
     def revoke(self, stage: Stage, command: Revoke) -> CommandResult:
-        """Takes rights away. An equal revocation that waits is replaced by this one. The result's value is its
-        number."""
+        """Revokes rights. An equal revocation that waits is replaced by this one. The result's value is its number."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} changes users and rules themselves")
         act = _act(command.act)

@@ -438,8 +438,9 @@ class Access(Family):
         self._begin_version(stage)
 
     def copy_user(self, stage: Stage, user_id: int, copied: CopiedUser) -> None:
-        """Puts or removes what was copied of a user. Rules and tokens may come before their user, whose row is newer;
-        they have rows, and wait until it is there. No audit row is written: the audit is that of the first group."""
+        """Stores or removes the copied parts of a user. Rules and tokens may come before their user, whose row is
+        newer; they have rows, and wait until it is there. No audit row is written: the audit is that of the first
+        group."""
         if copied.user is not None:
             self._next_id = max(self._next_id, user_id + 1)
         self._begin_version(stage)
@@ -559,7 +560,7 @@ class Access(Family):
         self._store(stage, user)
 
     def _store(self, stage: Stage, user: User) -> None:
-        """Puts a user, which gets the present version."""
+        """Stores a user under the present version."""
         before = self._ids.get(user.id)
         self._supers += (user.is_super and user.enabled) - (before is not None and before.is_super and before.enabled)
         if before is not None:

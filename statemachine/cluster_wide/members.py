@@ -33,7 +33,7 @@ class Members(Family):
 
     @takes(EntryType.MEMBERSHIP)
     def set(self, stage: Stage, entry: Entry) -> None:
-        """Takes over the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
+        """Stores the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
         self._membership = memberships.decode(entry)
         stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 

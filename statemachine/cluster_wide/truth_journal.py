@@ -149,13 +149,13 @@ class TruthJournal(Family):
         return (kind, name) in self._rows
 
     def note(self, stage: Stage, kind: TruthKind, name: Name) -> None:
-        """Gives a name that was changed, or made, the next version."""
+        """Gives the next version to a name that was changed or created."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
             self._add(stage, self._rows, kind, name)
 
     def end(self, stage: Stage, kind: TruthKind, name: Name) -> None:
-        """Gives the end of a name the next version."""
+        """Records the end of a name under the next version."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
             self._remove(stage, self._ends, kind, name)

@@ -132,18 +132,18 @@ class QueueLocks(QueueRows[QueueLock]):
 
     @applies(LockQueuesOf)
     def lock_of(self, stage: Stage, command: LockQueuesOf) -> CommandResult:
-        """Does the same for the client of a proven user."""
+        """Grants locks as `lock` does, to the client of a proven user."""
         return self._lock(stage, command, command.user)
 
     @applies(UnlockQueues)
     def unlock(self, stage: Stage, command: UnlockQueues) -> CommandResult:
-        """Gives up the client's locks of these queues. Locks of other clients stay. The result's value is the number of
-        locks given up."""
+        """Releases the client's locks of these queues. Locks of other clients stay. The result's value is the number of
+        released locks."""
         return self._unlock(stage, command, NO_OWNER)
 
     @applies(UnlockQueuesOf)
     def unlock_of(self, stage: Stage, command: UnlockQueuesOf) -> CommandResult:
-        """Does the same for the client of a proven user."""
+        """Releases locks as `unlock` does, for the client of a proven user."""
         return self._unlock(stage, command, command.user)
 
     def _lock(self, stage: Stage, command: LockQueues | LockQueuesOf, user: int) -> CommandResult:
@@ -174,8 +174,8 @@ class QueueLocks(QueueRows[QueueLock]):
         return done(len(mine))
 
     def expire_slice(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Walks over at most `rows_max` locks from the key `at` on, and removes those that expired before `before_ms`
-        of log time. Locks of deleted groups are removed together with the group's other rows."""
+        """Examines at most `rows_max` locks from the key `at` on, and removes those that expired before `before_ms` of
+        log time. Locks of deleted groups are removed together with the group's other rows."""
         used = 0
         for key, row in self._kv.scan(LOCKS, at, keys.LAST):
             if used == rows_max:

@@ -81,7 +81,7 @@ class ForgetWrite(Command, tag="forget_write", frozen=True):
 
 
 class AttemptState(IntEnum):
-    """The state of an attempt, and thereby the fate of its messages."""
+    """The state of an attempt, which decides about its messages."""
 
     OPEN = 0
     COMMITTED = 1
@@ -324,7 +324,7 @@ class StagedWrites(Family):
             self._finish(stage, self._known(number), AttemptState.DISCARDED)
 
     def end(self, stage: Stage, number: int, state: AttemptState) -> bool:
-        """Brings an attempt into the state `state`, if it is open. Returns True if it was."""
+        """Moves an attempt to the state `state`, if it is open. Returns True if it was."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False

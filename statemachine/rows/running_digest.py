@@ -105,7 +105,7 @@ def row_sum(family: str, key: bytes, value: bytes) -> int:
 
 
 def _silent(family: str, rows: int) -> None:
-    """Does nothing; the Progress of callers that do not need one."""
+    """Does nothing; the default `Progress`, for callers that need none."""
 
 
 def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:

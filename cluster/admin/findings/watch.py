@@ -171,7 +171,7 @@ class Memory:
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def note(self, conditions: Iterable[Condition], wall_ms: int, monotonic_ms: int) -> list[Finding]:
-        """Takes all conditions that hold now; returns those that have held long enough, as findings. A condition that
+        """Records all conditions that hold now; returns those that have held long enough, as findings. A condition that
         is not among them has ended."""
         now = {(each.code.finding, each.object): each for each in conditions}
         for key in [key for key in self._seen if key not in now]:

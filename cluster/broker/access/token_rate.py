@@ -30,7 +30,7 @@ class TokenRate:
         return len(self._full_ms)
 
     def take(self, user_id: int, name: str, now_ms: int) -> None:
-        """Takes one from the budget of a user. Raises Refused if it is used up."""
+        """Takes one token from the budget of a user. Raises Refused if the budget is used up."""
         if not 0 <= now_ms - self._looked_ms < EVERY_MS:
             self._looked_ms = now_ms
             self._full_ms = {user: full_ms for user, full_ms in self._full_ms.items() if full_ms > now_ms}

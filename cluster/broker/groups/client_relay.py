@@ -174,7 +174,7 @@ class ClientRelay:
         return True
 
     def _find(self, relayed: Relayed) -> Client | None:
-        """Returns a client of this node that may get the request."""
+        """Returns a connected client of this node to which the request may be sent; None if there is none."""
         client_id, correlation_id = relayed.client_id, relayed.correlation_id
         if client_id is not None and correlation_id is not None:
             note = self._notes.find(client_id, correlation_id)
@@ -320,7 +320,7 @@ class ClientRelay:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes a frame of one of KINDS. Raises WireError."""
+        """Handles a frame of one of KINDS. Raises WireError."""
         if kind == Kind.RELAY:
             self._on_relay(peer, header, payload)
         else:

@@ -264,8 +264,8 @@ class ConsumerGroup:
         return (member.connection for member in self.values() if self.stands(member))
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Takes one member's subscriptions as the group's: newer versions replace older ones. Returns True if anything
-        changed."""
+        """Merges one member's subscriptions into those of the group: newer versions replace older ones. Returns True if
+        anything changed."""
         merged = dict(self.subscriptions)
         for new in subscriptions:
             old = merged.get(new.topic)

@@ -83,7 +83,7 @@ def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
 
 
 def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:
-    """Deletes a group, and its offsets if `clean_offsets`: each front has its own default for that."""
+    """Deletes a group, and its offsets if `clean_offsets`, for which each protocol has its own default."""
     services.propose([DeleteGroup(name, clean_offsets)], done)
 
 

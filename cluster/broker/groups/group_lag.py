@@ -1,4 +1,5 @@
-"""The lag of consumer groups, counted in one way for both fronts, the command line and the metrics."""
+"""The lag of consumer groups, computed in the same way for the remoting protocol, the HTTP API, the command line and
+the metrics."""
 
 from __future__ import annotations
 

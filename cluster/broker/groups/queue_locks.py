@@ -201,7 +201,7 @@ class QueueLocks:
         propose_in_parts(self._node, runs, done)
 
     def _names(self, user: int) -> bool:
-        """Returns True if locks of the user say whose they are."""
+        """Returns True if locks of this user record their owner."""
         return user != NOBODY and self._node.state.level >= OWNERS_LEVEL
 
     def _exists(self, queue: Queue) -> bool:

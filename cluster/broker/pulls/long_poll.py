@@ -356,7 +356,7 @@ class _Woken:
         """Clients that have woken pulls."""
 
     def take(self, lines: Lines) -> None:
-        """Takes pulls that were removed from the tables."""
+        """Adds pulls that were removed from the tables of parked pulls."""
         self._taken.append((lines, self.waves))
         self.waves += 1
 

@@ -82,7 +82,7 @@ class PacedPulls:
             self._services.call_later(PACE_MS, self._look)
 
     def took(self, pull: Pull, messages: int, size: int) -> None:
-        """Takes what a pull was answered."""
+        """Takes from the pull's buckets what its answer contained."""
         if size:
             now_ms = self._services.monotonic_ms()
             for bucket in self._of(pull, now_ms):

@@ -94,7 +94,7 @@ class Pulls:
 
     def pull(self, puller: Puller, asked: PullRequest, tries: int = 0, *, waited: bool = False) -> None:
         """Answers the puller, now or later. `tries`: the number of times that the pull has waited for its topic;
-        `waited`: True if it has waited for its filter, or for a turn with room."""
+        `waited`: True if it has waited for its filter, or for a turn of the loop with time left."""
         charge(PULL_UNITS)
         if not waited and self._services.turns.spent():
             if self._commit_at_once(puller, asked, tries):

@@ -152,8 +152,9 @@ def _intact(stored: Stored, item: QueueItem) -> Stored:
 
 
 def why_none(node: Services, position: int, error: UnreadableError | None = None) -> str:
-    """Returns the reason for somebody who gets no message by its position. It is the same whether there is none, or one
-    that he may not have: the position alone tells nothing. `error`: the reason why nothing could be read there."""
+    """Returns the reason for a client that gets no message by its position. It is the same whether there is no message,
+    or one that the client may not read, so that the position reveals nothing. `error`: the reason why nothing could be
+    read there."""
     if error is not None and isinstance(error.__cause__, (StorageError, OutOfRangeError)):
         return str(error)  # about the log, whatever lies there
     return _outside(node, position) or f"no message that you may read begins at position {position}"

@@ -69,7 +69,7 @@ _Origin = TypeVar("_Origin", bound=Origin)
 
 
 class Sends(Generic[_Origin]):
-    """Takes sends on the node that leads."""
+    """Handles sends on the leader."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Sends(Generic[_Origin]):
     # --- entry -------------------------------------------------------------------------------------------------------
 
     def send(self, origin: _Origin, decoded: DecodedSend, *, oneway: bool) -> None:
-        """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
+        """Stores a message, or a batch. `Proposals` reports its outcome later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)

@@ -28,7 +28,7 @@ GONE: Final = Refused(Reason.UNAVAILABLE, "its client is gone; nothing was store
 
 
 class WithdrawnSends:
-    """Takes back waiting sends. Event loop only."""
+    """Withdraws waiting sends. Event loop only."""
 
     def __init__(self, proposals: Proposals, outcomes: SendOutcomes, rights: Rights, turns: Turns, soon: Soon) -> None:
         """`soon` calls a function in a later turn of the loop."""
@@ -42,7 +42,7 @@ class WithdrawnSends:
         sends."""
 
     def connections_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Takes back the sends of closed connections, after their identities were remembered for their repetitions."""
+        """Withdraws the sends of closed connections, after their identities were remembered for repetitions."""
         for send in self._proposals.withdraw(lambda send: send.connection in closed and not send.oneway):
             send.hold.answered()
 

@@ -46,7 +46,7 @@ the reason of the refusal."""
 
 
 class Recalls:
-    """Takes recalls. Leader only; callers forward to it."""
+    """Handles recalls of scheduled messages. Leader only; callers forward to it."""
 
     def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery, rights: Rights) -> None:
         self._services = services
@@ -55,7 +55,7 @@ class Recalls:
         self._timers = timers
 
     def recall(self, party: Party, topic: str, handle: RecallHandle, done: Done) -> None:
-        """Takes the message back for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
+        """Cancels the message for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
         handle is not of this topic and cluster, names another message, or comes too late; UNAVAILABLE if nothing was
         done; UNKNOWN if it is undecided."""
         # The message may have been stored by a leader that has applied more than this node.

@@ -103,7 +103,7 @@ MakeLane = Callable[[Callable[[list[Found]], None]], "LaneRunner[Ask]"]
 
 
 class RowDelivery(ABC, Generic[Term, Ask, Found]):
-    """Delivers rows while this node leads. Event loop only, except for the reads of its lane."""
+    """Delivers rows of waiting messages while this node leads. Event loop only, except for the reads of its lane."""
 
     RECORDS: str
     """The name of its rows in the log of the node."""
@@ -221,7 +221,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         return slot if slot is not None and slot.topic_id == row.topic_id else None
 
     def _settled(self, term: Term, name: TimerName, outcome: Outcome) -> None:
-        """Takes the outcome of the copies of a row, or of its removal."""
+        """Handles the outcome of the copies of a row, or of its removal."""
         if outcome is Outcome.UNKNOWN:
             term.unknown.add(name)
             return

@@ -62,7 +62,7 @@ class ConnectionMemory:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits. The limit on unsent bytes of an open connection stays."""
+        """Applies other limits. The limit on unsent bytes of an open connection stays."""
         self.connection_unsent_max = limits.connection_unsent_bytes_max
         self.stalled_ms = limits.stalled_ms
         self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES

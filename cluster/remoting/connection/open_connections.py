@@ -66,7 +66,7 @@ class OpenConnections:
         self.idle.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._limits = limits
         self.memory.reload(limits)
 

@@ -82,7 +82,7 @@ class ReplyPath:
         self.write(head + body)
 
     def unanswered(self) -> None:
-        """Takes note that a oneway request is over. Does nothing here: a connection goes on."""
+        """Called when a oneway request is over. Does nothing here, because a connection stays open."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """Returns True if there is memory for an answer of `size` bytes now. Otherwise `again` is called when there is,

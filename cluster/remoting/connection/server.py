@@ -350,7 +350,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 return
 
     def _is_turn_over(self) -> bool:
-        """Returns True if frames have used up their step, or this turn of the loop has no room for more."""
+        """Returns True if the frames have used up their step, or if this turn of the loop has no time left."""
         if self._step_ends is None:
             return self._dispatch.turns.spent()
         return METER.units >= self._step_ends

@@ -196,8 +196,8 @@ class IdleClients:
         return idle_s if idle_s is not None and idle_s >= LEAVES_S else None
 
     def _idle_s(self, connection: RemotingConnection) -> float | None:
-        """Returns the seconds since the client last sent something; None if the connection is in use, closed, or
-        received bytes since the last look."""
+        """Returns the seconds since the client last sent something; None if the connection is in use, closed, or sent
+        bytes since the last check."""
         known = self._seen.get(connection)
         if known is None:
             return None

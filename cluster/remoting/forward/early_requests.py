@@ -81,7 +81,7 @@ class EarlyRequests:
                 self._remove(node, forward_id)
 
     def take(self, node: NodeId) -> tuple[Forwarded, bytes] | None:
-        """Takes out the next request of this node, None if there is none."""
+        """Removes and returns the next request of this node; None if there is none."""
         early = self._remove(node, next(iter(self._waiting.get(node, ())), -1))
         return early and (early.forwarded, early.frame)
 

@@ -146,7 +146,7 @@ class Forwarder:
         )
 
     def reload(self, config: Config) -> None:
-        """Takes another configuration."""
+        """Applies another configuration."""
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
     def _term(self) -> int:
@@ -303,7 +303,7 @@ class Forwarder:
             self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Takes back the requests that this peer had received, which may be lost, and drops those that it forwarded,
+        """Holds the requests again that this peer had received, which may be lost, and drops those that it forwarded,
         because it will forward them again.
 
         Nothing is forwarded to that peer in this call: its other connection may still be open, and the next attempt
@@ -434,7 +434,7 @@ class Forwarder:
             held.line.join(forward_id)
 
     def _on_handed_back(self, forward_id: int, held: Held) -> None:
-        """Takes back a request with which the leader did nothing."""
+        """Holds a request again with which the leader did nothing."""
         if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
             self._drop(forward_id)
             remark = "nothing was done: the leader changed, and a later request overtook it; try again"

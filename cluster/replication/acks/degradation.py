@@ -79,7 +79,7 @@ class Degradation:
         """The figures that decided, while sends are answered early; "" if they are not."""
 
     def reload(self, config: Config) -> None:
-        """Takes over a changed configuration."""
+        """Applies a changed configuration."""
         self._take(config)
         self.on_role()
 

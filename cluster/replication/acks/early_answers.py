@@ -100,7 +100,7 @@ class EarlyAnswers:
         """The highest number of messages so far that were answered early and undecided at one time."""
 
     def reload(self, modes: ModesSection) -> None:
-        """Takes over changed modes. Entries that are already proposed are answered as they were promised."""
+        """Applies changed modes. Entries that are already proposed are answered as they were promised."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms

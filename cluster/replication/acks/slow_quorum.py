@@ -77,7 +77,8 @@ class SlowQuorum:
         return self.holds or True in self._looks
 
     def look(self, now_ms: int, wait_ms: float | None, own_ms: float | None, bound_ms: int) -> None:
-        """Takes what a look has found: the wait, and the mean time of a sync on the leader; None if there was none."""
+        """Records the result of one check: the wait, and the mean time of a sync on the leader, both in milliseconds;
+        None if there was none."""
         if now_ms - self._last_ms > GAP_MS:
             self._looks.clear()
         self._last_ms = now_ms

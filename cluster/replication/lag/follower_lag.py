@@ -67,7 +67,7 @@ class FollowerLag:
         return Part(name="follower lag", tick=self.tick, reload=lambda config: self.reload(config.retention))
 
     def reload(self, rules: RetentionSection) -> None:
-        """Takes new rules for what the log keeps."""
+        """Applies new rules for what the log keeps."""
         self._rules = rules
 
     def tick(self, now_ms: int) -> None:

@@ -110,7 +110,7 @@ class AcceptedSockets:
 
     @property
     def _most(self) -> int:
-        """The most handshakes of strangers."""
+        """The most handshakes of connections without a proven user."""
         return shared_part(HANDSHAKES_MAX) if self._reserves else HANDSHAKES_MAX
 
     def take(self, connection: socket.socket, address: tuple[str, int]) -> None:

@@ -48,7 +48,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         server_side: bool,
         server_hostname: str | None = None,
     ) -> None:
-        """`factory` makes the protocol once the handshake is complete, so that strangers have none."""
+        """`factory` makes the protocol once the handshake is complete, so that nothing is allocated for unauthenticated
+        clients."""
         super().__init__()
         self._loop = loop
         self._factory = factory

@@ -1,4 +1,4 @@
-"""Walks over all topics or groups that are cut into slices: each look takes some steps, the next look continues."""
+"""Walks over all topics or groups, cut into slices: each call takes some steps, and the next call continues."""
 
 from __future__ import annotations
 

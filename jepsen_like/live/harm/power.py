@@ -117,7 +117,7 @@ class NodeDisk:
         return int(struct.unpack_from("<Q", self._page, 24)[0])
 
     def lose_unsynced(self, rng: random.Random, survive: float) -> int:
-        """Does what `fail` does; returns the number of writes that were lost. Raises ShimError."""
+        """Simulates a power failure (`fail`); returns the number of writes that were lost. Raises ShimError."""
         return self.fail(rng, survive).writes
 
     def fail(self, rng: random.Random, survive: float) -> Dropped:

@@ -6,7 +6,7 @@ from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage
 
 
 def _lose(stage: Stage, node: int) -> int:
-    """Takes a node down and returns the number of nodes that died: by a power failure, which loses what the node never
+    """Crashes a node and returns the number of nodes that died: by a power failure, which loses what the node never
     synced, if the machine can play one (then in 7 of 10 cases), else by kill -9."""
     if stage.power is not None and stage.rng.random() < 0.7:
         failed = int(stage.power.cut([node], stage.rng)["nodes"])
@@ -41,8 +41,8 @@ def part_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def pause_kill(stage: Stage, hold_s: float) -> Effect:
-    """Does what `part_kill` does, with pauses: a follower is paused, one of the others dies, and the last one is paused
-    when the first wakes."""
+    """Repeats the scenario of `part_kill` with pauses instead of cuts: a follower is paused, one of the others dies,
+    and the last one is paused when the first continues."""
     behind, dies, stays = _three(stage)
     stopped = stage.subject.pause(behind)
     acked = _acked_during(stage, hold_s)
@@ -57,7 +57,8 @@ def pause_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def stutter_kill(stage: Stage, hold_s: float) -> Effect:
-    """Takes one follower away, delays the other under load, and kills the leader just when it goes on.
+    """Kills one follower, delays the other under load, and kills the leader at the moment when the delayed one
+    continues.
 
     The entries that the leader counted as stored by the delayed follower must still be there when that one leads.
     """

@@ -75,8 +75,8 @@ class BroadcastMember:
             await asyncio.sleep(PAUSE_S)
 
     def take(self, queue: Queue, place: int, offsets: Sequence[int]) -> int:
-        """Takes messages that were pulled from a place on; returns the next place. They come in order, and none is left
-        out."""
+        """Records messages that were pulled from `place` on, and reports a gap or a wrong order; returns the next
+        place."""
         for offset in offsets:
             if offset != place:
                 what = f"of {queue[0]}/{queue[1]} came offset {offset}, not {place}"

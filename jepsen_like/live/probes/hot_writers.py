@@ -21,7 +21,7 @@ AT_ONCE = 1_000
 
 
 class Written(NamedTuple):
-    """The fates of what one writer sent: message `number` of it has the body b"writer/number"."""
+    """The outcomes of the sends of one writer: message `number` of it has the body b"writer/number"."""
 
     writer: int
     sent: int

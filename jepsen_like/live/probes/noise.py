@@ -79,8 +79,8 @@ class Ack(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The fates of what one process sent: message `number` of it has the body b"writer/number ...". Numbers that are in
-    none of these were acknowledged."""
+    """The outcomes of the sends of one process: message `number` of it has the body b"writer/number ...". Numbers that
+    are in none of these were acknowledged."""
 
     writer: int
     sent: int

@@ -78,7 +78,7 @@ class Window(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the window."""
         return self.to_s - self.from_s
 
     def most(self, tolerance: float) -> float:

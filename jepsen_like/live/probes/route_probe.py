@@ -59,7 +59,7 @@ def missing_queues(route: Route, whole: Mapping[str, tuple[int, int]]) -> list[s
 
 def is_stale(history: list[tuple[float, Leader]], node: int, asked_s: float, told_s: float) -> bool:
     """Returns True if the node led the group at no time from STALE_S before the question until the answer. `history`:
-    the moments at which another leader was seen, with its term; a leader of an older term that somebody still names
+    the moments at which another leader was seen, with its term; a leader of an older term that a node still names
     replaces nothing."""
     reigns: list[tuple[float, Leader]] = []
     for at_s, leader in history:
@@ -73,7 +73,8 @@ def is_stale(history: list[tuple[float, Leader]], node: int, asked_s: float, tol
 
 
 class RouteProbe:
-    """Two threads: one asks all processes, one looks at the groups' leaders. Its results may be read at any time."""
+    """Two threads: one asks all processes, the other observes the groups' leaders. Its results may be read at any
+    time."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class QuotaScene:
         }
 
     def take_all_away(self) -> None:
-        """Takes all quotas away, and demands that no node has any."""
+        """Removes all quotas, and demands that no node has any."""
         left = sorted(self.quotas(self.scene.stage.leader()))
         for first in range(0, len(left), ROWS_AT_ONCE):
             self.insist(dict.fromkeys(left[first : first + ROWS_AT_ONCE]))

@@ -201,7 +201,8 @@ def _rebuild(scene: Scene, node: int) -> None:
 
 
 def _read_around(scene: Scene, made: Flip) -> None:
-    """Reads messages of every queue around the flip from the hurt node itself, which must serve only undamaged ones."""
+    """Reads messages of every queue around the flip from the damaged node itself, which must serve only undamaged
+    ones."""
     node = scene.subject.nodes[made.node - 1]
     address = f"127.0.0.1:{node.broker_port}"
     with connect(scene.subject.servers, **scene.subject.client_options) as mq:

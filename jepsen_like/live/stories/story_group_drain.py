@@ -138,7 +138,7 @@ def _wait_for_grace(scene: Scene, groups: GroupsScene) -> None:
 
 
 def _is_retired(groups: GroupsScene) -> bool:
-    """Asks the group to retire, by force if somebody reads by broadcasting; returns True if it has."""
+    """Asks the group to retire, by force if there are broadcasting consumers; returns True if it has."""
     try:
         left = _ask(groups, "GET", DRAIN)
         force = not left["done"] and _is_read_by_others(left)

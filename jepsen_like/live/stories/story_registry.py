@@ -191,7 +191,8 @@ class _Lost:
         return f"{kind}: an operation was accepted after {took_s:.1f} s, and after {self.accepted_s[-1]:.1f} s again"
 
     def _put_back(self, one: int) -> float:
-        """Gives a process back what its directory was a while ago; returns the moment of its loss."""
+        """Restores an older copy of a process's directory; returns the moment at which the process lost its present
+        one."""
         registry, directory = self.registry, self.registry.directory(one)
         registry.lose(one)
         copy = directory.with_name("copy")

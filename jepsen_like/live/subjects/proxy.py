@@ -157,7 +157,7 @@ class _Flow:
         self.pump()
 
     def take(self, data: bytes | None) -> None:
-        """Takes in a piece; None is the end."""
+        """Queues a piece of the stream; None is its end."""
         if data is not None:
             self._held_bytes += len(data)
             if self._counted:

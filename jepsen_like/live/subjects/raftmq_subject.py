@@ -130,8 +130,8 @@ class RaftMQSubject(RaftMQNodes):
             self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
-        """Gives the node the addresses of its proxies in place of the other nodes' addresses; the others reach a node
-        that joins at its gate."""
+        """Writes the addresses of its proxies into the node's configuration, in place of the other nodes' addresses;
+        the others reach a node that joins at its gate."""
         config, ports = load(node.config_path), self.fabric.ports
         own = self.fabric.gates.get(node.id, node.peer_port)
         peers = tuple(

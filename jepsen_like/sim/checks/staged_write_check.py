@@ -36,7 +36,7 @@ class WriteCheck:
         """Name -> (decider, write, attempts) of its prepared write that is not ended."""
 
     def learn(self, command: Found) -> None:
-        """Takes in the next command."""
+        """Adds the next command to the model."""
         if isinstance(command, OpenAttempt):
             if self._above(command.name, command.write):
                 self._attempts[self._next] = _Attempt(command.name, command.write)

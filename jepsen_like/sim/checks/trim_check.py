@@ -102,7 +102,7 @@ class TrimCheck:
         self._began: dict[NodeId, tuple[object, int]] = {}
 
     def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
-        """Takes in the entries that a node has applied; after a TRIM, compares the node's queues."""
+        """Adds the entries that a node has applied; after a TRIM, compares the node's queues."""
         trimmed = False
         for entry in (entry for run in runs for entry in run):
             if entry.index > self._next:
@@ -257,7 +257,7 @@ class TrimCheck:
         self._tail = entry
 
     def _tier(self, command: MoveSegment) -> None:
-        """Takes in a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
+        """Adds a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
         base, state, term = command.base, command.state, command.term
         span: Any = command.span  # the state knows its type, the command does not
         parts: Any = command.parts

@@ -117,8 +117,8 @@ class Round:
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     async def _send(self, name: str, life: int, more: str = "") -> Answer | None:
-        """Sends a message; returns the answer if the message is stored, else None. A message of unknown fate may be
-        stored later, in another life: that ends the round."""
+        """Sends a message; returns the answer if the message is stored, else None. A message of unknown outcome may be
+        stored later, in a later topic of the same name: that ends the round."""
         message_id = f"{self._topic}-{name}"
         self._ids[life].append(message_id)
         level = "" if self._all.host.options.plain else FULL

@@ -104,7 +104,7 @@ class ProducerConnection(RawConnection):
     on_check: Callable[[dict[str, str], bytes], None] | None = None
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node: checks of transactions go to `on_check`."""
         if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE:
             if self.on_check is not None:
                 self.on_check(ext_of(header), body)

@@ -269,8 +269,8 @@ class WatchedAppends:
         self._last: tuple[Sequence[PersistJob], Persisted] | None = None
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """Does the work of the batch, see Lane. Raises PowerCut if the process died during it: the rest of its turn
-        never happens."""
+        """Carries out the work of the batch, see Lane. Raises PowerCut if the process died during it: the rest of its
+        turn never happens."""
         self._watcher.on_draining("append", batch)
         try:
             done = self._lane.drain(batch)

@@ -56,7 +56,7 @@ class Replicas:
         ]
 
     def _catch_up(self, reached: Sequence[int]) -> None:
-        """Gives the replicas what any of them has: a majority has all that was accepted."""
+        """Merges the records of these replicas into each of them: together, a majority has all that was accepted."""
         dumps = [self.disks[each].dump() for each in reached]
         for each in reached:
             for dump in dumps:
@@ -67,7 +67,7 @@ class Replicas:
         self.disks[number] = Records(self._cluster)
 
     def put_back(self, number: int, dump: bytes) -> None:
-        """Gives the disk of a replica that does not run what it was when the dump was taken."""
+        """Restores the disk of a stopped replica to the state of the dump."""
         self.wipe(number)
         self.disks[number].merge(dump)
 

@@ -91,8 +91,8 @@ class SimRegistry:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def rebuilt(self, wait: Wait) -> bool:
-        """Takes everything from the registry, once nothing else is wrong, and demands that it knows all groups soon.
-        Returns False if something is wrong."""
+        """Empties the registry, once nothing else is wrong, and demands that it soon knows all groups again. Returns
+        False if something is wrong."""
         self.faults.copy()
         self._begin_anew()
         if not wait(self._is_whole, REBUILT_S, "the registry is not rebuilt from the groups", CHECKER):
@@ -129,8 +129,8 @@ class SimRegistry:
         return ""
 
     def stays_gone(self, number: int, wait: Wait) -> bool:
-        """Puts back what the registry was when that group had not retired, whose nodes end, and demands that no node
-        believes it. Returns False if somebody does."""
+        """Restores the registry's records from before that group retired, whose nodes end, and demands that no node
+        accepts them. Returns False if one does."""
         self._gone = number
         for node in self._groups[number].values():
             node.kill(power=False)

@@ -90,7 +90,7 @@ async def asks_and_leaves(attack: Attack) -> None:
 
 
 async def asks_on_many(attack: Attack) -> None:
-    """Asks for the figures of the own topic many times on each of several connections (202)."""
+    """Asks for the figures of its own topic many times on each of several connections (202)."""
     await _make_wide(attack)
     connections = [made for made in [await _dial(attack) for _ in range(CONNECTIONS)] if made is not None]
     for connection in connections:

@@ -38,7 +38,8 @@ class Registrations(Asker):
         self._open: list[RawConnection] = []
 
     def come_early(self) -> None:
-        """Registers a stranger at each node; to be called before there are users. The connections stay open."""
+        """Registers a client without a user at each node. Must be called before there are users. The connections stay
+        open."""
         for node in self.host.nodes:
             self._spawn(partial(self._stranger, node))
 

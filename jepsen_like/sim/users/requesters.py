@@ -47,7 +47,7 @@ class RequesterConnection(RawConnection):
         self._all = requesters
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node: a pushed reply is recorded and confirmed."""
         if header.flag & FLAG_RESPONSE or header.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             super().on_frame(header, body)
             return

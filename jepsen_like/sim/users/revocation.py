@@ -98,7 +98,7 @@ class Revocation(UserStories):
         return waiting
 
     async def _revoke(self, admin: RawConnection) -> bool:
-        """Takes the user's right away by deleting its rules, disabling it, changing its secret or deleting it. Returns
+        """Revokes the user's right by deleting its rules, disabling it, changing its secret or deleting it. Returns
         True if the change was made."""
         name = {"username": NAME}
         status = {**name, "userStatus": "disable"}

@@ -84,7 +84,7 @@ class SharedCheck:
         """(process, address of a client) -> times in seconds of the newest lines."""
 
     def look(self) -> None:
-        """Checks all running nodes."""
+        """Checks all running nodes for each kind of fault that the module lists."""
         self._looks += 1
         before, self._wrong = self._wrong, {}
         clients, calm = frozenset(self._clients()), self._is_calm()

@@ -71,7 +71,7 @@ class Members:
         return [each for each in self.history if each.index >= committed]
 
     def append(self, membership: Membership, commit_index: int) -> None:
-        """Puts `membership`, whose entry was appended to the log, in force."""
+        """Makes `membership`, whose entry was appended to the log, take effect."""
         history = self.history
         while len(history) > 1 and history[1].index <= commit_index:
             del history[0]

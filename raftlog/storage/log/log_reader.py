@@ -185,7 +185,7 @@ class LogReader:
         return entries, frames
 
     def _read_run_into(self, run: _Run, room: memoryview) -> int:
-        """Reads the frames of as many entries of the run as fit into `room`. Returns the number of bytes."""
+        """Reads the frames of as many entries of the run as fit into the buffer `room`. Returns the number of bytes."""
         part = self._fitting(run, len(room), at_least_one=False)
         if part.stop <= part.low:
             return 0

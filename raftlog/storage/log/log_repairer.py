@@ -105,7 +105,8 @@ class LogRepairer:
         state.fs.fsync_dir(state.log)
 
     def _publish_files(self, parts: list[Part]) -> None:
-        """Gives each file its Segment, and removes the Segments whose frames turned out to lie in another file."""
+        """Adds or replaces the Segment of each repaired file, and removes the Segments whose frames turned out to be in
+        another file."""
         state = self._state
         with state.publishing:
             known = {segment.base: segment for segment in state.segments}

@@ -104,7 +104,7 @@ class DamageMap:
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Registers `call`, which is called whenever a range was found or dropped. The call may come on any thread and
-        while the log holds a lock, so `call` may only signal somebody else."""
+        while the log holds a lock, so `call` may only signal another thread or task."""
         self._changed.append(call)
 
     def add(self, damaged: DamagedRange) -> DamagedRange:

@@ -163,7 +163,8 @@ class QueueShare:
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
-        """Takes the queues that the members' common rule gives to this consumer, and gives up the others."""
+        """Starts reading the queues that the members' common rule assigns to this consumer, and stops reading the
+        others."""
         members = await self.member.members()
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
         self.member.belong_to(_groups_of(routes))

@@ -387,8 +387,8 @@ class AsyncConsumer:
         return {queue_id: position.offset for queue_id, position in self.bookmarks(topic).items()}
 
     def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
-        """Returns what `positions` does, for a program that keeps it: each offset with the topic in which it counts.
-        `seek` takes them back, and refuses them in another topic."""
+        """Returns the same offsets as `positions`, in a form to be stored: each with the topic in which it counts.
+        `seek` accepts them, and refuses them in another topic."""
         if topic is None and len(self.topics) > 1:
             raise ValueError(f"this consumer reads several topics: positions(topic), one of {', '.join(self.topics)}")
         wanted = self.topics[0] if topic is None else topic

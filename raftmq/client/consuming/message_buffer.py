@@ -213,7 +213,8 @@ class Inbox:
         self._tell(room=room)
 
     def _settle_unacked(self, feed: QueueFeed, done: list[int]) -> bool:
-        """Waits no longer for these offsets. Returns True if that makes room for messages that were not handed out."""
+        """Stops waiting for acknowledgements of these offsets. Returns True if that makes room for messages that were
+        not handed out."""
         full = self._unacked >= MAX_UNACKED
         for offset in done:
             del feed.unacked[offset]

@@ -188,7 +188,7 @@ class SendPipeline:
     # -- from any thread
 
     def submit(self, submission: Submission, from_loop: bool) -> None:
-        """Queues a send, whose room is already taken."""
+        """Queues a send, for which room in `Room` was already taken."""
         self._incoming.append(submission)
         if not self._awake:
             self._awake = True

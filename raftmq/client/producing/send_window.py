@@ -156,7 +156,7 @@ class SendWindow:
         return self._by_opaque.get(opaque)
 
     def answer(self, pending: Pending, code: int, remark: str | None, now: float = 0.0) -> NextStep:
-        """Takes in the reply to a request, which came at `now`. OK and FINAL settle the request; other steps queue it
+        """Processes the reply to a request, which came at `now`. OK and FINAL settle the request; other steps queue it
         to be sent again."""
         verdict = judge(code, remark)
         pending.in_flight = False
@@ -229,7 +229,7 @@ class SendWindow:
         return pending.paced
 
     def _pace(self, pending: Pending, code: int, remark: str | None, now: float) -> None:
-        """Takes a reply into the pace of its topic, which a refusal because of a quota makes."""
+        """Reports a reply to the pace of its topic, which is created by a refusal because of a quota."""
         self._leave_round(pending)
         pace = self._paces.get(pending.topic)
         if code == ResponseCode.FLOW_CONTROL:

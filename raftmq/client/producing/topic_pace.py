@@ -49,7 +49,7 @@ class TopicPace:
         return self._pause_s * self._jitter.uniform(0.75, 1.0)
 
     def take(self) -> bool:
-        """Takes one request into this round; returns False if it is full."""
+        """Counts one request into this round; returns False if the round is full."""
         if self.room <= 0:
             return False
         self.room -= 1

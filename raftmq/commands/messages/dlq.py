@@ -167,7 +167,8 @@ def dead_letters(
 def _letters_in(
     mq: Client, topic: str, queue: int, wanted: set[int] | None, most: int | None
 ) -> tuple[list[Message], int]:
-    """Does the same in one group of brokers, whose queue 0 has this number. Raises NotFound."""
+    """Returns the dead letters in one group of brokers, as `dead_letters` does; `queue` is the number of its queue 0.
+    Raises NotFound."""
     low, high = mq.admin.min_offset(topic, queue), mq.admin.max_offset(topic, queue)
     found: list[Message] = []
     offset = low

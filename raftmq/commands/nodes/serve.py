@@ -161,7 +161,7 @@ def _warn_root(configs: tuple[Path, ...], tls_dir: Path | None) -> None:
 
 
 def _certify(folder: Path | None, configs: tuple[Path, ...]) -> dict[str, list[str]]:
-    """Gives the nodes TLS, if a folder is named. Returns the certificates that were made."""
+    """Configures TLS for the nodes, if a folder is named. Returns the certificates that were made."""
     from cluster.config.loading import load
     from raftmq.local.init import is_without_identity
     from raftmq.local.tls.local_tls import certify_files

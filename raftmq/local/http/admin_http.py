@@ -224,7 +224,7 @@ class AdminApi:
         return whole_list(self.page, f"{path}?consistency=linearizable", field)
 
     def local_pages(self, path: str, cursor: str = AFTER) -> Iterator[dict[str, Any]]:
-        """Yields the pages of a list of which the answering node tells its own. Raises LocalError."""
+        """Yields the pages of a list about the answering node itself. Raises LocalError."""
         yield from pages(self.page, path, cursor)
 
     def local(self, path: str) -> dict[str, Any]:

@@ -159,7 +159,8 @@ def each_node_of(groups: Groups, path: str, node: NodeName | None = None) -> tup
 
 
 def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], dict[str, LocalError]]:
-    """Does the same, and returns address -> error for each node that does not answer. Raises LocalError."""
+    """Asks as `each_node_of` does, and returns address -> error for each node that does not answer. Raises
+    LocalError."""
     found: list[Asked] = []
     silent: dict[str, LocalError] = {}
     for group, addresses in one_group(groups, node).items():
