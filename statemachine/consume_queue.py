@@ -122,7 +122,7 @@ class ConsumeQueues(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, removed=families[Removals].topics)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:

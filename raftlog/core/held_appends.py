@@ -138,8 +138,9 @@ class HeldAppends:
         return self._divided(messages)
 
     def _divided(self, messages: Sequence[Message]) -> list[Message]:
-        """Holds what is for later: appends with entries, and those behind held ones. Returns the others, and all that
-        is held if that is enough. A window that is full would make its follower look slow."""
+        """Holds back the appends for the voters that get them later: those with entries, and those that follow a held
+        one. Returns all other messages. Releases everything that is held as soon as it is enough for a batch, or fills
+        a voter's window, because a full window would make the voter look slow."""
         held, later = self.held, self._later
         leaving: list[Message] = []
         full = False

@@ -168,7 +168,7 @@ class Access(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[ClusterLevel].staged, families[TruthJournal])
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:

@@ -48,7 +48,7 @@ class ConsumerOffsets(QueueRows[int]):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals], families[Topics], families[Groups], families[OffsetResets])
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:

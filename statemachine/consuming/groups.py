@@ -156,7 +156,7 @@ class Groups(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TruthJournal], families[ClusterLevel].staged)
 
     def current(self, name: str) -> GroupConfig | None:

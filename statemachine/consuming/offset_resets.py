@@ -60,7 +60,7 @@ class OffsetResets(QueueRows[OffsetReset]):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals], families[Topics])
 
     def covers(self, group: str, queue: Queue) -> bool:

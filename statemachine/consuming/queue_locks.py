@@ -120,7 +120,7 @@ class QueueLocks(QueueRows[QueueLock]):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals], families[Topics], families[Groups])
 
     @applies(LockQueues)

@@ -167,7 +167,7 @@ class StagedWrites(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals])
 
     def get(self, number: int) -> Attempt | None:

@@ -163,7 +163,7 @@ class Timers(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[StagedWrites])
 
     # -- any thread

@@ -249,7 +249,7 @@ class Topics(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         level = families[ClusterLevel].staged
         return cls(families.kv, level, families[TruthJournal], families[BrokerGroups])
 

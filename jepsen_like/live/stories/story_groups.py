@@ -1,9 +1,10 @@
 """The stories `group-join` and `first-group-lost`: a second group of brokers joins a cluster under load, and the first
 one, which has the topics, users and settings of all, is away for a while.
 
-Beside the load of all scenarios, which knows the first group alone, topics of both groups are sent to and read. The
-checkers judge all: nothing acknowledged is lost or there twice, the messages of a key are in the order in which they
-were sent one after the other, and no offset of a consumer group goes back.
+In addition to the usual load of all scenarios, which uses only the first group, clients send to and read topics of both
+groups. The checkers examine all of it: nothing acknowledged is lost or duplicated, the messages of a key are stored in
+the order in which they were sent, each after the acknowledgement of the one before, and no offset of a consumer group
+goes back.
 """
 
 from __future__ import annotations

@@ -243,8 +243,9 @@ class _Lost:
 
     @contextlib.contextmanager
     def _new_client(self, comes: bool) -> Iterator[list[float]]:
-        """A context in which a client that knows the registry alone comes once it is away, if one `comes`, and is
-        served after it is back: its moment is put into the yielded list."""
+        """A context during which the registry is away. If `comes`, a new client that knows only the registry is started
+        in the middle of that time, and must be served after the registry is back. Yields a list, to which the caller
+        adds the moment (monotonic) from which the registry counts as back."""
         since: list[float] = []
         ended: list[float] = []
         thread = threading.Thread(target=self._come, args=(ended,), name="new-client")
