@@ -173,8 +173,8 @@ def _number(value: object) -> int:
 
 
 class TrimState(Family):
-    """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
-    wholes, so any thread may read them."""
+    """The beginning of the log and the sweep in progress, with their rows. `mark`, `kept` and `sweep` are replaced,
+    never changed, so any thread may read them."""
 
     ROWS = ((META, meta_keys.TRIM_KEY), (META, meta_keys.KEPT_KEY), (META, meta_keys.SWEEP_KEY))
 
@@ -216,7 +216,7 @@ class TrimState(Family):
             stage.put(META, meta_keys.KEPT_KEY, meta_keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
-        """Begins the sweep of a TRIM entry. Does nothing while another sweep is under way: the leader did not know of
+        """Begins the sweep of a TRIM entry. Does nothing while another sweep is in progress: the leader did not know of
         it, and will decide again."""
         if self._staged_sweep is not None:
             return

@@ -81,7 +81,7 @@ class MemberChanges:
         )
 
     def reload(self, preferred: str, lag_max: int) -> None:
-        """Takes other preferred leaders. The times of the last election and transfer stay."""
+        """Applies other preferred leaders. The times of the last election and transfer stay."""
         self._preference.reload(preferred, lag_max)
 
     @property
@@ -307,8 +307,8 @@ class Preference:
     """Decides for one leader by `[raft] preferred_leaders`. Times are monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
-        """`wished` lists node ids, best first, as "2;1". `lag_max`: entries that a node may be behind and still be
-        handed leadership."""
+        """`wished` lists node ids, the best first, for example "2;1". `lag_max`: the most entries by which a node may
+        be behind to receive leadership."""
         self._own = own
         self.reload(wished, lag_max)
         self._term = -1
@@ -318,7 +318,7 @@ class Preference:
         self._since_ms = 0
 
     def reload(self, wished: str, lag_max: int) -> None:
-        """Takes another list of preferred leaders and another limit."""
+        """Applies another list of preferred leaders and another limit."""
         self.wished = [NodeId(int(node)) for node in wished.split(";") if node]
         self._lag_max = lag_max
 

@@ -3,7 +3,7 @@
 
 The node that holds the client's connection verifies the signature and decides. When it forwards the request, it sends
 the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
-was removed meanwhile no longer counts. Of all fields that a client writes, only its signature identifies it.
+was removed in the meantime no longer counts. Of all fields that a client writes, only its signature identifies it.
 
     off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
@@ -89,7 +89,7 @@ class SendJudge:
         self, address: str, right: Callable[[bytes, SendJudge], SendRight | None], told: Callable[[int], None]
     ) -> None:
         """`right` returns the right that a key of `rights` names, if the user has it. `told` is called with the first
-        user who has signed."""
+        user that has signed a request."""
         self.verdicts = Verdicts(address)
         self.address = address
         self.held: list[Frame] = []
@@ -176,8 +176,8 @@ class Admission:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def admits(self, frame: Frame) -> bool:
-        """Judges a request of one of this node's connections and records its user. Returns False if the request was
-        refused and answered, or waits."""
+        """Decides whether a request on one of this node's connections may be handled, and records its user. Returns
+        False if the request was refused and answered, or waits."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         client = self._client(frame.path)
         enforced = self._judge.enforces
@@ -255,7 +255,8 @@ class Admission:
         client.turn = None
 
     def _confirmed(self, path: ReplyPath, client: SendJudge, ok: bool) -> None:
-        """Judges a request again that this node would deny; `ok`: by all changes that were made before it came."""
+        """Decides again about the requests of a connection that this node would have denied. `ok`: this node has
+        applied all changes that were made before they came."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
@@ -289,8 +290,8 @@ class Admission:
         return user is not None and client.users.get(user.id) == user.secret
 
     def admits_again(self, frame: Frame) -> bool:
-        """Judges a request that was forwarded, or held for a leader, by the user id that the node with the connection
-        has recorded. Returns False if the request was refused and answered."""
+        """Decides about a request that was forwarded, or held for a leader, by the user id that the node with the
+        connection has recorded. Returns False if the request was refused and answered."""
         frame.judged = self._access.version
         # No node has verified its signature yet: that is done here, as if it had come here.
         if not frame.user:

@@ -67,7 +67,8 @@ class Consistency:
     def __init__(
         self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]
     ) -> None:
-        """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
+        """`mark_suspect(why, index)` marks the state as suspect, so that the next start replaces it with a checkpoint
+        of `index` or an earlier one. It blocks."""
         self.fenced = False
         """True if this node's rows are wrong, so that it serves no messages."""
         self._raw = context.raw
@@ -112,7 +113,7 @@ class Consistency:
         self._every_ms = every_ms
 
     async def close(self) -> None:
-        """Ends the questions under way."""
+        """Cancels the questions in progress."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

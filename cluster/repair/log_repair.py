@@ -68,7 +68,7 @@ class LogRepairer:
         self._changed()
 
     def now(self) -> None:
-        """Ends the pause after a failed round."""
+        """Ends the pause after a failed round, so that the next round begins at once."""
         self._pauses.end()
 
     def _changed_elsewhere(self) -> None:
@@ -76,7 +76,7 @@ class LogRepairer:
             self._loop.call_soon_threadsafe(self._changed)
 
     async def close(self) -> None:
-        """Ends the work under way; a range that is fetched in part stays damaged."""
+        """Cancels the work in progress; a range that is fetched in part stays damaged."""
         self._closing = True
         await end_task(self._task)
 

@@ -191,8 +191,8 @@ class SnapshotTake:
         return build
 
     def _begin(self, previous: LogTail, end: int) -> LogBuild:
-        """Continues the log that is there if it is of the same segment file and does not reach too far; otherwise
-        begins anew."""
+        """Continues the staged log if it is of the same segment file and does not reach beyond `end`; otherwise begins
+        a new one."""
         where = self._where
         build = LogBuild.resume(where.fs, where.path, where.group_id)
         if build is not None:

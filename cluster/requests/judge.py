@@ -1,7 +1,7 @@
-"""Judges requests by what they name, whatever front they came through.
+"""Decides which requests are allowed, by what they name and whatever protocol they came by.
 
-A request that finds something by its position, id, handle or attempt is judged again by its handler, by what is stored
-there (`cluster.broker.rights`); `Verb.stored` says what that needs. A code without a row needs a Super (an
+A request that finds something by its position, id, handle or attempt is checked again by its handler, by what is stored
+there (`cluster.broker.rights`); `Verb.stored` says which right that needs. A code without a row needs a Super (an
 administrator).
 """
 
@@ -56,11 +56,10 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
 
 
 class Judge:
-    """Judges callers by the users, rules and mode in force. Event loop only.
+    """Decides what callers may do, by the users, rules and mode in force. Event loop only.
 
-    off       nothing is judged, except requests about users, rules and the mode
-    observe   every request passes; what enforcing would deny is counted and logged
-    enforce   a denied request is refused
+    off       nothing is judged, except requests about users, rules and the mode observe   every request passes; what
+    enforcing would deny is counted and logged enforce   a denied request is refused
     """
 
     def __init__(self, access: Access, denials: Denials, cluster: str) -> None:
@@ -80,11 +79,11 @@ class Judge:
 
     @property
     def lacks_super(self) -> bool:
-        """True if no user is an enabled Super, so that nobody may make requests that a Super alone may make."""
+        """True if no user is an enabled Super, so that nobody may make requests that only a Super may make."""
         return not self._access.supers
 
     def why_no_super(self, user: User | None, address: str) -> str:
-        """Returns the reason why a user (None: none is proven) may not do what a Super alone may, whatever the mode; ""
+        """Returns the reason why a user (None: none is proven) may not do what only a Super may, whatever the mode; ""
         if it may."""
         # Closed while there is no Super: else the first to come could make itself one.
         if self.lacks_super:
@@ -104,8 +103,8 @@ class Judge:
         return verdict.reason if isinstance(verdict, Denied) else ""
 
     def refuses(self, user: int, address: str, why: str, what: str, *, always: bool = False) -> bool:
-        """Notes a denial; returns False if denials are only observed. `what` is the name of the request in the log, and
-        `always` True for a request that is judged in every mode."""
+        """Records a denial; returns False if denials are only observed. `what`: the name of the request in the log.
+        `always`: True for a request that is checked in every mode."""
         enforced = always or self.enforces
         self._denials.note(user, address, why, what, enforced=enforced)
         return enforced

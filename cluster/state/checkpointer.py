@@ -42,8 +42,8 @@ def head_start_ms(group_id: int, every_ms: int) -> int:
 
 class Checkpointer(NeverIdle):
     """The worker that syncs the state and makes checkpoints, on a thread of its own (a lane, see
-    `cluster.runtime.lanes`). Its jobs carry no content: each only says that there may be work, and one pass does it for
-    all jobs that have gathered. An exception on the thread stops the node."""
+    `cluster.runtime.lanes`). Its jobs carry no content: each only signals that there may be work, and one pass does the
+    work for all queued jobs. An exception on the thread stops the node."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Checkpointer(NeverIdle):
         self.frozen = True
 
     def sync(self) -> None:
-        """Brings the rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
+        """Syncs the rows, then writes RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
         mark = mark_of(self._kv)
         try:
             self._kv.flush_wal()

@@ -60,14 +60,14 @@ class ManifestPublisher:
         self, rows: Sequence[TierSegment], term: int, applied_index: int, level: int = BASELINE
     ) -> Published:
         """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
-        among them Conflict: another leader published meanwhile, so look again; and BadAnswer: what was written cannot
-        be read, so publish again."""
+        among them Conflict: another leader has published, so the caller must read the rows again; and BadAnswer: the
+        written manifest cannot be read, so it must be published again."""
         known, tag = await self._head()
         # Never backwards: a deposed leader that is slow must not hide segments that a later version names.
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             if await self._is_true(known):
                 return Published(known.version, known.applied_index, False)
-            known = None  # otherwise one flipped digit would prevent publishing for ever
+            known = None  # otherwise one flipped digit would stop all later publishing
         version = 1 + (await self._newest_version() if known is None else known.version)
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]

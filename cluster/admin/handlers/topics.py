@@ -285,8 +285,8 @@ async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
 
 
 async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:
-    """Returns the answer to a change of a topic that is only judged, with the topic as it is. Raises ApiError if there
-    is none, or it was not to be there."""
+    """Returns the answer to a dry run of a change, with the topic as it is now. Raises ApiError if the topic does not
+    exist, or exists but must not."""
     if existed and wanted.if_exists == "fail":
         raise _exists(wanted.name)
     topic = await _view(call, await find_topic(call, wanted.name))

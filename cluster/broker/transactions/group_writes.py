@@ -124,8 +124,8 @@ class GroupWriteRequests:
     def _follow(
         self, left: PreparedWrite, then: Callable[[], None], done: Callable[[Refused], None], *, abort: bool
     ) -> None:
-        """Has a prepared write ended as the first group decides, with `abort` at the latest now. Calls `then`, or
-        `done` with the reason if it cannot be known."""
+        """Ends a prepared write as the first group decides; with `abort` the first group decides now, at the latest.
+        Calls `then`, or `done` with the reason if the decision cannot be known."""
         services = self._services
 
         def ended(result: ProposeResult) -> None:
@@ -147,8 +147,9 @@ class GroupWriteRequests:
         services.propose([ask], decided)
 
     def commit(self, part: GroupWrite, groups: Sequence[int], done: Callable[[CommitAnswer | Refused], None]) -> None:
-        """Has the first group commit the write; `part` is that of the first group, `groups` the others, which have
-        prepared theirs. Refused if the decider is not open (any more), or as a commit in one group is."""
+        """Makes the first group commit the write; `part` is that of the first group, `groups` the others, which have
+        prepared theirs. `done` gets Refused if the decider is not open (any more), or for the reasons for which a
+        commit in one group is refused."""
         now_ms = self._services.log_time_ms()
         command: Command = CommitGroups(part.name, part.write, now_ms, part.decider, part.winners, groups)
         self._services.propose([command], lambda result: done(commit_answer(part.name, part.write, result)))

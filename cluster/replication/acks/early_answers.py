@@ -100,7 +100,7 @@ class EarlyAnswers:
         """The highest number of messages so far that were answered early and undecided at one time."""
 
     def reload(self, modes: ModesSection) -> None:
-        """Takes over changed modes. Entries that are already proposed are answered as they were promised."""
+        """Applies changed modes. Entries that are already proposed are answered as they were promised."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
@@ -214,8 +214,8 @@ class EarlyAnswers:
         self._lose(pending.id)
 
     def on_applied(self, entries: Sequence[Entry]) -> None:
-        """Decides, by the applied entries, which early answers of this node from before a restart, or from an earlier
-        term as leader, are kept or lost."""
+        """Decides, by the applied entries, which early answers that this node gave before a restart, or in an earlier
+        term as leader, were kept or lost."""
         undecided = self.ledger.undecided if self.ledger is not None else None
         if not undecided:
             return
@@ -369,7 +369,7 @@ class Twins:
         """(producer id, sequence) -> the repeated sends that wait. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
-        """Lets a repeated send wait for the outcome of the send with the same identity."""
+        """Adds a repeated send, which waits for the outcome of the send with the same identity."""
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:

@@ -87,8 +87,8 @@ def export(
 
 
 def _write(mq: Client, selection: Selection, undecodable: Undecodable, to: Path, *, quiet: bool) -> int:
-    """Writes a file beside `to` and renames it, so that an interrupted command leaves no file under that name; returns
-    the number of rows."""
+    """Writes a temporary file next to `to` and renames it, so that an interrupted command leaves no file under that
+    name; returns the number of rows."""
     import pyarrow.parquet as pq
 
     from raftmq.arrow.columns import arrow_schema

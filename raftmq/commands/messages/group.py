@@ -100,7 +100,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
             return
         click.confirm(f"delete {name} ({held})?", abort=True, err=True)
     answer = api.delete(path)
-    if len(groups) > 1:  # the others follow the first group; what they had they told before
+    if len(groups) > 1:  # the others follow the first group; their figures come from the plan, made before the deletion
         answer |= {field: plan[field] for field in ("offsets", "lag", "members")}
     show(as_json, answer, f"deleted {name} with {answer['offsets']} offsets")
 

@@ -56,7 +56,7 @@ GROUP = click.option(
 
 
 def new_node_options(command: F) -> F:
-    """Adds --config, --via and --secret, for a new node on a machine of its own."""
+    """Adds --config, --via and --secret, for a new node on its own machine."""
     config = click.option(
         "--config",
         type=LocalPath(path_type=Path, dir_okay=False),
