@@ -1,7 +1,7 @@
 """Builds the native kernel; everything else about the package is in pyproject.toml.
 
 The kernel is optional: where it cannot be built, the one in Python is used, and a sentence on stderr says what was
-missing. `python setup.py build_ext --inplace` builds it beside its source.
+missing. `python setup.py build_ext --inplace` builds it next to its source.
 """
 
 from __future__ import annotations

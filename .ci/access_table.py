@@ -78,7 +78,7 @@ def code_rows() -> Iterator[tuple[int, str, str, str]]:
 
 
 def page() -> str:
-    """Returns the whole page."""
+    """Returns the text of the page."""
     codes = [f"| {code} | {name} | {needs} | {stored} |\n" for code, name, needs, stored in code_rows()]
     routes = [f"| `{route.method} {route.path}` | {route.needs.says} | {route.needs.stored} |\n" for route in ROUTES]
     return HEAD + "".join(codes) + ROUTES_HEAD + "".join(routes)

@@ -54,8 +54,8 @@ def docstrings() -> dict[tuple[str, str], str]:
 
 
 def rows_of(section: str, rows: Iterable[str]) -> list[str]:
-    """Returns the rows of a section's table: those of the page in their order, with the defaults of the fields; a new
-    key comes behind the one that is before it in the section."""
+    """Returns the rows of a section's table: those of the page, in their order, with the fields' present defaults. A
+    new key comes after the key that precedes it in the section."""
     own = {key.partition(".")[2]: field for key, field in fields_of(Config).items() if key.startswith(f"{section}.")}
     owner = next(each.type for each in msgspec.structs.fields(Config) if each.name == section)
     meanings = {found[1]: found[3] for row in rows if (found := ROW.match(row))}
@@ -101,7 +101,7 @@ def with_new_sections(text: str) -> str:
 
 
 def listed(wanted: Iterable[str]) -> str:
-    """Returns the keys as lines of a list; of whole sections the names."""
+    """Returns the keys as the lines of a list. A section of which all keys are wanted is listed by its name."""
     keys, whole, lines = set(wanted), list[str](), list[str]()
     for section in (each.name for each in msgspec.structs.fields(Config)):
         own = [key for key in fields_of(Config) if key.startswith(f"{section}.")]
@@ -132,7 +132,7 @@ def ranges() -> str:
 
 
 def page(text: str) -> str:
-    """Returns the page, with what is written by hand as it stands in `text`."""
+    """Returns the page: the generated parts are new, and the text between them is that of `text`."""
     text = with_new_sections("".join(sections(text.splitlines(keepends=True))))
     for name, block in {
         "The cluster's keys": those(lambda one: one.is_clusters),

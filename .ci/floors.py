@@ -1,7 +1,7 @@
-"""`.ci/floors.py`: writes the floors of the tree into docs/architecture.md, from the import contracts.
+"""`.ci/floors.py`: writes the layers (floors) of the tree into docs/architecture.md, from the import contracts.
 
-The table of floors comes from the contracts, the table of rooms from them and the first sentence of each room's
-docstring. tests/architecture/test_architecture_page.py compares the page with both.
+The table of floors comes from the contracts, the table of packages (rooms) from them and the first sentence of each
+room's docstring. tests/architecture/test_architecture_page.py compares the page with both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOP = "all packages"
 
 
 def floors(root: Path = ROOT) -> dict[str, list[list[str]]]:
-    """Container -> its floors from the top to the ground, each the parts that stand side by side."""
+    """Returns container -> its layers from the top to the bottom, each with the packages that stand side by side."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
     found: dict[str, list[list[str]]] = {}
     for contract in project["tool"]["importlinter"]["contracts"]:
@@ -57,7 +57,7 @@ def rooms(root: Path = ROOT) -> Iterator[Path]:
 
 
 def written(root: Path = ROOT) -> str:
-    """Returns the part of the page that follows from the tree."""
+    """Returns the generated part of the page: the tables of layers and packages."""
     lines = ["| In | Floors, from the top to the ground |", "|---|---|"]
     for container, layers in floors(root).items():
         folder = "the tree" if container == TOP else f"`{container.replace('.', '/')}/`"
@@ -68,7 +68,7 @@ def written(root: Path = ROOT) -> str:
 
 
 def replaced(page: str, root: Path = ROOT) -> str:
-    """Returns the page with that part as it is now."""
+    """Returns the page with the generated part replaced by the present one."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + written(root) + after

@@ -17,14 +17,14 @@ def git(*words: str) -> bytes:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """A string that stands alone: a docstring, or what is said of the attribute before it."""
+    """Returns True if the statement is a string alone: a docstring, or the description of the attribute before it."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
         return False
     return isinstance(statement.value.value, str)
 
 
 class Wordless(ast.NodeTransformer):
-    """Takes docstrings out; a body of nothing else becomes `pass`, on both sides."""
+    """Removes docstrings from a syntax tree; a body that had nothing else becomes `pass`."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -40,7 +40,7 @@ def code_of(source: bytes) -> str:
 
 
 def differing(before: str, after: str) -> list[str]:
-    """Paths whose code differs, and paths that are neither Python nor prose and changed at all."""
+    """Returns the paths whose code differs, and the changed paths that are neither Python nor pages."""
     changed = git("diff", "--name-only", "--no-renames", "-z", before, after).decode().split("\0")
     found: list[str] = []
     for path in filter(None, changed):

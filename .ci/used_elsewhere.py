@@ -33,6 +33,7 @@ _.damaged_bytes, _.finished_ms  # cluster/repair
     _.pinned_since_ms,
     _.pinned_halves,
     _.carrying,
+    _.trim_index,
     _.trimmed_at_index,
     _.trimmed_ms,
 )  # cluster/retention/views.py

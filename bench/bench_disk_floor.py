@@ -31,7 +31,7 @@ HOST = "127.0.0.1"
 
 
 class Floor:
-    """Measures rounds of messages, as many as it is asked for, and keeps the figures of all."""
+    """Measures rounds of messages on one disk, and keeps the figures of all rounds."""
 
     def __init__(self, directory: Path, times: int = TIMES) -> None:
         """`directory` is on the disk to be measured; `times` is the number of messages in a round."""

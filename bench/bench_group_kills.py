@@ -1,16 +1,17 @@
-"""`make bench-group-kills`: measures what users of the other groups of brokers notice when one loses its leader.
+"""`make bench-group-kills`: measures the effect on users of the other groups of brokers when one group loses its
+leader.
 
 A cluster of BROKER_GROUPS (2) groups of three nodes; each group has a client process of its own, whose sends of 1 KiB
 arrive by a schedule, whether earlier ones were answered or not. Their rate is 0.3 of what the group alone took in a
 closed loop of 3 s, divided by the number of groups, and at most RATE_MAX (2000) a second: the machine idles most of the
-time. The leader of each group in turn is killed with -9 after SECONDS (10), and started again after as many. In
-ROUNDS (3).
+time. The leader of each group in turn is killed with -9 after SECONDS (10), and started again after as many. In ROUNDS
+(3).
 
-A row has, of the other groups, the sends that failed or whose fate is unknown, and the latencies of those that were due
-in the seconds before the kill and after it: of several other groups, the worst of each figure. "pause s" is the longest
-time in which the killed leader's group acknowledged nothing; "late" the share of all sends that the clients themselves
-sent late. "kept": no send of others failed, and their p99 was at most twice that before, or 50 ms. The last rows are
-medians. With JSON=1 in the environment {"rows": [...]} alone.
+A row has, for the other groups, the sends that failed or whose outcome is unknown, and the latencies of those that were
+due in the seconds before the kill and after it: of several other groups, the worst of each figure. "pause s" is the
+longest time in which the killed leader's group acknowledged nothing; "late" the share of all sends that the clients
+themselves sent late. "kept": no send of others failed, and their p99 was at most twice that before, or 50 ms. The last
+rows are medians. With JSON=1 in the environment {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Sends(NamedTuple):
 
 
 def send(target: Target, rate: float, seconds: float) -> Sends:
-    """Sends by a schedule, in a process of its own."""
+    """Sends by a schedule. Runs in a process of its own."""
     shape = Shape(seconds=seconds, connections=1)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         (run,) = runner.run(arrive(target, shape, rate))
@@ -85,12 +86,13 @@ def send(target: Target, rate: float, seconds: float) -> Sends:
 
 
 def capacity(target: Target) -> float:
-    """Returns the messages that a group took a second, in a process of its own."""
+    """Returns the messages per second that a group takes in a closed loop. Runs in a process of its own."""
     return closed(target, Shape(), CLOSED_S)
 
 
 def begin() -> None:
-    """Has a client process read its modules; there is one for each of the calls that wait at the same time."""
+    """Occupies a client process for BEGIN_S, so that one starts for each call that runs at the same time, and has
+    imported its modules before the measurement."""
     time.sleep(BEGIN_S)
 
 

@@ -1,10 +1,12 @@
-"""`python bench/bench_neighbour.py`: measures what users notice of a neighbour who sends as much as the nodes take.
+"""`python bench/bench_neighbour.py`: measures how much a client that sends as fast as the nodes accept slows down other
+users.
 
 In alternating rounds, an open loop sends RATE (300) messages of 1 KiB a second to a topic: alone, and beside a producer
 of RocketMQ's Java client with 1,000 asynchronous sends in flight and CONNECTIONS (200) connections of our client with
 four sends in flight each, all of them to another topic. The neighbour's programs run at a lower priority (nice 10), and
-the open loop at a real-time one, since clients are other machines. Without Java, or Maven to get its client, the rows
-say so. ROUNDS (3), SECONDS (12) of each half of a round. With JSON=1 in the environment {"rows": [...]} alone.
+the open loop at a real-time one, since clients are other machines. Without Java, or without Maven to fetch the Java
+client, the rows say so. ROUNDS (3), SECONDS (12) of each half of a round. With JSON=1 in the environment {"rows":
+[...]} alone.
 """
 
 from __future__ import annotations

@@ -58,10 +58,10 @@ def start(fields: list[Field], place: Path, tell: Callable[[str], None]) -> None
 
 
 def fail_over(fields: list[Field], times: int, place: Path, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Runs the last part of the benchmark, the failovers; systems that it does not need are ended before. A system that
-    fails gets a row that says so.
+    """Runs the last part of the benchmark, the failovers. It first stops the systems that have no part in them. A
+    system that fails gets a row that says so.
 
-    Network cuts come last, when no system runs any more: each system is started anew below `place`, in namespaces.
+    Network cuts come last, when no system runs any more: each system is started again below `place`, in namespaces.
     """
     found: list[dict[str, Any]] = []
     for field in fields:

@@ -62,9 +62,8 @@ def sample(node: NodeRecord) -> Sample:
 
 
 def disk_bytes(home: Path) -> int:
-    """Returns the bytes on disk of all files below `home`. The node removes files and folders meanwhile; these are
-    skipped.
-    """
+    """Returns the bytes on disk of all files below `home`. Files and folders that the node removes during the count are
+    skipped."""
     total = 0
     for folder, _, names in os.walk(home):
         for name in names:
@@ -109,7 +108,7 @@ def rows_of(taken: dict[int, list[Sample]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Runs the load, with the sampler beside it."""
+    """Runs the load and the sampler, and prints the results."""
     quiet = bool(os.environ.get("JSON"))
     os.environ["RAFTMQ_RETENTION__BYTES_MAX"] = BYTES_MAX
     with three_nodes() as (cluster, leader):

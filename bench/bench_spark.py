@@ -148,7 +148,7 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
 
 
 def files_case(tasks: int) -> str:
-    """Returns the name of the case that reads files with so many tasks."""
+    """Returns the name of the case that reads files with this number of tasks."""
     return f"spark, files, {tasks} task{'' if tasks == 1 else 's'}"
 
 
@@ -204,7 +204,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, float, float]]:
     """Returns (what is compared, ratio of time, ratio of CPU time). `idle`: the share of a core that the leader uses
-    while nobody reads."""
+    without readers."""
 
     def beside(what: str, case: str, of: str) -> tuple[str, float, float]:
         mine, others = found[case], found[of]

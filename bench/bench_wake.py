@@ -76,7 +76,7 @@ def appends(url: str) -> tuple[float, float]:
 
 @contextmanager
 def counted(pids: list[int], into: Path) -> Iterator[bool]:
-    """Counts the system calls of each process into a file of its own; yields False if perf cannot."""
+    """Counts the system calls of each process into its own file; yields False if perf cannot."""
     perf = shutil.which("perf")
     if perf is None:
         yield False

@@ -290,7 +290,8 @@ def under_quota() -> Iterator[tuple[str, int]]:
 
 
 def propose(node: LoneNode, command: Command) -> None:
-    """Has the node propose a command. The services are where the tree has them in which this file runs."""
+    """Makes the node propose a command. Older versions of the tree have the services at another place; both are
+    tried."""
     process, made = node.machine.process, node.machine.nodes[-1]
     assert process is not None
     process.run(getattr(made, "serving", made).services.propose, [command], lambda _: None)

@@ -1,4 +1,4 @@
-"""`raftmq chaos`: runs a real cluster under faults, and judges if it kept its promises."""
+"""`raftmq chaos`: runs a real cluster under faults, and checks whether it kept its promises."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def _wish(
 
 
 def _beside(wish: Wish, names: str) -> Wish:
-    """Returns the request with the same attacks, each run by itself beside the named faults. Raises LocalError."""
+    """Returns the request with the same attacks, each played alone during each of the named faults. Raises
+    LocalError."""
     from cluster.config.source import nearest
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.stories.concurrent_events import BESIDE

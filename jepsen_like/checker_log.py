@@ -1,7 +1,7 @@
 """The log checker, with its anomalies summarized in four kinds: lost, duplicated, reordered, phantom.
 
-`jepsen_like.checkers.log` judges, and distinguishes finer kinds, which are grouped here; the demo and the simulator
-report these four. Operations and their values are those of `jepsen_like.checkers.history_steps`.
+`jepsen_like.checkers.log` does the checking, and distinguishes finer kinds, which are grouped here; the demo and the
+simulator report these four. Operations and their values are those of `jepsen_like.checkers.history_steps`.
 
 Meaning of each outcome of a send, per replica:
 
@@ -88,7 +88,7 @@ class LogVerdict(NamedTuple):
 
 
 def check_log(ops: Iterable[Op]) -> LogVerdict:
-    """Judges a history of sends and final reads. Raises ValueError if ids repeat or steps cannot be paired."""
+    """Checks a history of sends and final reads. Raises ValueError if ids repeat or steps cannot be paired."""
     try:
         messages = Messages.of(Operations(pair_up(ops)))
     except MalformedStep as error:

@@ -1,8 +1,8 @@
 """Marks in the bodies of messages: each names the topic to which its message was sent, so that a reader of raw bytes
 can tell whose message they contain.
 
-Whoever tests the rights of users puts a mark into each body that he sends, and looks for marks in the bytes that go to
-a client, whatever the answer is that contains them.
+Tests of users' rights put a mark into each body that they send, and search for marks in all bytes that go to a client,
+whatever the answer that contains them.
 """
 
 from __future__ import annotations

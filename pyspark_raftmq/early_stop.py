@@ -2,7 +2,7 @@
 before the task has returned all its rows.
 
 Spark then closes the worker's socket. Its daemon (`pyspark.daemon`) fails to flush the rest to that socket, prints the
-traceback and ends the worker. Nothing went wrong, and nobody should look for an error there.
+traceback and ends the worker. Nothing went wrong, so the message would only mislead.
 """
 
 from __future__ import annotations

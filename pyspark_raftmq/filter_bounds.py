@@ -53,7 +53,7 @@ def narrowing_of(filters: Iterable[Any]) -> Narrowing:
         elif column == "store_time":
             times = [micros(value) for value in values]
             if None not in times:
-                # Log time has whole milliseconds: of bounds in microseconds, the next one is the same bound.
+                # Log time has whole milliseconds, so a bound in microseconds is rounded up to the next one.
                 since, before = (None if bound is None else -(-bound // _US) for bound in _interval(each, times))
                 found = found._replace(
                     since_ms=_higher(found.since_ms, since), before_ms=_lower(found.before_ms, before)

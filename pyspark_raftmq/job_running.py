@@ -68,12 +68,12 @@ def told_by_task(trace: str) -> tuple[str, str, str] | None:
 
 @contextlib.contextmanager
 def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[SparkSession]:
-    """Yields a Spark session for one job and ends it. A session that is active already belongs to the caller's program,
-    and stays.
+    """Yields a Spark session for one job and stops it afterwards. A session that is already active belongs to the
+    caller's program, and is not stopped.
 
-    Unless `quiet`, a bar on stderr shows the progress of the running tasks. Spark logs nothing of its own but what ends
-    it: the stack trace of a task that fails, which is some sixty lines, is in the error that the command explains.
-    RAFTMQ_DEBUG=1 shows it.
+    Unless `quiet`, a bar on stderr shows the progress of the running tasks. Spark logs only what ends it. The stack
+    trace of a failed task, some sixty lines, is left out, because the command explains the error. RAFTMQ_DEBUG=1 shows
+    it.
     """
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession

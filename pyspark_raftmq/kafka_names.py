@@ -1,6 +1,6 @@
-"""Says what to write in place of the options and columns of Spark's Kafka source and sink.
+"""Maps the options and columns of Spark's Kafka source and sink to those to write in their place.
 
-Options that are called the same here mean the same, and are not in the tables. docs/concepts-kafka.md shows them.
+Options with the same name here mean the same, and are not in the tables. docs/concepts-kafka.md shows them.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ _COLUMNS_BY_LOWER = {name.lower(): column for name, column in COLUMNS.items()}
 
 
 def option_advice(name: str, known: Collection[str]) -> str:
-    """Returns what to write instead of an option of Kafka's; "" if it is none. `known`: the options of this read or
-    write."""
+    """Returns the advice on what to write instead of an option of Kafka's; "" if `name` is no such option. `known`: the
+    options of this read or write."""
     lower = name.lower()
     instead = _BY_LOWER.get(lower, _ANY if lower.startswith("kafka.") else None)
     if instead is None:
@@ -98,8 +98,8 @@ def option_advice(name: str, known: Collection[str]) -> str:
 
 
 def column_advice(name: str, known: Collection[str]) -> str:
-    """Returns what to write instead of a column of Kafka's; "" if it is none. `known`: the columns of this read or
-    write."""
+    """Returns the advice on what to write instead of a column of Kafka's; "" if `name` is no such column. `known`: the
+    columns of this read or write."""
     column = _COLUMNS_BY_LOWER.get(name.lower(), "")
     if not column:
         return ""

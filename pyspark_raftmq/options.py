@@ -181,7 +181,7 @@ def check_known(name: str, known: Sequence[str]) -> None:
 
 
 def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
-    """Raises OptionError for an option that would have no effect here, a mistake that nobody would notice."""
+    """Raises OptionError for an option that would have no effect here, because such a mistake would go unnoticed."""
     kind, other = ("a stream", "spark.read") if stream else ("a batch read", "spark.readStream")
     for name in _BATCH_ONLY if stream else _STREAM_ONLY:
         if name.lower() in given:
@@ -260,7 +260,7 @@ def _batch_rows(text: str) -> int:
 
 
 def whole_number(given: Mapping[str, str], name: str) -> int | None:
-    """Returns the value of an option that is a whole number from 1 on; None if it is not given. Raises OptionError."""
+    """Returns the value of an option that is an integer of at least 1; None if it is not given. Raises OptionError."""
     text = given.get(name.lower())
     if text is None:
         return None

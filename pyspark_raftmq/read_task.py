@@ -53,7 +53,7 @@ def read_partition(
     """Yields the rows of the partition that `rows` keeps, all without it, in order. Raises ReadError; messages that
     retention removed, or whose bodies cannot be decompressed, are left out only if the options say so."""
     end_quietly()
-    # Spark makes a plain partition of its own when there are none.
+    # Spark makes a partition of its own class if there are none.
     if isinstance(partition, RangePartition):
         yield from read_range(options, columns, partition.planned, rows)
     elif isinstance(partition, PartPartition):

@@ -44,7 +44,7 @@ _SAMPLE_MESSAGES = 32
 
 
 def _ids(kept: Mapping[Queue, Kept]) -> dict[str, TopicIdentity]:
-    """Returns the identity of each topic that is there, as far as it is known."""
+    """Returns the identity of each existing topic, if it is known."""
     return {id_key(queue): found.counted_in for queue, found in kept.items() if found.counted_in is not None}
 
 
@@ -177,8 +177,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _kept_to_target(self) -> dict[Queue, Kept]:
         """Returns the offsets that may be read. If a query ends at a target, the beginning of each queue is still the
-        present one, because retention goes on meanwhile; a topic that is created again meanwhile ends where it ends
-        when that is seen first."""
+        present one, because retention continues to remove messages; a topic that is created again during the query ends
+        where it ended when the query first noticed that."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:
@@ -225,9 +225,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return jumps
 
     def _tell_gone(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
-        """Warns of queues that the stream has read and that are there no more, as those of a group of brokers that has
-        retired: nobody can tell if it has read them to their end. Each is told once, and none of another topic of the
-        name, which is told by itself."""
+        """Warns of queues that the stream has read and that no longer exist, such as those of a retired group of
+        brokers: nobody can tell whether it has read them to their end. Each queue is named once. A topic that was
+        created again has a warning of its own."""
         now = _ids(kept)
         there = {queue for queue in done.next if not why_another(done.ids.get(id_key(queue)), now.get(id_key(queue)))}
         gone = frozenset(there - kept.keys())

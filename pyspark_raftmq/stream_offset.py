@@ -90,7 +90,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
 
 def share(lags: Mapping[Queue, int], most: int) -> dict[Queue, int]:
     """Returns the number of messages that a batch of at most `most` takes from each queue: in proportion to the waiting
-    messages, and exactly `most` in all if that many wait, so that no queue falls behind for ever."""
+    messages, and exactly `most` in all if that many wait, so that no queue falls further and further behind."""
     total = sum(lags.values())
     if total <= most:
         return dict(lags)

@@ -37,12 +37,13 @@ class OutOfSpaceError(DiskFullError):
     """The disk has no space for a write of which no part counts yet. Unlike its parent class this is not final: the
     same call may be repeated.
 
-    Never raised for a sync: after a failed sync nobody knows what is on disk.
+    Never raised for a sync: after a failed sync it is unknown what is on disk.
     """
 
 
 class OutOfRangeError(RaftLogError, LookupError):
-    """The index or position is not in this log: trimmed, not written yet, or truncated by a conflict meanwhile."""
+    """The index or position is not in this log: trimmed, not written yet, or truncated by a conflict since the caller
+    learned of it."""
 
 
 class CorruptLogError(StorageError):

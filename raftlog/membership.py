@@ -83,7 +83,7 @@ class Membership(NamedTuple):
 
     @property
     def highest_id(self) -> NodeId:
-        """The highest id that a member has or had, as far as it is remembered. A new node gets the next one."""
+        """The highest id of all known present and former members. A new node gets the next one."""
         return max(member.id for member in (*self.voters, *self.learners, *self.removed))
 
     def address(self, node: NodeId) -> Address | None:

@@ -338,7 +338,7 @@ _NEGATIVE = re.compile(r"-\d")
 
 
 def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
-    """Returns the error of a wrong command line; it names the possible words and the one that is nearest."""
+    """Returns the error of a wrong command line; it names the possible words and the one that is most similar."""
     context = error.ctx
     path = context.command_path if context else "raftmq"
     known: list[str] = []

@@ -3,7 +3,7 @@ process, unless it reads a copy of the log with `read_arrow`.
 
 Their names are generic (`cluster`, `statemachine`), and programs have packages of the same names. So the distribution
 raftmq-server keeps them in a folder of its own, which is on no path until a process of RaftMQ adds it: the command
-`raftmq`, a node, a helper of a node, a task in Spark. In a source tree they lie beside this package.
+`raftmq`, a node, a helper of a node, a task in Spark. In a source tree they are next to this package.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def become_ours() -> None:
 
 
 def use_formats(wanted: str) -> None:
-    """Lets a Spark task, whose process belongs to Spark, or a program that reads a copy of the log, import the server's
-    formats. `wanted` says in words what needs them.
+    """Makes the server's formats importable in a Spark task, whose process belongs to Spark, or in a program that reads
+    a copy of the log. `wanted` says in words what needs them.
 
     Raises LocalError as `become_ours` does.
     """

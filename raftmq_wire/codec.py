@@ -193,7 +193,7 @@ def encode_frame(
     version: int = VERSION_SENT,
     reader: str | int = "",
 ) -> bytes:
-    """Encodes a whole frame; the parameters are those of `encode_head`."""
+    """Encodes a complete frame; the parameters are those of `encode_head`."""
     head = encode_head(
         code,
         opaque,

@@ -34,7 +34,7 @@ def is_switched_off(remark: str) -> bool:
 
 
 def how_to_allow(denial: str, wanted: str = "") -> str:
-    """Returns the command that gives the missing right, and says who may type it; "" if another reason is told.
+    """Returns the command that gives the missing right, and who may type it; "" if the denial has another reason.
     `wanted`: the action that the caller is about to need, if it knows; of several that would do, it is advised."""
     found = _NO_RIGHT.search(denial)
     if found is None:

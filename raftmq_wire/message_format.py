@@ -1,4 +1,4 @@
-"""A message as RocketMQ stores it and as a pull returns it, and the small formats around it. Pure functions.
+"""The format of a message as RocketMQ stores it and as a pull returns it, and the small formats in it. Pure functions.
 
 All integers big-endian; `h` is 8 bytes (IPv4) or 20 (IPv6): address, then port as int32. ::
 

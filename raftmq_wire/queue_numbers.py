@@ -1,8 +1,8 @@
 """A queue's number in our client and in Spark: one integer for a queue of any group of brokers.
 
-On the wire a queue is its number within its group, which the node that is asked belongs to. A program knows nodes of
-no group, and may keep what it knows by queue: so there each queue of a topic has a number of its own,
-`(group - 1) * 65,536 + queue`. In the first group it is the queue's number there. It fits 32 bits.
+On the wire, a queue is named by its number within the group of the node that is asked. A program does not deal with
+groups, and may store data by queue: so in the client, each queue of a topic has a unique number, `(group - 1) * 65,536
++ queue`. In the first group it is the queue's number there. It fits 32 bits.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -
 
 
 def unsigned(ext: Mapping[str, str]) -> dict[str, str]:
-    """Returns the ext fields without what proves their sender. Who gets a signed request can send it again as another
-    one: neither its code nor the names of its fields are signed."""
+    """Returns the ext fields without those that prove their sender. Whoever gets a signed request can send it again as
+    another one: neither its code nor the names of its fields are signed."""
     return {name: ext[name] for name in ext if name not in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)}
 
 
@@ -61,7 +61,7 @@ def _signature(secret: bytes, signed: bytes) -> bytes:
 
 def begun(secret: bytes) -> tuple[_Hash, _Hash]:
     """Returns the two SHA-1 objects of an HMAC with this secret, begun with the padded key: the inner one takes the
-    content, the outer one the digest of the inner one. To copy them is quicker than to begin anew for each request."""
+    content, the outer one the digest of the inner one. Copying them is quicker than starting again for each request."""
     key = (secret if len(secret) <= _BLOCK else hashlib.sha1(secret).digest()).ljust(_BLOCK, b"\0")
     return hashlib.sha1(key.translate(_INNER)), hashlib.sha1(key.translate(_OUTER))
 

@@ -1,7 +1,7 @@
 """The identity of a topic, in which its offsets count.
 
 A topic that is deleted and created again begins at offset 0 under the same name, and every cluster may have a topic of
-that name. So an offset that is kept anywhere is kept together with the identity of its topic.
+that name. So wherever an offset is stored, the identity of its topic is stored with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def parse_identity(text: str) -> TopicIdentity:
 
 def why_another(kept: TopicIdentity | None, met: TopicIdentity | None) -> str:
     """Returns why an offset that was kept for the topic `kept` means nothing in the topic `met`; "" if it is the same
-    one, or if one of them is not known: offsets of earlier releases are kept without, and their nodes tell none."""
+    one, or if one of them is unknown: earlier releases stored offsets without an identity, and their nodes send
+    none."""
     if kept is None or met is None or kept == met:
         return ""
     if kept.cluster != met.cluster:
@@ -48,8 +49,8 @@ def why_another(kept: TopicIdentity | None, met: TopicIdentity | None) -> str:
 
 
 class Position(NamedTuple):
-    """An offset as it is kept: with the topic in which it counts. `counted_in` is None in what earlier releases
-    kept."""
+    """A stored offset, with the topic in which it counts. `counted_in` is None for offsets that earlier releases
+    stored."""
 
     offset: int
     counted_in: TopicIdentity | None = None

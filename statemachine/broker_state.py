@@ -3,9 +3,9 @@
 A *run* is a sequence of committed entries that are applied together. Their rows and the new applied index are written
 in one batch. A *row* is one key with its value in the store.
 
-Threads: `apply` runs on one thread; every other public member may be used on any thread meanwhile. The views in memory
-are replaced only after the batch is written, and `applied` last. A reader that sees an applied index, a topic, an end
-of a queue or a session can therefore read its rows.
+Threads: `apply` runs on one thread; every other public member may be used on any thread at the same time. The views in
+memory are replaced only after the batch is written, and `applied` last. A reader that sees an applied index, a topic,
+an end of a queue or a session can therefore read its rows.
 
 The state machine uses no clock and no randomness: rows and results are a function of the log, on every replica, however
 its entries were grouped into runs. A TRIM makes a batch of its own, because it reads rows as they lie in the store.

@@ -78,7 +78,8 @@ Found = Command | Invalid | Unknown
 
 
 def is_same(owner: int, user: int) -> bool:
-    """Returns True if what belongs to `owner` may be the user's: nobody is proven to be another one."""
+    """Returns True if what belongs to `owner` may be the user's: they are the same user, or one of them is not
+    known."""
     return owner == user or NO_OWNER in (owner, user)
 
 
@@ -249,7 +250,7 @@ def pack_change(author: str, packed: bytes) -> bytes:
 
 
 class CommandReader:
-    """Reads commands of these classes from entries: one at a time, so that one that is not valid spoils no other."""
+    """Reads commands of these classes from entries, one at a time, so that an invalid one does not affect others."""
 
     def __init__(self, kinds: Iterable[type[Command]]) -> None:
         self.kinds: Mapping[str, type[Command]] = {name_of(kind): kind for kind in kinds}

@@ -83,7 +83,7 @@ class _Rows:
         self.step()
 
     def leave(self, queue: Queue) -> None:
-        """Moves the walk to the first row of the next queue: first by a few steps, because a seek costs as much as
+        """Moves to the first row of the next queue: first by a few single steps, because a seek costs as much as
         several of them, then by a seek."""
         for _ in range(STEPS_MAX):
             if self.row is None or keys.cq_queue(self.row[0]) != queue:
@@ -122,7 +122,7 @@ class ConsumeQueues(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, removed=families[Removals].topics)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
@@ -355,8 +355,8 @@ def _position_at(chunk: bytes, item: int) -> int:
 def _split(
     rows: _Rows, queue: Queue, base: int, position: int, first_offset: int, at_least: int
 ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
-    """Walks over a queue's chunks, from the first one, at which `rows` stands, up to the first that a trim keeps.
-    Returns the first offset to keep, the base of the chunk with that offset, and the chunks below it."""
+    """Reads a queue's chunks, from the first one, where `rows` is, up to the first that a trim keeps. Returns the first
+    offset to keep, the base of the chunk with that offset, and the chunks below it."""
     gone: list[tuple[bytes, bytes]] = []
     while rows.row is not None and keys.cq_queue(rows.row[0]) == queue:
         key, chunk = rows.row

@@ -114,8 +114,8 @@ class ProducerSession(NamedTuple):
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
-        """Returns True if the sequence is below those that the session records: then nobody knows any more whether it
-        was stored."""
+        """Returns True if the sequence is below those that the session records: then it is unknown whether it was
+        stored."""
         return sequence < self.low_sequence
 
     def above(self, index: int, low: int) -> ProducerSession:
@@ -319,8 +319,8 @@ class Dedup(Family):
         return Done(used, None)
 
     def _expire_session(self, stage: Stage, key: bytes, row: bytes, used: int, rows_max: int) -> tuple[int, bool]:
-        """Removes rows of an idle producer's session until the slice has walked over `rows_max` rows. Returns the
-        number of rows walked over so far, and True if the whole session was removed."""
+        """Removes rows of an idle producer's session until the slice has visited `rows_max` rows. Returns the number of
+        rows visited so far, and True if all of the session was removed."""
         producer_id = key[1:]
         low, high, last_ms = keys.PRODUCER.unpack(row)
         last = -1
@@ -464,8 +464,8 @@ def _take(stage: Stage, key: bytes, value: bytes) -> None:
 
 
 def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> ProducerSession | None:
-    """Reads a session from the store; again if an applied entry changed it meanwhile. Raises SessionUnreadError if it
-    has more than `parts_max` parts."""
+    """Reads a session from the store; reads it again if an applied entry changed it during the read. Raises
+    SessionUnreadError if it has more than `parts_max` parts."""
     key = keys.producer_key(producer_id)
     row = kv.get(DEDUP, key)
     while row is not None:

@@ -5,8 +5,8 @@ readers see, and the changes of the batch being applied. It registers itself: it
 entries are methods that `applies` and `takes` mark, and the other hooks are methods that it overrides. `families.py`
 lists the families, and `broker_state.py` calls them in order, within one batch.
 
-What others may ask of a state about a family is a class of `Reads` beside the family, or the family itself:
-`state[Settings]`.
+The reads that a family offers to others are methods of a class of `Reads` in the family's module, or of the family
+itself: `state[Settings]`.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class Families:
 
 
 class Reads:
-    """The reads of a state, on any thread. Each family has a class of its own for its reads, if others need
-    them by a name; `families.StateReads` joins all of them."""
+    """The reads of a state, on any thread. Each family whose reads others need by name has a class for them;
+    `families.StateReads` joins these classes."""
 
     FAMILIES: ClassVar[Mapping[str, type[Family]]] = {}
     """The attributes that `family_of` declares: name -> class of the family."""
@@ -175,7 +175,7 @@ def family_of(kind: type[_Family]) -> _Family:
 
 
 def overridden(families: tuple[Family, ...], hook: Callable[..., Any]) -> list[Any]:
-    """Returns the method `hook`, a function of Family, of each family that has one of its own."""
+    """Returns the method `hook`, a function of Family, of each family that overrides it."""
     name = hook.__name__
     return [getattr(family, name) for family in families if getattr(type(family), name) is not hook]
 

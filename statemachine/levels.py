@@ -1,7 +1,7 @@
 """The levels of a cluster: which commands, rows and entries its log may have (docs/adr/0094).
 
-This is the one list of them; `.ci/levels.py` writes docs/levels.toml from it. Who means a level says its constant: what
-is so many levels below the newest one is another level as soon as there is a newer one.
+This is the one list of them; `.ci/levels.py` writes docs/levels.toml from it. Code names a level by its constant, and
+never by its distance from the newest one, which changes with each new level.
 """
 
 from __future__ import annotations

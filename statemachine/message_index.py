@@ -173,7 +173,7 @@ class MessageIndex(Family):
                 lowest = found[0]
                 yield found
         for data in self._merged(base, hashed >> 24):
-            # Records that were open above may have been merged meanwhile: give only those below.
+            # Records that were open above may have been merged since: give only those below.
             found = _positions(base, data, wanted, lowest)
             if found:
                 lowest = found[0]

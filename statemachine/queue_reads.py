@@ -62,7 +62,7 @@ def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
 
 def kept_offset(kv: KV, topic_id: int, queue_id: int) -> int:
     """Returns the first offset of the queue that is kept on this node or, if segments were evicted, in the tier. The
-    lowest ones may be gone from the tier too."""
+    lowest ones may already be removed from the tier."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return 0 if row is None else keys.unpack_bounds(row)[2]
 

@@ -21,8 +21,8 @@ class QueueReads(Reads):
 
     def stored_queues(self, topic: TopicConfig) -> int:
         """Returns the number of queues that the topic has or had: those that it lost when their number was reduced
-        count as long as they have rows. Their messages are kept like all others, and are there again once the topic has
-        the queue again."""
+        count as long as they have rows. Their messages are kept like all others, and can be read again once the topic
+        has the queue again."""
         return self._queues.stored_queues(topic.id, topic.queues)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:

@@ -121,7 +121,7 @@ class RemovalSlices(Family):
     def go_on(self, stage: Stage, rows_max: int) -> None:
         """Carries out the next slice of the first removal; if that removal ends, the slice continues with the following
         ones. Each step counts as at least one row. The batch must contain nothing else, because the slice reads the
-        store as it is."""
+        store, without the batch's own changes."""
         removals = self._removals
         while rows_max > 0 and removals.first is not None:
             reached = self._step(stage, removals.first, rows_max)

@@ -257,7 +257,7 @@ class RemovalReads(Reads):
 
     @property
     def removing(self) -> int:
-        """The number of deleted topics, deleted groups and other removals whose rows are not all gone yet."""
+        """The number of deleted topics, deleted groups and other removals that still have rows."""
         return self._removals.pending
 
 

@@ -128,7 +128,7 @@ _base, _end = attrgetter("base"), attrgetter("end")
 
 
 class MoveSegment(Command, tag="tier_state", frozen=True):
-    """Brings the segment at position `base` into a state."""
+    """Moves the segment at position `base` to a state."""
 
     base: U64
     state: TierState
@@ -142,7 +142,7 @@ class MoveSegment(Command, tag="tier_state", frozen=True):
 
 class TierSegments(Family):
     """The rows of all segments in the tier, lowest first, all of them in memory: about 500 bytes for 64 MiB of log.
-    `rows` is replaced as a whole, so any thread may read it."""
+    `rows` is replaced, never changed, so any thread may read it."""
 
     ROWS = ((TIER, b""),)
 
@@ -162,7 +162,7 @@ class TierSegments(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TrimState])
 
     # -- any thread
@@ -208,8 +208,8 @@ class TierSegments(Family):
 
     @applies(MoveSegment)
     def move(self, stage: Stage, command: MoveSegment) -> CommandResult:
-        """Brings the segment into the state. The result's value is the state that the segment is in afterwards. Raises
-        InvalidCommandError if that is not a next step; nothing has changed then."""
+        """Moves the segment to the state. The result's value is the state in which the segment is afterwards. Raises
+        InvalidCommandError if that is no valid next step; nothing has changed then."""
         base, wanted = command.base, command.state
         rows = self._staged
         number = bisect_left(rows, base, key=_base)

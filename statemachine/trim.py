@@ -173,8 +173,8 @@ def _number(value: object) -> int:
 
 
 class TrimState(Family):
-    """The beginning of the log and the sweep under way, with their rows. `mark`, `kept` and `sweep` are replaced as
-    wholes, so any thread may read them."""
+    """The beginning of the log and the sweep in progress, with their rows. `mark`, `kept` and `sweep` are replaced,
+    never changed, so any thread may read them."""
 
     ROWS = ((META, meta_keys.TRIM_KEY), (META, meta_keys.KEPT_KEY), (META, meta_keys.SWEEP_KEY))
 
@@ -216,7 +216,7 @@ class TrimState(Family):
             stage.put(META, meta_keys.KEPT_KEY, meta_keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
-        """Begins the sweep of a TRIM entry. Does nothing while another sweep is under way: the leader did not know of
+        """Begins the sweep of a TRIM entry. Does nothing while another sweep is in progress: the leader did not know of
         it, and will decide again."""
         if self._staged_sweep is not None:
             return
@@ -274,11 +274,6 @@ class TrimReads(Reads):
     def trim_position(self) -> int:
         """The position in the log below which the state refers to nothing; 0 if the log was never trimmed."""
         return self._trim.mark.position
-
-    @property
-    def trim_index(self) -> int:
-        """Index of the entry at `trim_position`."""
-        return self._trim.mark.first_index
 
     @property
     def kept(self) -> Kept:

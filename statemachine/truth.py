@@ -121,7 +121,7 @@ class Truth(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families)
 
     # -- reads, any thread
@@ -185,7 +185,8 @@ class Truth(Family):
 
     @applies(JournalNames)
     def journal_names(self, stage: Stage, command: JournalNames) -> CommandResult:
-        """Gives rows to the next names. The result's value is True if all have rows."""
+        """Adds journal rows for the next names, at most `command.names`. The result's value is True if all names have
+        rows."""
         journal, left = self._journal, command.names
         while left > 0 and (place := journal.place) is not None:
             reached = self._next(place.kind)
@@ -251,7 +252,7 @@ class Truth(Family):
 
     @applies(CopyTruth)
     def copy(self, stage: Stage, command: CopyTruth) -> CommandResult:
-        """Puts the rows of a page as they came. A page that the group has already changes nothing. The result is
+        """Stores the rows of a page unchanged. A page that the group already has changes nothing. The result is
         `conflict` if the page does not follow the version that the group has; otherwise its value is the version
         afterwards."""
         if self._own == FIRST_GROUP:

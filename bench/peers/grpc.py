@@ -72,7 +72,7 @@ class UnaryCalls(Window):
         self.begin()
 
     def send(self, places: list[int]) -> None:
-        """Queues a call for each of these places, and sends as much as the server has room for."""
+        """Queues a call for each of these places, and sends as many as the server's windows allow."""
         for place in places:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
             self._place_of[stream] = place
@@ -138,7 +138,7 @@ class UnaryCalls(Window):
         return not ok
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        """Handles frames about the connection or about room for sending."""
+        """Handles frames that concern the connection, or the windows for sending."""
         if kind == WINDOW_UPDATE:
             more = int.from_bytes(payload, "big")
             if stream == 0:

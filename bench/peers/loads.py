@@ -59,7 +59,7 @@ def answers(system: System, node: Node, patience_s: float = 2.0) -> bool:
 
 
 async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
-    """Does what `takes_writes` does, on the running event loop."""
+    """Returns the result of `takes_writes`, on the running event loop."""
     try:
         return (await _run(system, node, ONE, patience_s)).messages == 1
     except OSError:
@@ -95,6 +95,6 @@ async def _run(system: System, node: Node, load: Load, patience_s: float) -> Res
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Retrieves an error that nobody waits for; otherwise asyncio would print it."""
+    """Retrieves the exception of a task whose result is not used; otherwise asyncio would print it."""
     if not done.cancelled():
         done.exception()

@@ -29,7 +29,7 @@ PLACES = 4096
 
 
 class OpenTurn(NamedTuple):
-    """The fates of the requests of one run."""
+    """The outcomes of the requests of one run."""
 
     share: float
     rate: float

@@ -86,7 +86,7 @@ class Processes:
         self._known[pid].kill()
 
     def reap(self, pid: int) -> None:
-        """Waits until a killed process is gone, and forgets it."""
+        """Waits until a killed process has ended, and forgets it."""
         _wait_gone([self._known.pop(pid)], self._children.pop(pid, None))
 
     def end(self) -> None:
@@ -151,7 +151,7 @@ def _exit(number: int, frame: object) -> None:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Has the kernel signal this process when the thread that started it ends."""
+    """Asks the kernel to send this process a signal when the thread that started it ends (PR_SET_PDEATHSIG)."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 

@@ -76,7 +76,7 @@ class Front(asyncio.Protocol):
 
 
 async def serve(port: int, journal: str, address: str, partners: list[str]) -> None:
-    """Runs the node and its front until the process is killed."""
+    """Runs the node and its server for the load generator until the process is killed."""
     log = Log(address, partners, journal)
     server = await asyncio.get_running_loop().create_server(lambda: Front(log), HOST, port)
     await server.serve_forever()

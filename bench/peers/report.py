@@ -40,7 +40,7 @@ def document(
     settings: Mapping[str, Any],
     arriving: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Returns the whole result. A system that could not be fetched or that failed has a row that says why."""
+    """Returns the complete result. A system that could not be fetched, or that failed, has a row with the reason."""
     rows = [row(field, load) for field in fields for load in field.samples]
     rows.sort(key=lambda each: (each["batch"], each["connections"], each["in_flight"]))
     gone = dict(missing) | {field.name: field.failed for field in fields if field.failed}

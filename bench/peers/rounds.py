@@ -132,8 +132,8 @@ class Field:
         self._sync()
 
     def turn(self, rows: Sequence[Load]) -> None:
-        """Continues the system, measures every load and stops it; begins again if the leader changed meanwhile. Raises
-        OSError."""
+        """Continues the system, measures every load and stops it; starts again if the leader changed during the turn.
+        Raises OSError."""
         try:
             for _ in range(TRIES):
                 leader = self.resume()

@@ -109,4 +109,4 @@ class System(Protocol):
         """Starts a node again that was killed and reaped."""
 
     def stop(self) -> None:
-        """Ends all processes; the data stays."""
+        """Stops all processes; the data stays."""

@@ -34,7 +34,7 @@ class Group(ABC):
         self._nodes[node.number] = node._replace(pid=self._start(node.number))
 
     def stop(self) -> None:
-        """Ends all processes; the data stays."""
+        """Stops all processes; the data stays."""
         self.processes.end()
 
     def _start_all(self, port_of: Callable[[int], int]) -> None:

@@ -68,7 +68,7 @@ def digest_of(token: str) -> bytes:
 
 
 class Caller(NamedTuple):
-    """The author of a request, as far as it is proven."""
+    """The author of a request, as far as the request proves one."""
 
     user: User | None
     address: str
@@ -106,7 +106,7 @@ STRANGER: Final = Caller(None, "an unknown address", NO_USER)
 
 
 class HttpAccess:
-    """Judges the requests to one node's HTTP API. Event loop only."""
+    """Decides which requests to one node's HTTP API are allowed. Event loop only."""
 
     def __init__(
         self,
@@ -245,9 +245,9 @@ class HttpAccess:
     # --- the verdict -------------------------------------------------------------------------------------------------
 
     async def admit(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> Caller:
-        """Judges a request and returns its author, with the rights that counted; `what` is its name in the log. What a
-        follower would deny is judged again when it lacks no change that was made before. Raises ApiError if it is
-        denied."""
+        """Decides whether a request is allowed, and returns its author with the rights that counted; `what` is its name
+        in the log. If a follower would deny it, it decides again once it has applied all changes that were made before.
+        Raises ApiError if the request is denied."""
         if needs.is_open:
             return caller
         is_certain = caller.user is None and not caller.token
@@ -263,12 +263,12 @@ class HttpAccess:
 
     async def _lacks_nothing(self) -> bool:
         """Returns True when this node, a follower, has applied all that was acknowledged before this call; False if it
-        leads, or if nobody confirms that."""
+        leads, or if no leader confirms that."""
         return self._confirms.is_possible and await told(self._confirms.ask)
 
     def _denied(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> ApiError | None:
-        """Judges a request and notes a denial, unless `what` is "". Returns the refusal; None also if denials are only
-        observed."""
+        """Decides whether a request is allowed, and records a denial unless `what` is "". Returns the refusal; None
+        also if denials are only observed."""
         if self.state.mode is Mode.OFF and not needs.always:
             return None
         refused = self._refused(caller, needs, params, body)
@@ -277,8 +277,8 @@ class HttpAccess:
         return refused if needs.always or self._judge.enforces else None
 
     def goes_on(self, caller: Caller, needs: Needs, params: Params) -> bool:
-        """Judges again the author of an answer that is still being sent; returns False if the answer must end. The
-        token, the user and its rules may have changed since."""
+        """Returns False if an answer that is still being sent must end, because the token, the user or its rules have
+        changed since it began."""
         if needs.is_open or not (self._judge.enforces or needs.always):
             return True
         if caller.operator and not self.passes.knows(caller.operator):

@@ -185,7 +185,7 @@ class LeaderForwarder:
         return self._port.services.routes.own.http_address(node)
 
     def _most(self, route: Route) -> int:
-        """Returns the most bytes of an answer of that route."""
+        """Returns the maximum size, in bytes, of an answer of that route."""
         return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
 
     async def _send(

@@ -185,11 +185,11 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def object(self) -> str:
-        """The node as findings and errors speak of it: "node 2/1"."""
+        """The name of the node in findings and errors, for example "node 2/1"."""
         return self.object_of(self.node)
 
     def object_of(self, node: int) -> str:
-        """Returns a node of its group as findings and errors speak of it."""
+        """Returns the name of a node of this node's group in findings and errors, for example "node 2/1"."""
         return node_object(self.group, node)
 
 
@@ -392,11 +392,11 @@ class AdminPort:
 
     @property
     def object(self) -> str:
-        """This node as findings, events and errors speak of it: "node 2/1"."""
+        """The name of this node in findings, events and errors, for example "node 2/1"."""
         return self.object_of(self.config.node.id)
 
     def object_of(self, node: int) -> str:
-        """Returns a node of this node's group as findings, events and errors speak of it."""
+        """Returns the name of a node of this node's group in findings, events and errors."""
         return node_object(self.config.cluster.group, node)
 
     def name_of(self, node: int) -> NodeName:

@@ -30,7 +30,7 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "token": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"},
-    # The group may be made by this; others only name one that there is.
+    # The request may create the group; the other routes only name one that exists.
     "/v1/groups/{name}/clone{name}": {"type": "string", "pattern": f"^[%|a-zA-Z0-9_-]{{1,{GROUP_LENGTH_MAX}}}$"},
 }
 """Schemas of parameters in a path; all other parameters are names. A name with another meaning at one address also has

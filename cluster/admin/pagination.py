@@ -8,11 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call
+from cluster.admin.handler_request import Call, Handler
 from cluster.admin.request_parsing import number_of
-from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
+from cluster.admin.route import CALLER_CHOOSES, PAGE_BYTES_MAX, PAGE_ITEMS_MAX, Route, page
+from cluster.admin.route_rights import Needs
 from cluster.admin.streamed_json import Pieces
 from cluster.config.source import SIMILAR, WORD_MAX
+from cluster.requests.verb import Serves
 from raftlog.work import charge, charge_text
 from statemachine.access.rules import Action, Kind, Need
 from statemachine.rows.sorted_map import SortedMap
@@ -120,3 +122,11 @@ async def neighbour(call: Call, name: str, names: SortedMap[str, Any]) -> str | 
         if matcher.real_quick_ratio() > score and matcher.quick_ratio() > score and matcher.ratio() > score:
             found, score = each, matcher.ratio()
     return found
+
+
+def list_route(path: str, handler: Handler, answer: type[msgspec.Struct], needs: Needs) -> Route:
+    """Returns the route of a list that comes page by page: an act of a verb, answered by the node that the caller has
+    chosen."""
+    return Route.of_verb(
+        "GET", path, handler, answer, page(), needs, serves=Serves.READ, because=CALLER_CHOOSES, asks=PAGE_QUERY
+    )

@@ -44,9 +44,9 @@ AGAIN: Final = "try again; nothing was changed"
 def error_of(
     refused: Refused, fix: str = CORRECT, again: str = AGAIN, codes: Mapping[Reason, str] = CODES, *, lead: str = ""
 ) -> ApiError:
-    """Returns the error for a refusal. `fix` is the hint where the request has to change, `again` where it may be
-    repeated as it is. `codes` holds the codes of reasons that mean something else for this request; the other reasons
-    keep theirs. `lead` goes before the remark, unless the outcome is unknown."""
+    """Returns the error for a refusal. `fix` is the hint if the request has to change, `again` if it may be repeated
+    unchanged. `codes`: the codes of reasons that mean something else for this request; other reasons have the usual
+    ones. `lead` goes before the remark, unless the outcome is unknown."""
     if refused.reason is Reason.UNKNOWN:
         return unknown_outcome(refused.remark)
     code = codes.get(refused.reason) or CODES[refused.reason]
@@ -68,7 +68,8 @@ async def not_refused(
     *,
     lead: str = "",
 ) -> T:
-    """Waits for what a service tells a callback. Raises the error of a refusal (`error_of`), told or raised."""
+    """Waits for the result that a service passes to its callback. Raises the error of a refusal (`error_of`), whether
+    it was passed to the callback or raised."""
     try:
         found = await told(ask)
     except Refused as at_once:

@@ -121,8 +121,8 @@ class Guard:
         """Bytes of answers that are being made, or that no client has read."""
 
     def room(self, opening: int, address: str) -> str:
-        """Returns the reason why no connection of that address may be accepted, besides `opening` that are not open
-        yet; "" if one may."""
+        """Returns the reason why no further connection of that address may be accepted; "" if one may. `opening`: the
+        number of connections that are accepted but not open yet."""
         leaving, is_free = self._places.make_room(address, opening, CONNECTIONS_MAX)
         if leaving is not None:
             self._end(leaving)

@@ -57,9 +57,9 @@ class Route(NamedTuple):
         """Returns a route that is an act of a verb: its rights (`needs`, of `route_rights.of_verb`) and the nodes that
         answer it are those of the verb's row.
 
-        `serves`: the nodes that answer it instead, and `because`, why. Raises ValueError if `needs` are of no verb, if
-        the row speaks of nodes that only the clients' ports know, and if there is a reason and no difference, or a
-        difference and no reason.
+        `serves`: the nodes that answer it instead; `because`: the reason. Raises ValueError if `needs` are of no verb,
+        if the verb's row names nodes that only the clients' ports know, and if only one of `serves` and `because` is
+        given.
         """
         verb = VERBS.get(needs.verb)
         if verb is None:
@@ -81,15 +81,16 @@ class Route(NamedTuple):
 
     @property
     def of_any_group(self) -> bool:
-        """True if a caller may ask this node for the answer of another group of brokers. A stream would have to be held
-        open twice, a secret is sent on to nobody, and what is open to strangers is asked of the node itself."""
+        """True if a caller may ask this node for the answer of another group of brokers. Not so for a stream, which two
+        nodes would have to keep open, for a request with a secret, which is never passed on, and for a public route,
+        whose answer is about the node itself."""
         if self.needs.is_open or self.streams or not self.path.startswith("/v1/"):
             return False
         return self.serves is not Serves.LEADER_ALONE
 
     @property
     def streams(self) -> bool:
-        """True if an answer goes on until the client or the node ends it, and is never in memory as a whole."""
+        """True if the answer goes on until the client or the node ends it. It is never in memory as a whole."""
         return self.answer == "text/event-stream"
 
     @property

@@ -51,12 +51,12 @@ class Needs(NamedTuple):
 
 
 def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
-    """Returns the needs of a route that is an act of a verb, as its row has them.
+    """Returns the rights that a route needs which performs a verb, from the verb's row.
 
     `fields`: field of the verb -> the place of its value, a parameter of the path ("name") or a field of the body
     ("body.topic"), which may be null there. `reads_body`: the row reads these fields from the verb's body, and nothing
-    else may stand in for them. Raises ValueError if the row does not judge by just these fields: a name that is missing
-    would be judged as "". So it does if the row reads offsets of a group that is not among them.
+    else may stand in for them. Raises ValueError if the row does not need exactly these fields, because a missing name
+    would count as "". It also does so if the row reads offsets of a group that is not among them.
     """
     verb = VERBS[code]
     names = verb.names

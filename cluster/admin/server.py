@@ -289,7 +289,7 @@ def _response(result: msgspec.Struct | JsonAnswer | Raw) -> web.Response:
 
 
 async def _streamed(request: web.Request, stream: Stream, goes_on: Callable[[], bool]) -> web.StreamResponse:
-    """Sends the parts as they come; ends within LOOK_S after the client may no longer read them."""
+    """Sends the parts as they come; ends at most LOOK_S after the client has lost the right to read them."""
     headers = {"Content-Type": stream.content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)

@@ -39,8 +39,8 @@ class Pieces(NamedTuple):
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Sends the answer completely; returns it to aiohttp, which finds nothing left to do. A client that has gone is no
-    error."""
+    """Sends the answer completely; returns it to aiohttp, which has nothing left to do. A client that has disconnected
+    is no error."""
     with contextlib.suppress(ConnectionError):
         await response.prepare(request)
         if isinstance(response, web.Response):

@@ -1,4 +1,4 @@
-"""Makes a backup from the node's files. It runs in a process of its own (worker.py), beside the node.
+"""Makes a backup from the node's files. It runs in a process of its own (worker.py) while the node runs.
 
 The cut is the applied index A of the checkpoint. All entries up to A are committed and on the node's disk, so their
 bytes never change again: segment files can be linked or copied while the node appends to the last of them.

@@ -1,4 +1,4 @@
-"""Puts files into a backup, and finds the backups of a folder.
+"""Writes files into a backup, and finds the backups of a folder.
 
 A file is a hard link where possible, else a copy; it is synced and read back from disk.
 """

@@ -1,13 +1,13 @@
-"""The backups of a cluster's further groups: each group has its own, and they lie beside those of the first group.
+"""The backups of a cluster's further groups: each group has its own, next to those of the first group.
 
 ::
 
     TARGET/<name>/          a backup of the first group
     TARGET/g02/<name>/      one of group 2; of a store that is URL/g02, with all that `cluster.backup.remote` draws
 
-Each is of one moment of its group's log, and of no common one. What belongs together are the first group's and, of each
-other group, the newest that was begun no later: the first group is backed up last, so that it knows every version of
-the truth that another one has copied (docs/adr/0108-groups-share-one-truth-and-copy-it.md).
+Each shows one moment of its group's log; there is no moment common to all groups. The first group's backup belongs
+together with the newest one of each other group that was begun no later: the first group is backed up last, so that it
+knows every version of the truth that another one has copied (docs/adr/0108-groups-share-one-truth-and-copy-it.md).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def truth_in(state: Path) -> Truth:
 
 
 def places_in(target: str) -> list[tuple[int, str]]:
-    """Returns (group, directory or URL) of the further groups' backups beside those in `target`, in the order of the
-    groups. Raises LocalError if it is a store that does not answer."""
+    """Returns (group, directory or URL) of the further groups' backups next to those in `target`, in the order of the
+    groups. Raises LocalError if the target is a store that does not answer."""
     if is_url(target):
         return [(group, of_group(target, group)) for group in groups_at(target)]
     folders = sorted(Path(target).glob("g[0-9][0-9]"))
@@ -89,7 +89,7 @@ def beside(source: str, group: int, first: Manifest) -> str:
 
 
 def check_together(first: Truth, others: Mapping[int, Truth]) -> None:
-    """Raises LocalError if a group, restored as it was then, could not go on copying the truth of the first one."""
+    """Raises LocalError if a group, once restored, could not continue its copy of the first group's truth."""
     for group, truth in others.items():
         if truth.copied and not first.forgotten <= truth.copied <= first.version:
             later = truth.copied > first.version

@@ -322,7 +322,7 @@ def commands_for(record: TopicRecord | ConsumerGroupRecord) -> list[Command]:
     """Returns the state machine's commands that create or change the topic or group to match `record`."""
     config = msgspec.to_builtins(record)
     if isinstance(record, TopicRecord):
-        if record.place:  # it says all numbers of queues
+        if record.place:  # the place has all numbers of queues
             del config["read_queues"], config["write_queues"]
         return [CreateTopic(config, if_absent=False)]
     rows = [(topic, *row) for topic, row in config.pop("subscriptions").items()]

@@ -383,8 +383,8 @@ class _Group:
                 node.config_path.write_text(dump(named), encoding="utf-8")
 
     def write_secret(self, others: Iterable[_Group]) -> None:
-        """Gives the new cluster a secret of its own: the old cluster's secret opens nothing here. `others`: its further
-        groups."""
+        """Gives the new cluster a secret of its own, so that the old cluster's secret is of no use in it. `others`: the
+        further groups of the new cluster."""
         configs = [load(node.config_path) for node in self.nodes]
         keys = keys_of_new(configs)
         configs += [load(node.config_path) for group in others for node in group.nodes]

@@ -115,8 +115,9 @@ def _told(rule: Rule) -> str:
 def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Command]:
     """Yields the commands that replace users and rules.
 
-    The last enabled Super cannot go, so one is there meanwhile: a user that stays until the end, or the first of those
-    who only use up an id. One of them exists: at each step of the real history there was one."""
+    The last enabled Super cannot be removed, so the commands keep one at every step: a user that stays until the end,
+    or the first of those that only use up an id. One of them exists, because the real history had one at every step.
+    """
     key, next_id = present.key, present.next_id
     known = {user.id: user for user in present.users}
     theirs = {user.id: user for user in wanted.users}
@@ -166,8 +167,8 @@ def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Comma
 
 
 def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
-    """Returns the id of the user that is a Super until the end, by preference one that stays one; None if there is
-    nobody."""
+    """Returns the id of the user that is an enabled Super until the end, preferably one that also remains one; None if
+    there is none."""
 
     def stays(user: User) -> bool:
         later = theirs.get(user.id)
@@ -183,7 +184,7 @@ def revived_in(state: Path) -> Revived:
 
 
 def revived_of(access: Access) -> Revived:
-    """Returns the users as they are now."""
+    """Returns the present users, rules and mode."""
     return Revived(
         tuple(access.users.values()),
         access.mode.value,

@@ -1,4 +1,5 @@
-"""Tells the clusters apart whose tiers lie in one store: which moments each covers, and which of them continues which.
+"""Distinguishes the clusters whose tiers are in one store: which moments each covers, and which of them continues
+which.
 
 A cluster restored from a tier keeps `tier.url`, so both the lost cluster and the restored one are often found there.
 """

@@ -148,8 +148,8 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int, into: uuid.UUID | N
 
 
 def _check_first_survivor(survivor: Survivor, into: uuid.UUID) -> None:
-    """Raises LocalError if another node of the same group, whose folder lies beside this one's, was recovered into that
-    cluster: each would lead the group alone."""
+    """Raises LocalError if another node of the same group, whose folder is next to this one's, was recovered into that
+    cluster: each of the two would lead the group alone."""
     own = survivor.directory.parent
     for beside in sorted(own.parent.glob(f"n[0-9]*/{survivor.directory.name}")):
         path = beside / layout.IDENTITY
@@ -176,8 +176,8 @@ def ran_away(saved: int, last: int) -> bool:
 
 
 def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
-    """Replaces a saved term that is too high to be true. That is safe, because nobody in the new cluster has ever voted
-    in it or any other term. The entry that begins the new cluster is already on disk under the higher term."""
+    """Replaces a saved term that is too high to be true. That is safe, because no node of the new cluster has ever
+    voted in it or any other term. The entry that begins the new cluster is already on disk under the higher term."""
     opened = open_node_dir(fs, directory)
     tail, saved = opened.log.tail, opened.hard_state_store.load().term
     opened.close(clean=True)

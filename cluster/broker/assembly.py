@@ -86,7 +86,7 @@ class SendIntake(NamedTuple):
 
 
 class Broker:
-    """The services that any protocol front of the node uses, free of protocol types. Event loop only."""
+    """The services that the server of any protocol on the node uses, free of protocol types. Event loop only."""
 
     def __init__(
         self,

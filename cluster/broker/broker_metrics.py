@@ -70,7 +70,7 @@ class DeliveryMetrics(ServiceMetrics):
         self._given.add(topic, messages, size_bytes)
 
     def look(self) -> None:
-        """Removes the series of topics that are gone, whichever node was asked to delete them."""
+        """Removes the series of deleted topics, whichever node was asked to delete them."""
         self._given.forget_all_but(self._state.topics)
 
 
@@ -123,7 +123,7 @@ class ConnectionCounts:
         self.consumers: Consumers = {}
 
     def count(self) -> ConnectionCounts:
-        """Begins a count unless one is under way, and returns this object."""
+        """Begins a count unless one is in progress, and returns this object."""
         if not self._counting:
             self._counting = True
             self._turns.begin(self, self._count())

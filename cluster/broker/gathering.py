@@ -44,8 +44,8 @@ spread again at once."""
 
 
 def busy_if_gathered(topic: TopicConfig, home: Collection[int], window: Window) -> float:
-    """Returns the part of the time that a leader with this window would be busy if the topic's messages came to the
-    groups `home` alone, of which its own is one. The queues of a topic get about as much each."""
+    """Returns the part of the time (0 to 1) for which this leader would be busy, given its window, if the topic's
+    messages came only to the groups `home`, its own among them. The queues of a topic get about as much each."""
     if not window.messages:
         return window.busy
     part = window.busy * window.topics()[topic.id] / window.messages
@@ -55,7 +55,8 @@ def busy_if_gathered(topic: TopicConfig, home: Collection[int], window: Window) 
 
 
 class Gathering:
-    """Reads topics out, and gathers those that are calm. Event loop only."""
+    """Makes topics leave groups in which they are only read, and gathers hot topics that are calm again. Event loop
+    only."""
 
     def __init__(
         self,
@@ -87,7 +88,8 @@ class Gathering:
         return Part(name="gathering", tick=self.tick, opened=self.forget)
 
     def tick(self, now_ms: int) -> None:
-        """Looks at some topics."""
+        """Checks up to STEPS_PER_TICK topics: starts and ends their reading out, and updates the topics to which sends
+        are refused."""
         services = self._services
         groups = services.state.broker_groups
         if not groups.by_number:  # a cluster of one group pays nothing, and never had any other
@@ -102,7 +104,7 @@ class Gathering:
             self._topics.refuse_topics(self._told)
 
     def forget(self) -> None:
-        """Forgets all times: this node leads anew, or no longer."""
+        """Forgets all times and refusals, because this node has become leader or is leader no longer."""
         self._since.clear()
         self._calm_since.clear()
         self._refused.clear()
@@ -128,7 +130,7 @@ class Gathering:
             self._calm_since.pop(name, None)
 
     def _takes(self, name: str) -> None:
-        """Notes that the topic is not read out here, or not any more."""
+        """Forgets when the reading out of the topic began here: it is not read out, or no longer."""
         self._since.pop(name, None)
         self._refused.pop(name, None)
 
@@ -145,7 +147,7 @@ class Gathering:
             self._ask(name, 0, "was read out, and has no queues here any more")
 
     def _ask(self, name: str, read_queues: int, says: str) -> None:
-        """Asks for so many queues of the topic here, which are only read."""
+        """Proposes that the topic has `read_queues` read-only queues in this group, and none to write."""
         if not self._asked and self._now_ms >= self._due_ms:
             own = self._services.state.broker_groups.own
             config = {"name": name, "place": [[own, read_queues, 0]]}

@@ -77,7 +77,7 @@ class Spreading:
         return Part(name="spreading", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Looks at a window that has ended."""
+        """Evaluates the last window if it has ended: a topic that was hot in two windows in a row is spread."""
         window = self._hot()
         if window is self._window:
             return

@@ -1,9 +1,9 @@
-"""Queries of single messages, for every front: by key, and by position in the commit log.
+"""Queries of single messages, for every front end (remoting, HTTP API): by key, and by position in the commit log.
 
-Any node answers from its applied state, which is committed for ever, and from the tier. A front that says "there is
-none" to clients which do not name a consistency asks the group first (ReadIndex), so that a node that merely lags never
-says so (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal is UNAVAILABLE, and the
-request goes to the leader (`cluster.remoting.forward.handover`).
+Any node answers from its applied state, which is committed and never changes, and from the tier. A front end that says
+"there is none" to clients which do not name a consistency asks the group first (ReadIndex), so that a node that merely
+lags never says so (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal is
+UNAVAILABLE, and the request goes to the leader (`cluster.remoting.forward.handover`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class MessageQueries:
     def by_key(
         self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed
     ) -> None:
-        """Finds the topic's messages with a key, at least one. Nothing is called if the client is gone."""
+        """Finds the topic's messages with a key, at least one. Neither `done` nor `failed` is called if the client is
+        gone."""
 
         def look(confirmed: bool) -> None:
             config = self._services.state.topics.get(topic)
@@ -159,7 +160,7 @@ class MessageQueries:
 def _while_there(
     client: Client, search: Generator[None, None, QueryResult]
 ) -> Generator[None, None, QueryResult | None]:
-    """Returns the result of the search; None if the client is gone by then."""
+    """Returns the result of the search; None if the client disconnects before it ends."""
     while not client.closed:
         try:
             next(search)
@@ -171,5 +172,6 @@ def _while_there(
 
 
 def _none(refusal: Refused, confirmed: bool) -> Refused:
-    """Says that there is no such message, once the leader has confirmed that this node does not merely lag."""
+    """Returns `refusal`, that there is no such message, if the leader has confirmed that this node does not merely lag;
+    otherwise UNAVAILABLE."""
     return refusal if confirmed else Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")

@@ -111,7 +111,8 @@ def check_queue(state: BrokerState, topic: TopicConfig, queue_id: int) -> None:
 
 def check_counted(services: Services, topic: TopicConfig, counted_in: str | None, offset: int) -> None:
     """Checks an offset whose sender says in which topic it counts (docs/wire-protocol.md). Raises Refused: NO_TOPIC if
-    that topic is gone, whatever has its name now, and UNAVAILABLE if this node has not applied its creation yet."""
+    that topic was deleted, even if another one has its name now, and UNAVAILABLE if this node has not applied its
+    creation yet."""
     if counted_in is None:
         return
     met = services.topic_identity(topic.name)[IDENTITY_FIELD]

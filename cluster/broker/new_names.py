@@ -1,8 +1,8 @@
-"""Judges by the quotas of the cluster whether somebody may make one more topic or group, on the leader that is asked.
+"""Checks against the quotas of the cluster whether a user or an address may make one more topic or group. Leader only.
 
-It is asked before the creation is proposed, by each way that a client has to make something: on purpose, and by what it
-sends, consumes or sends back. What the cluster makes for itself, the topics of a group that is there among it, asks
-nobody.
+It is asked before the creation is proposed, in each way in which a client can make something: by a request for it, by a
+send, by a heartbeat of a consumer, or by a message that it sends back. What the cluster makes for itself, such as the
+topics of an existing group, is not checked.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def check_new_topic(rates: MinuteRates, name: str, party: Party) -> None:
-    """Takes a topic from the quota of who makes it. Raises Refused (LIMITED)."""
+    """Takes one topic from the quota of the party that creates it. Raises Refused (LIMITED)."""
     _take(rates, NEW_TOPICS, f"topic {name}", party)
 
 
 def check_new_group(rates: MinuteRates, name: str, party: Party) -> None:
-    """Takes a consumer group from the quota of who makes it. Raises Refused (LIMITED)."""
+    """Takes one consumer group from the quota of the party that creates it. Raises Refused (LIMITED)."""
     _take(rates, NEW_GROUPS, f"group {name}", party)
 
 

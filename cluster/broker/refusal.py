@@ -1,4 +1,5 @@
-"""The reason why the broker refused a request: the only error of its services, and of the fronts above it."""
+"""The reason why the broker refused a request: the only error that its services, and the servers of the protocols,
+raise."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """The kind of a refusal, by what a client can do about it. Each front has one table from these to its own codes."""
+    """The kind of a refusal, by what a client can do about it. Each protocol has one table from these to its own
+    codes."""
 
     INVALID = auto()
     """The request itself is wrong: repeating it leads to the same refusal."""
@@ -67,7 +69,8 @@ class NotTaken(Refused):
 
 
 def no_such_queue(queue: int, topic: str, queues: int) -> str:
-    """Returns the remark about a send to a queue that a topic of so many queues does not have here."""
+    """Returns the remark about a send to a queue that the topic, which has this number of queues, does not have
+    here."""
     has = f"{queues} queues" if queues else "no queues in this group of brokers; ask for its route again"
     return f"request queueId[{queue}] is illegal, topic {topic} has {has}"
 
@@ -104,8 +107,8 @@ def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable
 
 
 def when_decided(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
-    """Calls `act` once everything that this leader has proposed so far is applied. `refuse` gets the reason why nobody
-    knows that, and the Refused that `act` raises."""
+    """Calls `act` once everything that this leader has proposed so far is applied. `refuse` gets the reason if that
+    cannot be known, and the Refused that `act` raises."""
 
     def decided(result: ProposeResult) -> None:
         try:

@@ -1,10 +1,10 @@
-"""Judges who may read or change what is stored: the thing itself, never the name that a request gives it
+"""Decides who may read or change a stored object, by the object itself and never by the name that a request gives it
 (docs/security.md).
 
-The judge of requests (`cluster.remoting.admission`, `cluster.admin.access`) knows what a request names. A request that
-names a thing by its position, id, handle, key or attempt touches something that only its handler finds. Before that
-leaves the node, or is changed, its handler asks `Rights` with the topic and group of the thing's *row*. Whoever has no
-right gets the answer that he would get if the thing did not exist.
+The check of requests (`cluster.remoting.admission`, `cluster.admin.access`) knows only what a request names. If a
+request names an object by its position, id, handle, key or attempt, only its handler finds the object. Before the
+object leaves the node, or is changed, the handler asks `Rights` with the topic and group of the object's *row*. A
+client without the right gets the same answer as if the object did not exist.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def group_need(name: str, actions: tuple[Action, ...]) -> Need:
 
 
 class Party(NamedTuple):
-    """Somebody who gets bytes of a stored thing, or changes it."""
+    """The user and address that get bytes of a stored object, or change it."""
 
     user: int
     """Id of the user who is proven; NOBODY if none is."""
@@ -59,10 +59,10 @@ Noted = Callable[[Party, str, str, bool], object]
 
 
 class Rights:
-    """Judges by the users, rules and mode in force. Event loop only."""
+    """Decides what parties may do, by the users, rules and mode in force. Event loop only."""
 
     def __init__(self, access: Access, noted: Noted = lambda *_: None) -> None:
-        """`noted` is told of each denial, also of one that is only observed."""
+        """`noted` is called with each denial, also with one that is only observed."""
         self._access = access
         self._noted = noted
 
@@ -97,8 +97,8 @@ class Rights:
         return not self.enforces or not self._denied(party, needs)
 
     def denies(self, party: Party, why: str, what: str) -> bool:
-        """Notes a denial for a reason that is no right, such as a name that somebody else has. Returns True if denials
-        are enforced, False if the request passes."""
+        """Records a denial for another reason than a missing right, such as a name that another user has. Returns True
+        if denials are enforced, False if the request passes."""
         mode = self._access.mode
         if mode is not Mode.OFF:
             self._noted(party, why, what, mode is Mode.ENFORCE)

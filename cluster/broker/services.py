@@ -43,7 +43,7 @@ class Client(Protocol):
         While many wait, no more requests are read from the client."""
 
     def consumers_changed(self, group: str) -> None:
-        """Tells the client, unasked, to divide the group's queues again. Dropped if the connection is closed."""
+        """Asks the client to divide the group's queues again (request 40). Dropped if the connection is closed."""
 
     def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
         """Sends the client a request. `ended` is called once, later: with the answer, or with None if the client
@@ -54,7 +54,7 @@ class Client(Protocol):
 
 
 def node_told(services: Services) -> str:
-    """Returns this node as answers to clients speak of it: "node 3", "node 2/3"."""
+    """Returns the name of this node in answers to clients, for example "node 3" or "node 2/3"."""
     return node_object(services.config.cluster.group, services.node_id)
 
 
@@ -98,7 +98,7 @@ class Services(Protocol):
         """Calls `done` when every earlier commit of the group is applied, or lost. Leader only."""
 
     def knows_group(self, group: str) -> bool:
-        """Returns True if the group exists and no deletion of it is under way: its offsets may be committed. Leader
+        """Returns True if the group exists and no deletion of it is in progress: its offsets may be committed. Leader
         only."""
 
     def read_log(self, position: int, size: int) -> bytes:
@@ -133,7 +133,7 @@ class Services(Protocol):
 
 
 class ClientRequest(NamedTuple):
-    """A request to a client. Its protocol front has filled it in; the broker only passes it on."""
+    """A request to a client. The server of the protocol has encoded it; the broker only passes it on."""
 
     code: int
     ext: dict[str, str]
@@ -156,8 +156,8 @@ HANDED_OVER = ClientAnswer(0)
 
 
 def begin_steps(turns: Turns, client: Client, steps: Steps) -> None:
-    """Carries out the steps, now or in later turns, fairly between clients. They end by themselves if the client is
-    gone."""
+    """Carries out the steps, now or in later turns, fairly between clients. They end early if the client
+    disconnects."""
     client.work_waits(1)
     turns.begin(client.owner, _counted(client, steps))
 

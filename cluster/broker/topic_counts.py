@@ -2,7 +2,7 @@
 
 Nothing is sampled: store times never decrease within a queue, so the first offset of a window is found by bisection,
 and the count is right after a restart and on a new leader. Only messages on this node's disk count: a window that
-reaches further back than they do is short of those that are gone, or in the tier alone.
+reaches further back lacks those that were removed, or that are only in the tier.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ shown; the answer says that they decide nothing."""
 
 
 def without_effect(attributes: Mapping[str, str]) -> str:
-    """Returns a remark that names the attributes that are kept and decide nothing; "" if there are none."""
+    """Returns a remark that names the attributes that are stored but have no effect; "" if there are none."""
     said = [f"{name}={attributes[name]}" for name in UNREAD_ATTRIBUTES if name in attributes]
     return f"{', '.join(said)} is kept and decides nothing: no RocketMQ broker reads it either" if said else ""
 
@@ -91,10 +91,9 @@ class Topics:
     ) -> None:
         """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
         topic has the configured number of queues where none is given. `author`: the person who asks. `party`: whose
-        quota a new topic takes from; None for nobody's. `groups`: the
-        groups of brokers in which the topic gets so many queues each, beside those that it has; None for no further
-        ones. `here`: the numbers of queues are about this node's group alone, whichever groups the topic has. Raises
-        Refused."""
+        quota a new topic takes from; None for nobody's. `groups`: the groups of brokers in which the topic gets this
+        number of queues each, in addition to those that it has; None for no further ones. `here`: the numbers of queues
+        are about this node's group alone, whichever groups the topic has. Raises Refused."""
         services, name = self._services, config["name"]
         self.check(config)
         if name not in services.state.topics:
@@ -113,8 +112,8 @@ class Topics:
         services.propose([CreateTopic(config, if_absent)], done, author=author)
 
     def gather(self, name: str, groups: Collection[int], done: Done, *, author: str = "") -> None:
-        """Lets the topic, which exists, take new messages in these groups of brokers alone. Its queues in others are
-        read out (`cluster.broker.gathering`). Raises Refused."""
+        """Restricts new messages of the topic, which exists, to these groups of brokers. Its queues in other groups are
+        read to their end and then removed (`cluster.broker.gathering`). Raises Refused."""
         self.check({"name": name})
         topic = self._services.state.topics[name]
         place = [[group, topic.queues_of_groups[group][0], 0] for group in sorted(topic.written_groups - set(groups))]
@@ -129,8 +128,8 @@ class Topics:
             raise Refused(Reason.NO_PERMISSION, f"{why}; other groups of brokers do")
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Judges what an administrator asks of a topic, whichever way it came. What a topic has already is never
-        refused, because a request over HTTP repeats it. Raises Refused (INVALID)."""
+        """Checks what an administrator asks of a topic, whichever protocol the request came by. A value that the topic
+        already has is never refused, because a request over HTTP repeats it. Raises Refused (INVALID)."""
         name = config["name"]
         check_topic_name(name, self._services.config.limits.topic_length_max)
         check_no_system_topic(name)
@@ -181,8 +180,9 @@ def home_of(topic: TopicConfig) -> set[int]:
 
 
 def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
-    """Returns the queues of a topic in each group of brokers as clients are told: in one that drains none to write, but
-    for topics of consumer groups, to which is sent what was consumed there in vain; in one that has retired none."""
+    """Returns the queues of a topic in each group of brokers, as (read, write), as clients see them. A group that
+    drains has none to write, except for %RETRY% and %DLQ% topics, which receive messages whose consumption failed. A
+    retired group has none at all."""
     groups = services.state.broker_groups.by_number
     place = living_place(groups, topic)
     if topic.name.startswith(DERIVED_NAMES) or not any(is_inactive(groups, number) for number in place):
@@ -191,8 +191,8 @@ def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
 
 
 def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:
-    """Returns the groups of brokers that have queues of a topic, in the order of their names as text, with the queues
-    in each that clients are told of. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
+    """Returns the groups of brokers that have queues of a topic, in the order of their names as text, each with the
+    queues that clients see. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
     placed = services.routes.placed(place_of(services, topic))
     if placed is None:
         remark = f"this node does not know yet where all queues of topic {topic.name} are; try again"

@@ -1,4 +1,4 @@
-"""Says which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
+"""Defines which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
 
 A key says so in its type (`cluster.config.key_facts`). All others belong to one host: its addresses, its directories,
 the pace of its disk, and the ticks of elections, which must work before anything is in the log.
@@ -83,8 +83,7 @@ def in_force(own: Config, values: Mapping[str, object]) -> Config:
 def changed(config: Config, values: Mapping[str, object], asks: Asks = _never) -> tuple[Config, dict[str, Value]]:
     """Returns `config` with new values for keys of the cluster, and these values in the types of their keys. Raises
     ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys;
-    its last line is a command that works as it is typed, and asks nothing.
-    """
+    its last line is a command that can be typed as shown, and that asks no question."""
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
         for key, value in converted.items():
@@ -131,7 +130,7 @@ def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError)
 
 
 def in_type(key: str, value: object) -> Value:
-    """Returns the value in the type of the cluster's key; a text may stand for a number, and for true and false. Raises
+    """Returns the value of a cluster's key in the key's type; a text may represent a number or a boolean. Raises
     ConfigError."""
     if key not in FIELDS:
         raise _unknown(key)

@@ -1,5 +1,5 @@
-"""Finds the parts of a node that strangers can reach: ports on every address, and a data directory that other users may
-enter.
+"""Finds the parts of a node that unauthorised users can reach: ports on every address, and a data directory that other
+users may enter.
 
 Neither keeps a node from starting: in a container a node binds every address, and an older release made the folders
 accessible to others.

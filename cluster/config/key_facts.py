@@ -1,5 +1,5 @@
-"""The facts that a key of the configuration states of itself, beside its type and its range (`cluster.config.ranges`):
-whose it is, whether a change needs a restart, and the unit of its value.
+"""The facts that the type of a configuration key declares, beside the value's type and range (`cluster.config.ranges`):
+whether the key belongs to the cluster or to a host, whether a change needs a restart, and the unit of its value.
 
 Each field of a section of `cluster.config.config.Config` says it in its type: `of_cluster(...)` or `of_host(...)`. All
 sets of keys are made of that, so a new key stands in no list. A field that says nothing stops every program that reads
@@ -62,7 +62,7 @@ HOST: Final = of_host()
 
 
 def plain(kind: Any) -> Any:
-    """Returns the type of a key without all that is said beside it: `bool` of Annotated[bool, ...]."""
+    """Returns the type of a key without its annotations: `bool` for Annotated[bool, ...]."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
 
 
@@ -84,8 +84,8 @@ def facts_of(key: str, kind: Any) -> KeyFacts:
 
 @cache
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Returns "section.name" -> its field, with type and default, of a whole configuration
-    (`cluster.config.config.Config`) in the order of the sections; tables in a list are a section."""
+    """Returns "section.name" -> field, with type and default, for all keys of a configuration
+    (`cluster.config.config.Config`) in the order of the sections. Tables in a list count as a section."""
     found = {}
     for section in msgspec.structs.fields(kind):
         table = typing.get_args(section.type)[0] if typing.get_origin(section.type) is tuple else section.type

@@ -185,7 +185,7 @@ def _example(kind: Any, path: KeyPath) -> str:
 
 
 def own_object(config: Config) -> str:
-    """Returns this node as findings, events and errors speak of it."""
+    """Returns the name of this node in findings, events and errors."""
     return node_object(config.cluster.group, config.node.id)
 
 

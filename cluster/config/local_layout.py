@@ -62,7 +62,7 @@ def name_of(group: int, node: int) -> NodeName:
 
 
 def node_object(group: int, node: int) -> str:
-    """Returns a node as findings, events, log lines and errors speak of it: "node 3", "node 2/3", "registry node 1"."""
+    """Returns the name of a node in findings, events, log lines and errors: "node 3", "node 2/3", "registry node 1"."""
     return f"registry node {node}" if group == REGISTRY_GROUP else f"node {name_of(group, node)}"
 
 
@@ -72,7 +72,8 @@ def names_of(group: int, nodes: Iterable[int]) -> str:
 
 
 def link_object(group: int, node: int, peer: int) -> str:
-    """Returns the link between two nodes of a group as findings and events speak of it; the same on both sides."""
+    """Returns the name of the link between two nodes of a group in findings and events. It is the same on both
+    sides."""
     return f"link {name_of(group, min(node, peer))}-{name_of(group, max(node, peer))}"
 
 
@@ -418,9 +419,9 @@ def replace_file(
 
 
 def _keep_access(path: Path, descriptor: int, most: int) -> None:
-    """Gives an open file the owner, group and mode of the one at `path`, if there is one. Rights of a group that this
-    user may not give the file to are left out: they would be another group's. Whoever is neither owner nor of the group
-    gets no right that is not in `most`: a secret that lay open does not stay open."""
+    """Gives an open file the owner, group and mode of the one at `path`, if there is one. If this user may not give the
+    file to that group, the group's rights are left out, because another group would get them. All other users get no
+    right that is not in `most`: a secret that was readable to them does not stay so."""
     try:
         known = path.stat()
     except FileNotFoundError:

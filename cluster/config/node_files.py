@@ -355,7 +355,8 @@ def of_group(place: str, group: int) -> str:
 
 
 def of_cluster(place: str, group: int) -> str:
-    """Returns the place that the cluster has, of that of a group; the place itself if it is not below one."""
+    """Returns the cluster's place for a group's place: removes the group's folder from its end, if it is there. The
+    inverse of `of_group`."""
     own = "" if group == FIRST_GROUP else f"/{group_folder(Path(), group)}"
     return place.rstrip("/").removesuffix(own) if own else place
 
@@ -469,8 +470,8 @@ def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
 
 
 def set_registry(config_path: Path, addresses: Sequence[str]) -> None:
-    """Has the node register with the processes of the registry at these peer addresses; with none if there are none.
-    Raises LocalError."""
+    """Makes the node register with the processes of the registry at these peer addresses; with no process if there are
+    none. Raises LocalError."""
     _rewrite(config_path, lambda text: with_registry(text, addresses))
 
 
@@ -483,7 +484,7 @@ def set_tls(config_path: Path, stem: str, folder: Path) -> None:
 
 
 def set_users_key(config_path: Path, key_file: Path) -> None:
-    """Has the node find the key of users' secrets in this file."""
+    """Sets the file in which the node finds the key of users' secrets. Raises LocalError."""
     path = _relative({"key_file": key_file}, config_path)["key_file"]
     _rewrite(config_path, lambda text: with_users_key(text, path))
 

@@ -1,7 +1,7 @@
 """Applies a configuration that is read again while the node runs (SIGHUP, `POST /v1/config/reload`).
 
-Only the keys in RELOADABLE change; keys of the cluster come from the log; other differences are named and wait for a
-restart. A file that cannot be used changes nothing: the node goes on with the configuration that it has and says why.
+Only the keys in RELOADABLE change; keys of the cluster come from the log; other differences are reported and wait for a
+restart. A file that cannot be used changes nothing: the node keeps its configuration and reports the reason.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def dotted(path: KeyPath) -> str:
 
 
 def _let_read(path: Path) -> str:
-    """Returns the command, for the file's owner or root, that lets the group of this process read the file, and nobody
-    else: secrets may lie beside it."""
+    """Returns the command, for the file's owner or root, that lets the group of this process read the file, and no
+    other user: the folder may have secrets."""
     try:
         path.stat()
         what = str(path)
@@ -135,7 +135,7 @@ class Source:
             self._put(key.split("."), value, f"flag {key}")
 
     def is_textual(self, path: KeyPath) -> bool:
-        """Returns True if the value came as text, so that "20" may stand for 20."""
+        """Returns True if the value was given as text (by the environment), so that "20" may mean the number 20."""
         return path in self._textual
 
     def is_from_file(self, path: KeyPath) -> bool:

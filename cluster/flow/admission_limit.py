@@ -1,11 +1,12 @@
 """The limit on a leader's undecided sends, above which it refuses some: what the log decides in a stated time.
 
-The house is what has arrived and is not decided: the queue of sends and the entries that are proposed. By Little's law
-its bytes divided by the rate at which the log decides are the time that a send spends in it. So a limit on the time is
-a limit on the bytes, and the only thing to learn is the rate. It is learnt as BBR learns that of a path: from the
-last intervals in which the log was never without work (one with less than it could do says nothing).
+The *house* (of sends) is what has arrived and is not decided: the queue of sends and the entries that are proposed. By
+Little's law its bytes divided by the rate at which the log decides are the time that a send spends in it. So a limit on
+the time is a limit on the bytes, and the only thing to learn is the rate. It is learned as BBR (the TCP congestion
+control) learns the rate of a path: from the last intervals in which the log was never without work (one with less than
+it could do says nothing).
 
-A house above its limit is no overload yet. It fills while a sync, a checkpoint or an election stands in the way, and
+A house above its limit is no overload yet. It fills while a sync, a checkpoint or an election delays the log, and
 empties by itself. Overload is a house that stays above the limit and grows while the log decides at its usual rate. A
 closed loop of many requests keeps its size, so it is no overload either: its clients wait, as they asked. docs/adr/0105
 has the alternatives and what was measured.
@@ -133,7 +134,7 @@ class AdmissionLimit:
         self.forget()
 
     def reload(self, config: FlowSection) -> None:
-        """Takes over a changed configuration."""
+        """Applies a changed configuration."""
         self._config = config
         if config.admission and self.rate:
             self._set()
@@ -141,7 +142,7 @@ class AdmissionLimit:
             self.forget()
 
     def forget(self) -> None:
-        """Begins anew, with the first term of leadership for instance."""
+        """Forgets what was measured, for example when a term of leadership begins."""
         self.watching = self.overloaded = False
         self.rate = 0.0
         self._spans.clear()
@@ -151,7 +152,7 @@ class AdmissionLimit:
         self._quickest_ms = UNKNOWN_MS
 
     def decided(self, size: int, took_ms: float) -> None:
-        """Notes that the log has decided an entry with sends of so many bytes, `took_ms` after its proposal."""
+        """Records that the log has decided an entry with `size` bytes of sends, `took_ms` after its proposal."""
         self._decided += size
         if took_ms < self._quickest_ms:
             self._quickest_ms = took_ms
@@ -160,7 +161,7 @@ class AdmissionLimit:
             self.entry_bytes = max(ENTRY_BYTES_UNKNOWN, int(size * share_ms / max(took_ms, TOOK_MS_MIN)))
 
     def emptied(self) -> None:
-        """Notes that the log has nothing to do: the interval ends without a result."""
+        """Records that the log has nothing to do: the interval ends without a result."""
         self.watching = False
         self._spans.clear()
 
@@ -191,7 +192,7 @@ class AdmissionLimit:
         if not self.overloaded or house <= self.house_bytes:
             return 0
         self._over_ms = now_ms
-        # What is under way may be more than the limit. The next entry waits all the same, or the log would.
+        # The house may exceed the limit. The next entry waits all the same, because the log would be idle otherwise.
         return max(0, min(house - self.house_bytes, waiting - self.house_bytes // ENTRY_SHARE))
 
     def _begin(self, house: int, now_ms: int) -> None:
@@ -199,7 +200,7 @@ class AdmissionLimit:
         self._sum, self._seen = house, 1
 
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
-        """Ends an interval in which the log was at work all the time."""
+        """Ends an interval in which the log was never idle: records its rate."""
         rate = 1000 * self._decided / elapsed_ms
         if rate:  # else the log did nothing, which says nothing of what it can do
             self._rates.append((now_ms, rate))

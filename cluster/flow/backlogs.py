@@ -1,8 +1,8 @@
-"""Judges by the quotas of topics how many bytes they may keep, at the leader, before a send is taken.
+"""Enforces the quotas on the bytes that a topic keeps: the leader checks them before it takes a send.
 
 Nobody counts what a topic keeps while messages come and go. So it is measured now and then, off the loop
-(`cluster.broker.backlog_sizes`), and what is taken meanwhile is added: the sum is never too low by more than what is
-under way, and too high by what retention has removed since. A topic that nobody sends to is not measured.
+(`cluster.broker.backlog_sizes`), and sends that are taken since are added. The sum is too low by at most the sends in
+flight, and too high by what retention has removed since. A topic that nobody sends to is not measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEVER_MS: Final = -(1 << 62)
 
 
 class Backlog(Refusals):
-    """Holds what one topic keeps, as far as it is known."""
+    """The bytes that one topic keeps, as far as they are known, and the quota on them."""
 
     __slots__ = ("_added", "_before", "kept", "measured_ms", "rows", "topic_id", "used_ms")
     advice = "consume faster, or let the topic give up its oldest messages"
@@ -45,7 +45,8 @@ class Backlog(Refusals):
         self._added = self._before = 0
 
     def judge_by(self, rule: Rule, rows: Mapping[str, Quota]) -> None:
-        """Takes the rule that counts by these quotas. What was measured stays known under another limit."""
+        """Applies the rule that these quotas contain for the topic. What was measured stays known under another
+        limit."""
         if rule != self.rule:
             self.rule, self.refused = rule, 0
         self.rows = rows
@@ -61,15 +62,15 @@ class Backlog(Refusals):
         return True
 
     def begin(self, now_ms: int) -> None:
-        """Notes that it is being measured: what is added from now on may be missing in the result."""
+        """Records that a measurement begins: its result may lack what is added from now on."""
         self.measured_ms, self._before = now_ms, self._added
 
     def measured(self, size: int) -> None:
-        """Takes the result of a measurement."""
+        """Records the result of a measurement."""
         self.kept = size + self._added - self._before
 
     def is_due(self, now_ms: int) -> bool:
-        """Returns True if it should be measured: somebody has sent since, or been refused."""
+        """Returns True if it should be measured: a client has sent to the topic since, or was refused."""
         every_ms = REFUSING_EVERY_MS if self.refused_ms > self.measured_ms else MEASURED_EVERY_MS
         return self.used_ms > self.measured_ms and now_ms - self.measured_ms >= every_ms
 
@@ -99,12 +100,12 @@ class Backlogs:
         return self._rules.has(BACKLOG_BYTES)
 
     def forget(self) -> None:
-        """Forgets what is known: this node leads anew."""
+        """Forgets what is known, because this node has become leader again."""
         self._topics.clear()
         self._free.clear()
 
     def topic_changed(self, topic: str) -> None:
-        """Notes that a topic is made, gets other attributes, or goes."""
+        """Forgets a topic that is created, changed or deleted."""
         self._topics.pop(topic, None)
         self._free.discard(topic)
 
@@ -136,8 +137,8 @@ class Backlogs:
         return known
 
     def due(self, now_ms: int) -> list[int]:
-        """Returns the ids of the topics to measure now, those first that were never measured; they are under way
-        then."""
+        """Returns the ids of the topics to measure now, at most MEASURED_AT_ONCE, those first that were never measured.
+        Their measurement counts as begun."""
         due = [each for each in self._topics.values() if each.is_due(now_ms)]
         due.sort(key=lambda each: (each.measured_ms, each.topic_id))
         found = {each.topic_id: each for each in due[:MEASURED_AT_ONCE]}
@@ -147,7 +148,7 @@ class Backlogs:
         return list(found)
 
     def measured(self, sizes: Mapping[int, int]) -> None:
-        """Takes the sizes of topics, by their ids."""
+        """Records the measured sizes of topics, by their ids."""
         for topic_id, size in sizes.items():
             if (backlog := self._measuring.get(topic_id)) is not None:
                 backlog.measured(size)

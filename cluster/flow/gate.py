@@ -1,4 +1,4 @@
-"""The gate: asked before a request is taken, so that what a node holds is bounded before the work.
+"""The gate: asked before a request is taken, so that the memory of a node is bounded before the work begins.
 
 It is the one place that knows how much a connection, a node or a user may have in flight. The kernel asks it for one
 number, `Gate.room`, once for the sends of one read, and has no limit of its own.
@@ -78,7 +78,7 @@ class Over(NamedTuple):
 
 class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An owner of requests in flight: a client's connection, its stand-in on the leader, or the node itself. A Gate
-    makes it, and every request is asked and taken for one."""
+    makes it, and each request counts for one."""
 
     account: Account
     """Its unanswered requests."""
@@ -105,8 +105,8 @@ class Gate:
         count: Callable[[str], None] = lambda _: None,
         count_quota: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`count` counts a refused request under the label of its limit, `count_quota` under the name of that of a
-        quota."""
+        """`count` counts a refused request under the label of its limit, `count_quota` one that a quota refused under
+        the name of the quota's limit."""
         self._count, self._count_quota = count, count_quota
         self.reload(config)
         self.sends = Account()
@@ -132,7 +132,7 @@ class Gate:
         self.at_once = at_once
 
     def reload(self, config: Config) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._limits = config.limits
 
     def holder(self, address: str) -> Holder:
@@ -162,10 +162,9 @@ class Gate:
         )
 
     def room(self, holder: Holder, user: int) -> int:
-        """Returns the bytes of new sends of a user that surely may be taken now, for those that the kernel finds in one
-        read; 0 or less: none. It may be less than there is room for: the first send beyond it is asked by `refusal`,
-        and then the kernel asks again. So a limit of `n` more requests leaves `n * SEND_BYTES_MIN`.
-        """
+        """Returns the number of bytes of new sends of a user that may certainly be taken now, for the sends that the
+        kernel finds in one read; 0 or less: none. More may be allowed: for the first send beyond it `refusal` decides,
+        and then the kernel asks again. So a limit of `n` more requests leaves `n * SEND_BYTES_MIN`."""
         limits = self._limits
         return min(
             limits.connection_inflight_bytes_max - holder.account.bytes,
@@ -173,8 +172,8 @@ class Gate:
         )
 
     def refused(self, over: Over) -> None:
-        """Counts a request whose client was, or will be, told that it is refused for this reason. Called once, by
-        whoever refuses it: what is only delayed, or repeats what is stored, is not refused."""
+        """Counts a request that is refused for this reason. Called once, by the code that refuses it. A send that is
+        only delayed, or that repeats a stored one, is not refused."""
         self._count(over.limit)
         if over.quota:
             self._count_quota(over.quota)
@@ -188,7 +187,7 @@ class Gate:
     # --- taking ------------------------------------------------------------------------------------------------------
 
     def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
-        """Takes a request, which the caller gives back. The arguments are those of `refusal`."""
+        """Takes a request; the caller must release the returned Hold. The arguments are those of `refusal`."""
         # An account of a narrower limit stands here and in `hold_each`, below that of the node.
         if ask is not _NEW:
             return Hold(holder.account, self._of_node(ask), size)
@@ -196,25 +195,25 @@ class Gate:
         return Hold(holder.account, node, size)
 
     def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
-        """Takes new sends of one user and one holder, for which there is `room`. Returns their bytes."""
+        """Takes new sends of one user and one holder, which `room` has allowed. Returns their bytes."""
         node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
         return hold_each(sends, holder.account, node)
 
     def hold_answer(self, holder: Holder, size: int) -> Hold:
-        """Takes a send that is stored already, until it is answered."""
+        """Takes a send that is already stored, until it is answered."""
         return Hold(holder.account, None, size)
 
     def pacing_account(self) -> Account:
-        """Makes an account for what somebody has waiting for a quota."""
+        """Makes an account for the sends of one owner that wait for a quota."""
         return Account(self.paced)
 
     def hold_paced(self, holder: Holder, account: Account, size: int) -> Hold:
-        """Takes a send that waits for its quota, in an account of `pacing_account`."""
+        """Takes a send that waits for its quota, on an account of `pacing_account`."""
         return Hold(holder.account, account, size)
 
     def hold_early(self, size: int) -> Hold | None:
-        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It is
-        not read, so it is nobody's. When it is handled, it asks as what it is."""
+        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It was
+        not read yet, so it counts for no owner. When it is handled, it is taken again, for its owner."""
         return Hold(None, self.early, size) if self.early.bytes + size <= self._limits.node_inflight_bytes_max else None
 
     # --- figures -----------------------------------------------------------------------------------------------------

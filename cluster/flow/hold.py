@@ -50,7 +50,7 @@ class Hold:
     __slots__ = ("_connection", "_node", "_size")
 
     def __init__(self, connection: Account | None, node: Account | None, size: int) -> None:
-        """None for an account in which this request does not count."""
+        """`connection` and `node` are None for accounts in which this request does not count."""
         self._connection = connection
         self._node = node
         self._size = size
@@ -60,15 +60,15 @@ class Hold:
             node._count(1, size)
 
     def answered(self) -> None:
-        """Gives back what counts for the connection: its request was answered, or never will be. Raises RuntimeError if
-        that happened before."""
+        """Releases what counts for the connection, because the request was answered, or never will be. Raises
+        RuntimeError if that happened before."""
         account, self._connection = self._connection, None
         if account is None:
             raise RuntimeError(GIVEN_BACK)
         account._count(-1, -self._size)
 
     def decided(self) -> None:
-        """Gives back what counts for the node: the request's fate is known. Raises RuntimeError if that happened
+        """Releases what counts for the node, because the request is decided. Raises RuntimeError if that happened
         before."""
         account, self._node = self._node, None
         if account is None:
@@ -76,7 +76,7 @@ class Hold:
         account._count(-1, -self._size)
 
     def ended(self) -> None:
-        """Gives back all that is left of it. Raises RuntimeError if that is nothing."""
+        """Releases everything that is still held. Raises RuntimeError if nothing is."""
         connection, self._connection = self._connection, None
         node, self._node = self._node, None
         if connection is None and node is None:

@@ -1,6 +1,8 @@
-"""Judges by the quotas that count in a minute: what is over one is refused at once, for nothing can wait that long.
+"""Enforces the quotas that are rates per minute: what exceeds one is refused at once, because no client would wait that
+long.
 
-A bucket holds a minute's worth, so a client that begins may make all that it needs, and then as many as the rate says.
+A bucket holds a minute's worth, so a client that begins may make all that it needs, and then as many as the rate
+allows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TooSoon(NamedTuple):
-    """The reason why somebody may not do it now. It is counted."""
+    """The reason why a client must not do something now. The refusal is already counted."""
 
     remark: str
     again_ms: int
@@ -33,13 +35,13 @@ class MinuteRates:
         self._buckets = {limit: QuotaBuckets(rules, (limit,)) for limit in limits}
 
     def forget(self) -> None:
-        """Forgets what was taken: this node leads anew."""
+        """Forgets what was taken, because this node has become leader again."""
         for buckets in self._buckets.values():
             buckets.forget()
 
     def take(self, limit: str, user: int, address: str) -> TooSoon | None:
-        """Takes one, and returns None; or returns why it may not be taken. `user`: the id of the one who signed, 0 if
-        nobody did."""
+        """Takes one from the limit and returns None, or returns the reason why that is too soon. `user`: the id of the
+        user who signed the request, 0 if nobody did."""
         buckets = self._buckets[limit]
         if not buckets.active:
             return None

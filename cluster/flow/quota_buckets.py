@@ -1,12 +1,12 @@
-"""Judges by the quotas of the cluster how much its owner may do now.
+"""Decides by the quotas of the cluster how much an owner (a user, an address or a topic) may do now.
 
 Each limit is a token bucket that fills at its rate and holds one second's worth, written as the virtual time at which
-it is full again (the generic cell rate algorithm of ITU-T I.371): a limit costs one number, and no timer. A request
-may take more than the bucket has: so a message that is larger than a second's worth passes, and is waited for
-afterwards. A new leader begins with full buckets.
+it is full again (the generic cell rate algorithm of ITU-T I.371): a limit costs one number, and no timer. A request may
+take more than the bucket has: so a message that is larger than a second's worth passes, and is waited for afterwards. A
+new leader begins with full buckets.
 
-Several nodes may judge by one quota, each by its share (`cluster.flow.quota_shares`): the leaders of several groups of
-brokers what is sent, all nodes what is pulled.
+Several nodes may apply one quota, each its share of it (`cluster.flow.quota_shares`): for sends the leaders of several
+groups of brokers, for pulls all nodes.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Bucket(Refusals):
         """The amount that one request took lately."""
 
     def opens_ms(self) -> float:
-        """Returns the time from which on the owner may take something: there is one whole message, or any byte."""
+        """Returns the time, in milliseconds, from which on the owner may take one complete message, or any byte."""
         return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Returns the milliseconds until it has one whole; 0 if it has."""
+        """Returns the milliseconds until one unit may be taken; 0 if it may be taken now."""
         # What is left after n times the n-th part is not always nothing.
         return max(0, math.ceil(max(self._full_ms, now_ms) + self._each_ms - self._holds_ms - now_ms - ROUNDING_MS))
 
@@ -95,7 +95,7 @@ class Bucket(Refusals):
         return max(self._full_ms, now_ms) + taken * self._each_ms - self._holds_ms <= now_ms + ROUNDING_MS
 
     def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
-        """Takes so many, of `size` bytes together, in so many requests."""
+        """Takes `count` messages of `size` bytes together, in `requests` requests."""
         taken = size if self.in_bytes else count
         self._used += taken
         self._requests += requests
@@ -115,7 +115,8 @@ class Bucket(Refusals):
         return self.demand * self.rule.value if self._holds_ms == BURST_MS else None
 
     def measure(self, elapsed_ms: int, waiting: int) -> float:
-        """Returns the demand, now that so much time has passed since it was measured and so many requests wait."""
+        """Returns the demand as a part of the rate, from what was used in the last `elapsed_ms` and from the `waiting`
+        requests."""
         if not (self._used or waiting or self.demand):
             return 0.0
         if self._requests:
@@ -130,8 +131,8 @@ class Bucket(Refusals):
         return self.demand
 
     def divide(self, elsewhere: float) -> None:
-        """Takes the share that follows from what is asked for elsewhere, as a part of the rate. One that is new keeps
-        the share with which it began until others had the time to say what they are asked for."""
+        """Computes the bucket's share of the rate from the demand elsewhere, which is a part of the rate. A new bucket
+        keeps its first share until the others had the time to report their demands."""
         self._looks += 1
         if not elsewhere and (self.share == 1.0 or self._looks < LOOKS_UNTIL_TOLD):
             return
@@ -139,14 +140,15 @@ class Bucket(Refusals):
         self.begin(max(own, 1.0 - elsewhere))
 
     def begin(self, share: float) -> None:
-        """Lets through that part of the rate from now on, but at least one in its time."""
+        """Sets the part of the rate that this bucket lets through from now on. However small the part is, one message
+        passes in a limited time."""
         self.share = min(1.0, max(share, self._least))
         self._each_ms = self._whole_ms / self.share
 
     def follow(self, before: Bucket, now_ms: int) -> None:
-        """Takes the place of the bucket of the same limit with another value. What was taken stays taken: were each
-        change to fill it, a limit that is changed all the time would be none. Who has more now waits shorter, and for
-        a bucket that is empty no longer than it takes to fill."""
+        """Replaces the bucket of the same limit with another value. What was taken stays taken: if each change filled
+        the bucket, a limit that changes all the time would limit nothing. An owner whose limit was raised waits for a
+        shorter time, and never longer than an empty bucket takes to fill."""
         self.begin(before.share)
         self.demand = before.demand * self._whole_ms / before._whole_ms
         self._looks, self._used, self._requests = before._looks, before._used, before._requests
@@ -180,7 +182,7 @@ class QuotaBuckets:
         self._judges = judges
 
     def hear(self, elsewhere: Mapping[tuple[str, str, str], float]) -> None:
-        """Takes what other nodes are asked for, as parts of the rates: a new bucket begins by it."""
+        """Records the demand on other nodes, as parts of the rates; new buckets begin with it."""
         self._elsewhere = elsewhere
 
     @property
@@ -189,19 +191,19 @@ class QuotaBuckets:
         return self.rules.has_any(self._limits)
 
     def _look(self) -> None:
-        """Looks if quotas have changed. Nothing is read anew but what somebody asks for: there may be 10,000, and one
-        of them may change a hundred times a second."""
+        """Drops the cached buckets if quotas have changed. A quota is read again only when somebody needs it: there may
+        be 10,000, and one of them may change a hundred times a second."""
         if self.rules.rows is not self._seen:
             self._seen = self.rules.rows
             self._found.clear()
 
     def forget(self) -> None:
-        """Forgets what was taken: this node leads anew."""
+        """Forgets what was taken, because this node has become leader again."""
         self._buckets.clear()
         self._found.clear()
 
     def of(self, user: int, address: str, topic: str, now_ms: int) -> tuple[Bucket, ...]:
-        """Returns the buckets from which a send takes. `user`: the id of the one who signed it, 0 if nobody did."""
+        """Returns the buckets from which a send takes. `user`: the id of the user who signed it, 0 if nobody did."""
         self._look()
         key = user or address, topic
         found = self._found.get(key)
@@ -237,5 +239,5 @@ class QuotaBuckets:
         self._found.clear()
 
     def all(self) -> Iterable[Bucket]:
-        """Returns the buckets that somebody has taken from, also of quotas that are no more."""
+        """Returns all buckets from which something was taken, also those of deleted quotas."""
         return self._buckets.values()

@@ -1,6 +1,6 @@
 """The limits that a quota may have: the one table from which requests, commands and texts take them.
 
-A limit of a later version stands in the rows of the replicated state and is left alone by nodes that do not know it.
+Rows of the replicated state may have a limit of a later version; nodes that do not know it ignore it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the quota that counts for somebody: the one place that knows which rows go before which others.
+"""Finds the quota that applies to a user, an address or a topic: the one place that knows which rows take precedence.
 
 Each limit is looked up by itself, as Kafka does: a narrow row takes the place of a wider one for the limits that it
 has, and leaves the others to that. So a row with nothing but `requests` does not free its user from the rates of
@@ -84,8 +84,8 @@ class QuotaRules:
         together."""
 
     def refusals(self) -> list[Refusals]:
-        """Returns what was refused on this node, by owner and limit, and owners of whom nothing was: all that judges
-        know, of which `in_force` takes those that still count."""
+        """Returns what was refused on this node, by owner and limit, and also the owners that were never refused: all
+        that the judges know, of which `in_force` takes those that still count."""
         return [each for judge in self.judges for each in judge()]
 
     def refused_since(self, from_ms: int) -> list[Refusals]:
@@ -116,8 +116,8 @@ class QuotaRules:
         return not self._quotas.limited.isdisjoint(limits)
 
     def of_sender(self, limit: str, user: int, address: str, topic: str = "") -> Rule | None:
-        """Returns the rule for whoever asks. `user`: the id of the one who signed it, 0 if nobody did. `topic`: the one
-        that is asked about; "" for a limit that has nothing to do with one."""
+        """Returns the rule for the client that asks. `user`: the id of the user who signed the request, 0 if nobody
+        did. `topic`: the topic of the request; "" for a limit that does not depend on one."""
         if not user:
             owner = f"address={address}"
             return self._first(limit, owner, owner) or self._first(limit, "address=*", owner)
@@ -134,7 +134,7 @@ class QuotaRules:
         )
 
     def of_topic(self, limit: str, topic: str) -> Rule | None:
-        """Returns the rule for a topic, whoever asks."""
+        """Returns the rule for a topic, whichever client asks."""
         owner = f"topic={topic}"
         rule = self._first(limit, owner, owner)
         if rule is None and topic[:1] != "%":  # made by the cluster: only a quota that names it counts
@@ -153,7 +153,7 @@ class QuotaRules:
 
 
 def rules_of(rules: QuotaRules, limit: str, user: int, address: str, topic: str) -> Iterator[Rule]:
-    """Yields the rules of a limit that count for what somebody does with a topic: his own, and that of the topic."""
+    """Yields the rules of a limit that apply to a sender and a topic: that of the sender, and that of the topic."""
     for rule in (rules.of_sender(limit, user, address, topic), rules.of_topic(limit, topic)):
         if rule is not None:
             yield rule

@@ -71,22 +71,23 @@ class QuotaShares:
     # --- what others say ---------------------------------------------------------------------------------------------
 
     def heard(self, child: Child, demands: Demands, now_ms: int) -> None:
-        """Takes what one below this node asks for, in place of what it asked for before."""
+        """Records the demand of a node below this one, in place of its former demand."""
         self._children[child] = _Heard(demands, now_ms)
         self._total = None
 
     def told(self, demands: Demands) -> None:
-        """Takes what is asked for elsewhere, as the one above this node has added it up. It holds until that one says
-        something else: without a leader nobody's share rises."""
+        """Takes over the demand of all others, as the node above this one has added it up. It counts until that node
+        sends another one, so without a leader no node's share rises."""
         self._elsewhere = demands
         self._total = None
 
     def leads_all(self) -> None:
-        """Forgets what the one above this node has told: there is none."""
+        """Forgets the demands that the node above this one has sent: this node is the top, and there is none above
+        it."""
         self.told({})
 
     def forget(self) -> None:
-        """Forgets what all others have said: there is no quota."""
+        """Forgets all demands, because there is no quota."""
         self._children.clear()
         self._elsewhere = self._own = {}
         self._total = None
@@ -94,8 +95,8 @@ class QuotaShares:
     # --- once a second -----------------------------------------------------------------------------------------------
 
     def look(self, now_ms: int) -> Steps:
-        """Measures what was asked for here since the last look, and takes the shares that follow: in steps, for there
-        may be a bucket for each of many owners."""
+        """Measures the demand here since the last call, and updates the shares: in steps, because many owners may have
+        a bucket each."""
         elapsed_ms = now_ms - self._looked_ms
         if not 0 < elapsed_ms <= KEEP_MS:  # the first look, or the first one after a pause
             elapsed_ms = LOOK_MS
@@ -130,7 +131,8 @@ class QuotaShares:
         return _most(_sum([self._own, *(heard.demands for heard in self._children.values())]))
 
     def beside(self, child: Child, limits: Iterable[str]) -> Demands:
-        """Returns what everybody else than a child asks for, under these limits, of that which most is asked for."""
+        """Returns what all others except for a child ask for under these limits; only the largest demands, as many as a
+        frame may have."""
         if self._total is None:
             heard = [each.demands for each in self._children.values()]
             self._total = _most(_sum([self._own, self._elsewhere, *heard]))

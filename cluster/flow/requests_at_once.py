@@ -1,7 +1,8 @@
-"""Judges by the quotas of users and addresses how many sends somebody may have under way at the leader.
+"""Enforces the quotas of users and addresses on the number of sends in flight at the leader.
 
-Under way is what was taken and is not decided; what waits for a quota is not. The account of an owner lies below that
-of the node (`cluster.flow.gate`), so it is given back in the same ways, and nothing is counted while nobody is limited.
+A send is in flight once it was taken and until it is decided; one that waits for a quota is not. The account of an
+owner lies below that of the node (`cluster.flow.gate`), so it is given back in the same ways, and nothing is counted
+while nobody is limited.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ OPEN_MS, CLOSED_MS = float("-inf"), float("inf")
 
 
 class AtOnce(Refusals):
-    """Holds what one owner may have under way. It has the shape of a `cluster.flow.quota_buckets.Bucket`, but nobody
-    knows when it opens."""
+    """The limit on what one owner may have in flight. It has the interface of a `cluster.flow.quota_buckets.Bucket`,
+    but the time at which it opens cannot be known."""
 
     __slots__ = ("_reserved", "_reserving", "account", "key")
 
@@ -38,11 +39,11 @@ class AtOnce(Refusals):
         """The requests that may go and are not in the account yet: they are when the call ends."""
 
     def opens_ms(self) -> float:
-        """Returns a time that is over if one more may go, and one that never comes if not."""
+        """Returns a time in the past if one more send may go, and one that never comes if not."""
         return OPEN_MS if self.account.requests + self._reserved < self.rule.value else CLOSED_MS
 
     def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
-        """Returns True if so many requests may go."""
+        """Returns True if this number of requests may be taken."""
         return self.account.requests + self._reserved + requests <= self.rule.value
 
     def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
@@ -52,12 +53,12 @@ class AtOnce(Refusals):
         self._reserved += requests
 
     def settle(self) -> None:
-        """Notes that what was taken is in the account."""
+        """Forgets the reservation, because what was taken is in the account now."""
         self._reserved = 0
 
 
 class RequestsAtOnce:
-    """The sends that the owners have under way. Event loop only."""
+    """The sends that each owner has in flight. Event loop only."""
 
     def __init__(self, rules: QuotaRules, above: Account) -> None:
         """`above`: the account of the node in which all of it counts."""
@@ -77,7 +78,8 @@ class RequestsAtOnce:
         return self._rules.has(REQUESTS)
 
     def account(self, user: int, address: str) -> Account:
-        """Returns the account of the requests of whoever asks: of the user, or of the address if nobody has signed."""
+        """Returns the account of the sender's requests: that of the user, or that of the address if nobody has
+        signed."""
         owner = user or address
         account = self._accounts.get(owner)
         if account is None:
@@ -98,7 +100,7 @@ class RequestsAtOnce:
         self._reserving.clear()
 
     def of(self, user: int, address: str) -> AtOnce | None:
-        """Returns what limits whoever asks; None if nothing does."""
+        """Returns the limit for this sender; None if nothing limits it."""
         if self._rules.rows is not self._seen:
             self._seen = self._rules.rows
             self._found.clear()
@@ -116,5 +118,5 @@ class RequestsAtOnce:
         return found
 
     def all(self) -> Iterable[Refusals]:
-        """Returns the owners who are limited, or were, and have asked."""
+        """Returns the owners that have, or had, a limit, and have sent something."""
         return self._limits.values()

@@ -70,7 +70,7 @@ class Proof(NamedTuple):
 
 
 class CheckUnderWay(Exception):
-    """Another check of this kind is under way."""
+    """Another check of this kind is in progress."""
 
 
 Ask = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]

@@ -34,7 +34,7 @@ class MemberAddresses(NamedTuple):
     """Listener name -> advertised "host:port"."""
 
     def as_address(self, node: NodeId) -> Address:
-        """Returns the form that stands in a MEMBERSHIP entry."""
+        """Returns these addresses in the form of a MEMBERSHIP entry."""
         return Address(node, self.host, self.port, self.admin, tuple(sorted(self.listeners.items())))
 
 

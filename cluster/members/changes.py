@@ -81,7 +81,7 @@ class MemberChanges:
         )
 
     def reload(self, preferred: str, lag_max: int) -> None:
-        """Takes other preferred leaders. The times of the last election and transfer stay."""
+        """Applies other preferred leaders. The times of the last election and transfer stay."""
         self._preference.reload(preferred, lag_max)
 
     @property
@@ -128,9 +128,11 @@ class MemberChanges:
         a member with another address is moved there. Raises LocalError, RaftLogError."""
         group = self.group()
         members, address = group.membership, addresses.as_address(node)
+        # Asked for again after an answer that was lost: done is done.
         if not checks.add(group, node, uuid, addresses):
             done(ChangeOutcome.DONE)
             return EntryId(self._raw.term, members.index)
+        # The same disk at another address keeps its vote; another disk under that id would vote twice.
         if members.node_uuids.get(node) == uuid:
             return self._propose(with_address(members, address), done)
         return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
@@ -181,6 +183,7 @@ class MemberChanges:
     def drain(self, held: bool) -> None:
         """Keeps this node, leader or not, from leading until it restarts or `held` is False. A leader hands over.
         Raises LocalError if this node leads and no other could."""
+        # Refused rather than obeyed: without a successor the group would take no writes.
         if held and self._raw.role is Role.LEADER:
             checks.successor(self.group(), self._succession.slower)
         self.drained = held
@@ -200,6 +203,7 @@ class MemberChanges:
         self._wake()
 
     def _propose(self, members: Membership, done: Callable[[ChangeOutcome], None]) -> EntryId:
+        # Another change would cover the loss that nobody has seen yet.
         if self._service.has_unread_event:
             raise checks.refusal(
                 "the members were changed by unsafe-recover, and no operator has acknowledged that yet",
@@ -218,6 +222,7 @@ class MemberChanges:
         if not self._waiting:
             return
         for entry in applied.entries:
+            # By term and index: at this index may be another leader's entry.
             for term, done in self._waiting.pop(entry.index, ()):
                 done(ChangeOutcome.DONE if entry.term == term else ChangeOutcome.REPLACED)
 
@@ -239,6 +244,7 @@ class MemberChanges:
 
     def _may_go_to(self, node: NodeId) -> bool:
         slow = self._slow_turns
+        # A preference is no reason to hand over to a node that would lose leadership again.
         if slow is not None and (slow.paused or slow.is_slow(node)):
             return False
         return not self._succession.slower(node, (self._service.own_id,))
@@ -247,6 +253,7 @@ class MemberChanges:
         if self._raw.status().transferee != NOBODY:
             return
         to = self.successor()
+        # Nobody fit to take over: leading on is better than no leader.
         if to == NOBODY:
             return  # again at the next tick
         logger.info("this node is drained or in maintenance, %s should lead", self._object_of(to))
@@ -257,6 +264,7 @@ class MemberChanges:
         learners = set(members.learner_ids)
         self._rounds.keep(learners)
         self._caught_up = self._measure(learners, now_ms)
+        # One change at a time, and none before the no-op of the own term: two majorities could miss each other.
         if not self._service.is_committed or self._raw.commit_index < self._raw.term_start_index:
             return
         for node in sorted(self._caught_up - set(members.manual)):
@@ -273,6 +281,7 @@ class MemberChanges:
             if peer.node_id not in learners:
                 continue
             is_short = self._rounds.observe(peer.node_id, peer.match_index, status.last_index, now_ms)
+            # A voter that lags counts in every quorum and helps none: the group would stand still for it.
             if is_short and peer.fit and peer.caught_up:
                 near.add(peer.node_id)
         return near
@@ -298,8 +307,8 @@ class Preference:
     """Decides for one leader by `[raft] preferred_leaders`. Times are monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
-        """`wished` lists node ids, best first, as "2;1". `lag_max`: entries that a node may be behind and still be
-        handed leadership."""
+        """`wished` lists node ids, the best first, for example "2;1". `lag_max`: the most entries by which a node may
+        be behind to receive leadership."""
         self._own = own
         self.reload(wished, lag_max)
         self._term = -1
@@ -309,7 +318,7 @@ class Preference:
         self._since_ms = 0
 
     def reload(self, wished: str, lag_max: int) -> None:
-        """Takes another list of preferred leaders and another limit."""
+        """Applies another list of preferred leaders and another limit."""
         self.wished = [NodeId(int(node)) for node in wished.split(";") if node]
         self._lag_max = lag_max
 

@@ -148,7 +148,8 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
                 "raftmq node add    (with a data directory that is empty)",
             )
     for other, there in group.addresses.items():
-        # A member whose disk was lost is replaced on its machine: it is not heard, and its address is the new one's.
+        # A member whose disk was lost is replaced on its machine: no frames come from it, and its address is the new
+        # member's.
         is_heard = other in group.live or other == group.leader
         if other != node and is_heard and (there.host, there.port) == (addresses.host, addresses.port):
             raise refusal(
@@ -296,8 +297,8 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
-    """Checks if a node may be stopped. `maintained`: nodes in maintenance; they may be stopped at any moment and so
-    count as away. Raises LocalError if the node is no member."""
+    """Checks whether a node may be stopped. `maintained`: nodes in maintenance; they may be stopped at any moment and
+    so count as away. Raises LocalError if the node is no member."""
     known(group, node)
     group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
     is_voter = node in group.voters

@@ -132,6 +132,7 @@ class Levels:
             return
         self._look_at_ms = now_ms + LOOK_EVERY_MS
         self._waits_for = []
+        # All know the same and the cluster has it: the clock of finalize_after_ms starts anew with the next upgrade.
         if not self.is_mixed:
             self._mixed_since_ms = self._announced_since_ms = None
             return
@@ -143,6 +144,7 @@ class Levels:
             self._announced_since_ms = None
 
     def _finalize_in_time(self, now_ms: int) -> None:
+        # A member that is down or older breaks the time off: it could not read what is written above its level.
         if self.why_not():
             self._announced_since_ms = None
         elif self._announced_since_ms is None:
@@ -150,6 +152,7 @@ class Levels:
         elif now_ms - self._announced_since_ms >= self._finalize_after_ms:
             newest = self.newest
             self._waits_for = self._below(newest)
+            # The groups that copy from this one go first: what it decides must be readable in their logs.
             if not self._waits_for:
                 self._announced_since_ms = now_ms  # if this entry is lost, the next one waits as long
                 self.due(newest)
@@ -186,6 +189,7 @@ class Levels:
         newest, reasons = self.newest, []
         for each in self.members():
             node = node_object(self._members.identity.group_id, each.id)
+            # Unknown counts as old. Raised over its head, it could not come back.
             if each.level is None:
                 reasons.append(f"{node} ({each.role}) is down, or not connected: what it knows is not known")
             elif each.level < newest:
@@ -197,6 +201,7 @@ class Levels:
         or if the cluster has the newest level already."""
         newest, level = self.newest, self._state.level
         reasons = self.why_not()
+        # There is no way down: what is written at a new level stays in the log.
         if reasons:
             raise LocalError(
                 f"the cluster stays at level {level}",

@@ -1,4 +1,4 @@
-"""Puts other settings in force in a running node: those of a file that was read again, or of an entry of the log."""
+"""Applies other settings to a running node: those of a file that was read again, or of an entry of the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LayeredConfig:
         self.set_own(own)
 
     def set_own(self, own: Config) -> None:
-        """Takes the configuration that was read from this node's file. Raises ConfigError if the file cannot be read
+        """Stores the configuration that was read from this node's file. Raises ConfigError if the file cannot be read
         again."""
         self.own = own
         """The configuration from this node's file. Its values for keys of the cluster are used only as the first values

@@ -82,7 +82,7 @@ class MembersService:
 
     @property
     def is_committed(self) -> bool:
-        """False while a change is under way."""
+        """False while a change is in progress."""
         return self._raw.committed_membership_index >= self.in_force.index
 
     @property

@@ -52,7 +52,7 @@ def unclaimed(directory: Path) -> list[int]:
 
 
 def claim(directory: Path, node: int, token: str) -> None:
-    """Gives the node to the machine with this token; the claim is on disk when this returns. Blocks.
+    """Assigns the node to the machine with this token; the claim is on disk when this returns. Blocks.
 
     Raises LocalError if another machine has claimed the node, or if it is not among those to be claimed; OSError.
     """

@@ -92,7 +92,8 @@ class EventWatch:
         self._install = "none"
 
     def part(self) -> Part:
-        """Returns the part that hears of elections. The one that keeps the events starts later and closes last."""
+        """Returns the part that is notified of elections. The part that keeps the events starts later and closes
+        last."""
         return Part(name="elections", role=self.on_role, metrics=(self._metrics,))
 
     def started(self) -> None:

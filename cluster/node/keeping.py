@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Keeping:
-    """Decides how long and where the log is kept. Event loop only."""
+    """The services that decide how long and where the log is kept: retention, backups, the tier. Event loop only."""
 
     def __init__(self, context: NodeContext, storage: NodeStorage, serving: Serving, leases: Leases) -> None:
         services, access = serving.services, serving.tier_access

@@ -82,7 +82,7 @@ class NodeLanes:
         )
 
     def retry_append(self) -> None:
-        """Makes the append lane try again what it has put aside."""
+        """Makes the append lane try again to write what found no space on disk."""
         self.append.submit(RETRY)
 
     def prepare(self) -> None:
@@ -98,7 +98,7 @@ class NodeLanes:
         return True
 
     async def close(self) -> None:
-        """Ends the lanes one after the other; each finishes its queued jobs first."""
+        """Stops the lanes one after the other; each finishes its queued jobs first."""
         for lane in (self.append, self.apply, self._prepare, self._flush, self._entries):
             await self._loop.run_in_executor(None, lane.close)
 

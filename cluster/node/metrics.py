@@ -35,8 +35,8 @@ class Exporter:
         self._process: Final = ProcessCollector(registry=None)
 
     def scraped(self, *more: ServiceMetrics) -> Generator[None, None, list[bytes]]:
-        """Has all services look, and returns the exposition text in parts. The work is done in steps of one metric
-        each. Only one scrape may be in progress. `more`: the metrics of services of the HTTP API."""
+        """Lets all services update their metrics, and returns the exposition text in parts. The work is done in steps
+        of one metric each. Only one scrape may be in progress. `more`: the metrics of services of the HTTP API."""
         for service in (*self.metrics, *more):
             yield
             yield from service.look_in_steps()

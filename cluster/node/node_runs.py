@@ -47,7 +47,7 @@ class NodeRuns:
         """The node of the present run, or of the last; None before the first was opened."""
 
     def stop(self) -> None:
-        """Ends the node permanently, whatever it is doing."""
+        """Stops the node for good, whatever it is doing."""
         self._stopped = True
         if self._restoring is not None:
             self._restoring.cancel()
@@ -82,8 +82,8 @@ class NodeRuns:
         return self._stopped
 
     async def _space_again(self, failure: BaseException) -> bool:
-        """Returns True once there is enough space again for a node that ended for lack of it; False if it ended for
-        another reason, or is stopped meanwhile."""
+        """Waits for disk space. Returns True once there is enough again for a node that ended for lack of it; False if
+        the node ended for another reason, or is stopped during the wait."""
         if not is_full(failure):
             return False
         logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)
@@ -91,7 +91,7 @@ class NodeRuns:
         return await wait_for_space(self._environment.fs, directory, self._rules, self._ended)
 
     async def _open(self) -> Node | None:
-        """Opens the node; returns None if it was stopped meanwhile."""
+        """Opens the node; returns None if it was stopped before that was done."""
         while self.node is not None:
             try:
                 return await self._open_once()

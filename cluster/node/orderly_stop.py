@@ -115,6 +115,7 @@ class OrderlyStop:
         passed_over: set[NodeId] = set()
         while raw.role is Role.LEADER and self._loop.time() < end and not self._hurried():
             to = self._successor(passed_over)
+            # Nobody could take over: the stop goes on as if this node had died, which the others survive.
             if to == NOBODY:
                 return
             passed_over.add(to)
@@ -143,12 +144,14 @@ class OrderlyStop:
     # --- 3: clients --------------------------------------------------------------------------------------------------
 
     async def _send_away(self) -> None:
+        # What was taken gets its answer before anything closes: else its clients could not know if it is stored.
         connections = list(self._remoting.router.connections)
         for connection in connections:
             connection.leave(REMARK)
         await self._until(lambda: self._proposals.idle and not any(map(_waits, connections)), DRAIN_S)
         await self._long_polls.release()
         for connection in connections:
+            # Only this side closes: what the client has sent meanwhile is still read, and answered with "not here".
             connection.say_goodbye()
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
 

@@ -105,7 +105,7 @@ class NodeServices:
         self._proposals.offsets.settle(group, done)
 
     def knows_group(self, group: str) -> bool:
-        """Returns True if the group exists and no deletion of it is under way."""
+        """Returns True if the group exists and no deletion of it is in progress."""
         return self._proposals.offsets.knows_group(group)
 
     def read_log(self, position: int, size: int) -> bytes:

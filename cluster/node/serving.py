@@ -209,8 +209,8 @@ class Serving:
         return next(iter(rows.values())).aliases if rows else 0
 
     def confirm_applied(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` once this node has applied what was acknowledged before, whoever leads; `done(False)` if
-        no leader confirms that, or the cluster's level has no word for the question."""
+        """Calls `done(True)` once this node has applied everything that was acknowledged before, whichever node leads;
+        `done(False)` if no leader confirms that, or if the cluster's level does not have the request for it."""
         if self.services.writes_open() or self.confirmed.is_possible:
             self.confirmed.ask(done)
         else:

@@ -1,9 +1,9 @@
 """Decides which nodes may use the peer port: members and guests may, former members may not. Keeps their addresses.
 
-A node that was away does not know which members joined meanwhile, but Raft requires it to accept entries of a leader
-that is not in its configuration, and to answer (thesis 4.1). A node of the same cluster with an unknown id is therefore
-accepted as a **guest**, and dialled at the address in its handshake. An id is bound to one uuid permanently: a node
-with a known id and another uuid is refused, and so is a former member.
+A node that was away does not know which members joined in the meantime, but Raft requires it to accept entries of a
+leader that is not in its configuration, and to answer (thesis 4.1). A node of the same cluster with an unknown id is
+therefore accepted as a **guest**, and dialled at the address in its handshake. An id is bound to one uuid permanently:
+a node with a known id and another uuid is refused, and so is a former member.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Roster:
         self._guests = {peer: guest for peer, guest in self._guests.items() if peer not in known}
 
     def object_of(self, peer: NodeId) -> str:
-        """Returns a node of this node's group as log lines and errors speak of it: "node 2/1"."""
+        """Returns the name of a node of this node's group in log lines and errors, for example "node 2/1"."""
         return node_object(self.membership.group_id, peer)
 
     def peers(self) -> list[NodeId]:

@@ -1,10 +1,10 @@
 """Lets a follower answer linearizably: the leader tells it up to which index it must have applied the log.
 
 This is ReadIndex (thesis, 6.4), asked by a follower. READ_INDEX goes to the leader. The leader has a majority confirm
-that it still leads, and answers with its applied index (READ_INDEX_REPLY). As soon as the follower has applied as much,
-its state contains whatever was acknowledged before the question. All who ask while a question is under way share the
-next one, because its index may be older than what they want to see. So a follower has at most one question at a leader,
-however many ask.
+that it still leads, and answers with its applied index (READ_INDEX_REPLY). As soon as the follower has applied that
+index, its state contains everything that was acknowledged before the question. Reads that arrive while a question is in
+flight share the next one, because the index of the present one may be older than what they must see. So a follower has
+at most one question in flight, however many reads there are.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Waiting(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A question that is under way."""
+    """A READ_INDEX question that is in flight."""
 
     number: int
     leader: NodeId
@@ -114,7 +114,7 @@ class ConfirmedIndex:
         self._put()
 
     def _put(self) -> None:
-        """Puts the question of all who wait, unless one is under way."""
+        """Sends the question of all waiting reads, unless one is in flight."""
         if self._asked is not None or not self._waiting:
             return
         if self._reads.writes_open():
@@ -167,7 +167,7 @@ class ConfirmedIndex:
     # --- what happens meanwhile --------------------------------------------------------------------------------------
 
     def _tell_applied(self) -> None:
-        """Tells those for whom enough is applied by now, and looks again soon if others wait."""
+        """Answers the reads whose index is applied by now, and checks again in LOOK_MS if others still wait."""
         while self._behind and self._behind[0][0] <= self._applied():
             self._tell(self._behind.popleft()[1], True)
         if self._behind and not self._looks:
@@ -188,7 +188,7 @@ class ConfirmedIndex:
             self._put_again()
 
     def tick(self, now_ms: int) -> None:
-        """Ends what has waited too long, and puts a question again that got no answer."""
+        """Ends reads that have waited too long, and sends a question again that got no answer."""
         if not (self._waiting or self._asked or self._behind):
             return
         held = [self._waiting, *(waiting for _, waiting in self._behind)]
@@ -210,7 +210,7 @@ class ConfirmedIndex:
 
 
 def _told(waiting: list[_Waiting], ok: bool) -> Generator[None, None, None]:
-    """Tells them in steps: each goes on with a request, whose signature may be checked."""
+    """Answers the waiting reads in steps: each continues with a request, whose signature may have to be checked."""
     for at, each in enumerate(waiting):
         if at % TOLD_PER_STEP == 0:
             yield

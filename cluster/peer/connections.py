@@ -269,7 +269,7 @@ class Link(asyncio.Protocol):
         return self._outdated or (bool(newest) and self.key_id != newest)
 
     def abort(self) -> None:
-        """Ends the connection; the dialler tries again."""
+        """Closes the connection; the dialler tries again."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -341,7 +341,7 @@ class Inlet(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -70,7 +70,7 @@ class LinkTarget(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The target as log lines speak of it."""
+        """The name of the target in log lines."""
         return node_object(self.group, self.node) if self.group == REGISTRY_GROUP else f"group {self.group}"
 
 
@@ -100,7 +100,7 @@ class GroupLink(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -178,7 +178,7 @@ class _Dial(asyncio.Protocol):
         self._transport.write(frame)
 
     def abort(self) -> None:
-        """Ends the connection if it did not become a link."""
+        """Closes the connection if it did not become a link."""
         self._end("given up")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -300,8 +300,8 @@ class GroupLinks:
         transport.serve_groups(self)
 
     def takes(self, kind: Kind, handler: OnGroupFrame) -> None:
-        """Gives the frames of that kind to `handler`. A kind that nobody takes ends the connection. Raises ValueError
-        for a kind of another channel, or one that is taken."""
+        """Registers `handler` for the frames of that kind. A frame of a kind without a handler ends the connection.
+        Raises ValueError for a kind of another channel, or one that has a handler."""
         if kind not in GROUP_KINDS or kind in self._handlers:
             raise ValueError(f"kind {kind} is of another channel, or is taken")
         self._handlers[kind] = handler
@@ -352,8 +352,8 @@ class GroupLinks:
                 state.task = loop.create_task(self._dial(state), name=name)
 
     def _take_over(self, state: _Wanted) -> None:
-        """Gives a node that is to be dialled the connection that was made to any member of its group, if it leads
-        there: a second one would soon end the first, and what was asked on that would be lost."""
+        """Uses an existing connection to any member of a group for the node of that group that is to be dialled, if it
+        leads to that node: a second connection would soon end the first, and requests in flight on it would be lost."""
         target, now_s = state.target, asyncio.get_running_loop().time()
         for other in self._wanted.values():
             link = other.link

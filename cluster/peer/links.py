@@ -161,7 +161,8 @@ def links_of(
     transfer: Callable[[NodeId], None],
     syncs: SyncTimes,
 ) -> Links:
-    """Makes the links of a node. `transfer` hands leadership to another node. `syncs` is told in PING."""
+    """Makes the links of a node. `transfer` hands leadership to another node. `syncs`: the sync times that PING reports
+    to peers."""
     config = context.config
     raw, patience, group = context.raw, patience_ms(config.raft), config.cluster.group
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms, group)

@@ -111,7 +111,7 @@ class Probe(asyncio.Protocol):
         self._transport.write(frame)
 
     def abort(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -51,12 +51,12 @@ def patience_ms(raft: RaftSection) -> int:
 
 
 class Reach:
-    """One node's judgement of its peers, and the leader's judgement as far as it was received."""
+    """One node's view of which peers it reaches, and the leader's view as far as it was received."""
 
     def __init__(
         self, away_ms: int = AWAY_MS, object_of: Callable[[NodeId], str] = lambda node: f"node {node}"
     ) -> None:
-        """`away_ms` is explained at `patience_ms`. `object_of` returns a node as log lines speak of it."""
+        """`away_ms` is explained at `patience_ms`. `object_of` returns the name of a node in log lines."""
         self._object_of = object_of
         self._away_ms = away_ms
         self._well_since: dict[NodeId, int | None] = {}
@@ -124,8 +124,8 @@ class Reach:
         self._said[peer] = frozenset(NodeId(node) for node in word)
 
     def settle(self, own: NodeId, leader: NodeId) -> Unreached:
-        """Returns the nodes that the leader does not reach. Until its word is there, the last leader's stands, without
-        nodes that this node reaches."""
+        """Returns the nodes that the leader does not reach. Until the leader's first report arrives, the last leader's
+        report counts, without the nodes that this node reaches."""
         word = self._word_of(own, leader)
         if word is None:
             return self._counts - self._reached - ({own} - self._leaving)
@@ -138,7 +138,7 @@ class Reach:
         return stand_ins(nodes, self.settle(own, leader), avoided)
 
     def _word_of(self, own: NodeId, leader: NodeId) -> Unreached | None:
-        """Returns the leader's report; None if there is no leader, or none that this node could have heard lately."""
+        """Returns the leader's last report; None if there is no leader, or if this node has no connection to it."""
         if leader == own:
             return self.away
         return None if leader == NOBODY or leader in self._lost else self._said.get(leader)

@@ -71,7 +71,7 @@ def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
 
 
 def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
-    """Gives a node of a new cluster the secret, required from the beginning. Raises LocalError."""
+    """Writes the secret for a node of a new cluster, required from the beginning. Raises LocalError."""
     if not read_keys(path_of(config)):
         write_keys(path_of(config), keys, cluster)
     _replace(mark_path(config), mark_of(keys[0]), 0o644)
@@ -87,7 +87,7 @@ def complete(configs: Sequence[Config], cluster: str) -> None:
 
 
 def copy(source: Config, target: Config, cluster: str) -> None:
-    """Gives a node the secret and the mark of another one. Does nothing if there is no secret, or if the node has
+    """Copies the secret and its mark from one node to another. Does nothing if there is no secret, or if the target has
     one."""
     keys = read_keys(path_of(source))
     if not keys:
@@ -100,8 +100,8 @@ def copy(source: Config, target: Config, cluster: str) -> None:
 
 
 def copy_from_any(sources: Sequence[Config], target: Config, wanted: str, cluster: str) -> None:
-    """Gives a joining node the secret and the mark of the first of these nodes that has the secret. Does nothing if the
-    cluster has none, or if the joining node has it.
+    """Copies the secret and its mark to a joining node, from the first of these nodes that has the secret. Does nothing
+    if the cluster has none, or if the joining node has it.
 
     `wanted` is the id of the cluster's newest key, in hex, "" if it has none. Raises LocalError if no node has it.
     """
@@ -128,8 +128,8 @@ def _has_readable(config: Config, wanted: str) -> bool:
 
 
 def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
-    """Gives a joining node the secret in `file`, brought from another machine; returns True if the node did not have it
-    yet.
+    """Copies the secret from `file`, which was brought from another machine, to a joining node; returns True if the
+    node did not have it yet.
 
     `wanted` is the id of the cluster's newest key, in hex. Raises LocalError if the file lacks that key.
     """

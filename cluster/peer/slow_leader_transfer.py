@@ -1,9 +1,9 @@
 """Moves leadership once when the leader's turns of the event loop are long, to a voter whose turns are not.
 
-During a long turn the node serves nobody and sends no heartbeat. If each turn is shorter than the followers' election
-timeout, a leader with many long turns is not deposed, and serves badly. Voters tell each other in PING how many such
-turns they had, so that leadership does not go to a voter that is no better. If the turns are caused by the clients'
-requests, or by a machine that all nodes share, the next leader has them as well and stays.
+During a long turn the node serves no client and sends no heartbeat. If each turn is shorter than the followers'
+election timeout, a leader with many long turns is not deposed, and serves badly. Voters tell each other in PING how
+many such turns they had, so that leadership does not go to a voter that is no better. If the turns are caused by the
+clients' requests, or by a machine that all nodes share, the next leader has them as well and stays.
 
 A turn that worked and a turn that was not scheduled count alike. To clients they are the same, and a leader without CPU
 is no better than a busy one. The move is not in vain either: if a voter lacks CPU too, it has such turns itself and is
@@ -95,7 +95,7 @@ class SlowTurns:
         self.on_handed: Callable[[], None] = lambda: None
 
     def reload(self, interval_ms: int) -> None:
-        """Takes another interval of PINGs."""
+        """Applies another interval of PINGs."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def note(self, took_ms: float, *, worked: bool = True, what: str = "") -> None:

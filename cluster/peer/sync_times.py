@@ -57,7 +57,7 @@ class SyncTimes:
         self.reload(interval_ms)
 
     def reload(self, interval_ms: int) -> None:
-        """Takes another interval of PINGs."""
+        """Applies another interval of PINGs."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def part(self) -> Part:
@@ -65,7 +65,7 @@ class SyncTimes:
         return Part(name="sync times", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Brings the mean up to date. Called periodically."""
+        """Updates the mean. Called periodically."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS
@@ -98,7 +98,7 @@ class SyncTimes:
         return word.sync_ms
 
     def of_majority(self, voters: Collection[NodeId]) -> float:
-        """Returns the least time, in milliseconds, such that the syncs of a majority of the voters take no longer on
+        """Returns the time, in milliseconds, that the syncs of the fastest majority of the voters do not exceed on
         average, as far as it is known; 0.0 if it is not."""
         known = sorted(each for voter in voters if (each := self.of(voter)) is not None)
         return known[min(majority(len(voters)), len(known)) - 1] if known else 0.0

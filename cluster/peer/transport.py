@@ -457,7 +457,7 @@ class PeerTransport:
         self.admission.note_refused(remote, reason, asyncio.get_running_loop().time())
 
     def on_link_open(self, link: Link) -> None:
-        """Makes a link whose handshake is complete the one that carries what is sent from now on."""
+        """Makes this link, whose handshake is complete, the one on which everything is sent from now on."""
         before = self.links.get((link.peer, link.channel))
         self.links[link.peer, link.channel] = link
         self.dial_errors.pop(link.peer, None)
@@ -467,7 +467,7 @@ class PeerTransport:
     def on_inlet(self, inlet: Inlet) -> None:
         """Registers an accepted connection, and closes one if there are too many."""
         self.inlets[inlet] = None
-        if self._closing:  # accepted before the port was closed, and heard of only now
+        if self._closing:  # accepted before the port was closed, but reported only now
             inlet.abort()
             return
         surplus = self.admission.surplus_stranger(self.inlets)
@@ -541,9 +541,9 @@ class PeerTransport:
             self._renewals[peer, channel] = task
 
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
-        """Handles an accepted HELLO. If the peer lost power or has a new address, its old links are still open here and
-        nobody closes them; they are closed now, because waiting for their timeout would keep the peer out for
-        seconds."""
+        """Handles an accepted HELLO. If the peer lost power or has a new address, its old links are still open here,
+        and the peer will not close them; they are closed now, because waiting for their timeout would keep the peer out
+        for seconds."""
         self._close_older_inlets(peer, channel)
         before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
@@ -565,9 +565,9 @@ class PeerTransport:
         task.add_done_callback(self._lookups.discard)
 
     def _end_earlier_run(self, peer: NodeId, incarnation: object) -> None:
-        """Ends the connections of other runs of the peer than this one. Nobody closes those of a run that lost power,
-        and the level that it announced would be taken for the peer's after this run has ended. If this HELLO is the
-        late one of an earlier run, the peer connects again and ends that one."""
+        """Closes the connections of earlier runs of the peer. A run that lost power does not close its own, and the
+        level that it announced would be taken for the peer's after this run has ended. If this HELLO is itself a late
+        one of an earlier run, the peer connects again, and the connections of the earlier run are closed then."""
         for link in [link for (to, _), link in self.links.items() if to == peer]:
             link.abort()
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.incarnation != incarnation]:
@@ -575,7 +575,7 @@ class PeerTransport:
 
     def _note_level(self, peer: NodeId, *said: int) -> None:
         """Records the lowest level that the peer announced on its open connections. The HELLO of an earlier run may
-        arrive late and counts until its connection closes, because nobody knows which version runs."""
+        arrive late and counts until its connection closes, because it is unknown which version runs."""
         levels = [*said, *(handshake.level(inlet.introduction) for inlet in self.inlets if inlet.peer == peer)]
         if levels:
             self._levels[peer] = min(levels)

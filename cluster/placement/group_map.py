@@ -173,7 +173,7 @@ def same_names(known: Groups) -> dict[int, int]:
 
 def same_addresses(known: Groups) -> dict[tuple[int, int], tuple[int, int]]:
     """Returns (group, node) -> the member of a lower group that has its peer address. A process is a member of one
-    group, so one of the two is not there any more, or a wrong address was told for it."""
+    group, so one of the two no longer exists, or its address is wrong."""
     holders: dict[tuple[str, int], tuple[int, int]] = {}
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for group in sorted(known):

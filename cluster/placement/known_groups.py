@@ -1,9 +1,10 @@
-"""Tells other groups of this node's, hears of them, keeps their map on disk, and says whom to dial (docs/adr/0108).
+"""Exchanges what is known of the groups of the cluster: tells other groups of this one, merges what they tell, keeps
+the map on disk, and says whom to dial (docs/adr/0108).
 
 A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
 shows that the link lives. Processes of the registry are told the same, and what they tell is merged by the same rule,
-so nothing that they say or forget shrinks a map. A node of a cluster with one group and no registry has nothing of
-this: it does no more than accept a node of another group, and begins when one comes.
+so nothing that they say or forget shrinks a map. In a cluster with one group and no registry, a node only accepts
+connections of other groups, and begins with the rest when the first one comes.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def own_record(
     raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]], level: int
 ) -> GroupRecord | None:
     """Returns the record of this node's group; None while this node knows no leader of it: a candidate's term would be
-    an epoch of which nobody else knows. `unreached` returns the nodes that this node, if it leads, does not reach.
-    `level`: that of the group, as this node has applied it."""
+    an epoch that no other node knows. `unreached` returns the nodes that this node, if it leads, does not reach.
+    `level`: the level of the group, as this node has applied it."""
     if raw.leader_id == NOBODY or members.is_removed:
         return None
     voters = members.in_force.voter_ids
@@ -93,9 +94,8 @@ def own_record(
 
 
 def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
-    """Returns those of the groups that somebody told of that are groups of the cluster: they have a row in the truth,
-    whose copy has them as they were added, and have not retired. A group that has no copy yet has no rows, and believes
-    what it hears."""
+    """Returns those of the reported groups that belong to the cluster: they have a row in this node's copy of the
+    truth, and have not retired. A node without a copy has no rows, and accepts all reports."""
     living = living_groups(rows)
     return {number: record for number, record in others.items() if number in living} if rows else others
 
@@ -137,8 +137,9 @@ class KnownGroups:
         whole_every: int = WHOLE_EVERY,
     ) -> None:
         """Reads the file (blocking). `own` returns the present record of this node's group, None if it has none; `rows`
-        the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired without this
-        node, which finds no leader any more. Raises ConfigError if this node could find nobody."""
+        the groups of the truth (`BrokerGroups.by_number`). `retired` is called if the group has retired while this node
+        was down, so that it finds no leader any more. Raises ConfigError if the configuration names no address at which
+        this node could find other groups."""
         cluster = context.config.cluster
         self._group = cluster.group
         self._node = context.config.node_id
@@ -196,8 +197,8 @@ class KnownGroups:
         )
 
     def others(self) -> Groups:
-        """Returns number -> record of each other group that is there: a record of one that has retired is kept, and
-        told, and nobody asks it for anything."""
+        """Returns number -> record of each other group that has not retired. The record of a retired one is kept and
+        passed on, but nobody asks that group for anything."""
         return added(self._others, self._rows())
 
     def registry(self) -> list[RegistryProcess]:
@@ -215,7 +216,7 @@ class KnownGroups:
         return record.leader if record is not None else NOBODY
 
     def below(self, level: int) -> list[str]:
-        """Returns what is known of the groups that are not known to have that level, also of such as have told nothing
+        """Returns a text for each group that is not known to have that level, also for groups that have sent nothing
         yet."""
         told, rows = [], self._rows()
         groups = {*rows, *self._others} & living_groups(rows) if rows else {*self._others}
@@ -296,14 +297,15 @@ class KnownGroups:
         return told if self._own is None else {**told, self._group: self._own}
 
     def _look_if_retired(self) -> None:
-        """Ends a node that was down when its group retired: no other one of it runs, from which it could learn that."""
+        """Ends a node that was down when its group retired, and that cannot learn it from its group: no other node of
+        it runs."""
         is_alone = self._heard_retired and self._make_own() is None
         self._alone_looks = self._alone_looks + 1 if is_alone else 0
         if self._alone_looks == RETIRED_LOOKS:
             self._retired()
 
     def _renew_own(self) -> bool:
-        """Looks at the own group; returns True if its record is another one now."""
+        """Makes the record of the own group again; returns True if it has changed."""
         record, before = self._make_own(), self._own
         if record is not None and before is not None and record.epoch[:2] == before.epoch[:2]:
             is_changed = (record.away, record.level) != (before.away, before.level)
@@ -373,8 +375,8 @@ class KnownGroups:
         self._alarm(NOT_READY_ALARM, "; ".join(_lacking(registry)))
 
     def _rival(self) -> GroupRecord | None:
-        """Returns the record of the own group under another leader of a later term, while this node leads it; None if
-        there is none."""
+        """Returns the record of this node's group under another leader of a later term, while this node leads it; None
+        if there is none."""
         heard = self._heard_own
         if heard is None or heard.leader == self._node:
             return None
@@ -404,15 +406,15 @@ class KnownGroups:
     # --- telling and hearing -----------------------------------------------------------------------------------------
 
     def _tell(self, links: Iterable[GroupLink], records: Collection[GroupRecord]) -> None:
-        """Tells nodes all these records. A process of the registry that starts waits for each group that it hears of,
-        so it hears of those alone that are there."""
+        """Sends all these records to nodes. A process of the registry that starts waits for each group that it learns
+        of, so it gets only the groups that exist."""
         there = {self._group, *self.others()}
         everything, registered = encode(records), encode([each for each in records if each.group in there])
         for link in links:
             link.send(Kind.GROUPS, [], registered if link.group == REGISTRY_GROUP else everything)
 
     def _on_role(self) -> None:
-        """Called when the leader of the own group has changed."""
+        """Called when the leader of this node's group has changed."""
         if self._task is not None and self._renew_own() and self._own is not None:
             self._pass_on_soon({self._group: self._own})
 
@@ -455,7 +457,7 @@ class KnownGroups:
     # --- on disk -----------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Writes the map in another thread: the disk may be slow, and nobody waits for it."""
+        """Writes the map in another thread, because the disk may be slow. Nothing waits for it."""
         self._unsaved = False
         self._saving = self._loop.run_in_executor(None, self._file.save, self._others)
         self._saving.add_done_callback(self._on_saved)

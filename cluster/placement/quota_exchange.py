@@ -1,10 +1,10 @@
-"""Tells, once a second, what is asked for under each quota: a follower tells its leader, which tells the followers what
-everybody else asks for; leaders of other groups tell the leader of the first group, and hear the same from it
+"""Sends, once a second, the demand under each quota: a follower to its leader, which sends the followers the demand of
+all others; leaders of other groups to the leader of the first group, which answers in the same way
 (`cluster.flow.quota_shares` adds up and divides).
 
     DEMANDS   []    payload: msgpack [[subject, owner, limit, demand], ...]
 
-A frame says all that its sender has to say: it replaces the one before. Nothing is told as long as there is no quota.
+A frame has all demands of its sender: it replaces the one before. Nothing is sent as long as there is no quota.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class QuotaExchange:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes what a node of the own group tells. Raises WireError."""
+        """Handles the demands that a node of this group sends. Raises WireError."""
         demands = decode(payload)
         if self._leads():
             self._heard(("node", peer), demands)
@@ -119,7 +119,7 @@ class QuotaExchange:
             self._shares.told(demands)
 
     def _on_group_frame(self, link: GroupLink, header: list[Any], payload: bytes) -> None:
-        """Takes what a node of another group tells. Raises WireError."""
+        """Handles the demands that a node of another group sends. Raises WireError."""
         demands = decode(payload)
         if not self._leads():
             return
@@ -134,7 +134,7 @@ class QuotaExchange:
 
 
 def encode(demands: Demands) -> bytes:
-    """Returns the payload of a frame, as much of it as one may have."""
+    """Returns the payload of a frame; demands that do not fit into PAYLOAD_MAX bytes are left out."""
     charge(1 + len(demands) // KEYS_PER_UNIT)
     rows = [[*key, demand] for key, demand in demands.items()]
     packed: bytes = msgpack.packb(rows)

@@ -100,8 +100,8 @@ class BrokerGroup:
 
     def readers(self, listener: str) -> BrokerData:
         """Returns what `brokers` does, for a route. If consumers may read from followers, the id of a node that is out
-        of reach or leaving leads to another node, because a consumer that was told to read there uses that id for
-        ever."""
+        of reach or leaving leads to another node, because a consumer that was once directed there keeps using that
+        id."""
         data = self.brokers(listener)
         if not self.config().modes.slave_read_enable:
             return data
@@ -124,7 +124,7 @@ class BrokerGroup:
         slots = self.slots()
         if not slots:
             return [(self._alias(node), node) for node in addresses]
-        # Clients take rows as they come or sort them by name as text: in this order both do the same.
+        # Clients use the rows in this order, or sort them by name as text: with this order, both have the same result.
         nodes = sorted(addresses)
         return sorted((self._alias(slot), nodes[(slot - 1) % len(nodes)]) for slot in range(1, slots + 1) if nodes)
 
@@ -139,8 +139,8 @@ class BrokerGroup:
 
 
 class OtherGroup(BrokerGroup):
-    """A group to which this node does not belong, as its record has it: who leads it, and which of its nodes are out of
-    reach, is what was heard last."""
+    """A group to which this node does not belong, as the last record from that group describes it: its leader, and
+    which of its nodes are out of reach."""
 
     def __init__(self, config: Callable[[], Config], record: GroupRecord, slots: Callable[[], int]) -> None:
         super().__init__(
@@ -187,7 +187,7 @@ class RouteMap:
         return (self.own, *(by_name[name] for name in sorted(by_name)))
 
     def others(self) -> Groups:
-        """Returns number -> what this node last heard of each other group."""
+        """Returns number -> the last known record of each other group."""
         return self._others()
 
     def numbers(self) -> dict[str, int]:
@@ -204,7 +204,7 @@ class RouteMap:
 
     def placed(self, place: Mapping[int, Queues]) -> list[tuple[BrokerGroup, Queues]] | None:
         """Returns the groups of a topic with its queues there, in the order of the groups' names as text; None if this
-        node has not heard of one of them yet. `place`: number of a group -> (read queues, write queues)."""
+        node does not know one of them yet. `place`: number of a group -> (read queues, write queues)."""
         own, others = self.own.config().cluster.group, self._others()
         if place.keys() == {own}:
             return [(self.own, place[own])]

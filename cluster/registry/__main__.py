@@ -24,7 +24,8 @@ _LOG_BYTES_MAX, _LOG_FILES = 64 << 20, 3
 
 
 async def run(file: RegistryFile) -> None:
-    """Runs a name server until SIGTERM or SIGINT. Raises ConfigError, OSError."""
+    """Runs a process of the registry, with its port for clients, until SIGTERM or SIGINT. Raises ConfigError,
+    OSError."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -52,7 +52,7 @@ class Child:
         return self._reading.done()
 
     def when_over(self, then: Callable[[], object]) -> None:
-        """Has `then` called when the process has ended."""
+        """Calls `then` when the process has ended."""
         self._reading.add_done_callback(lambda _: then())
 
     async def ready(self, limit_s: float) -> None:
@@ -93,7 +93,7 @@ class Child:
             self._waiting.pop(number, None)
 
     async def close(self, limit_s: float) -> int:
-        """Ends the process, in order if it is in time; returns its exit code."""
+        """Stops the process, in an orderly way if it ends within `limit_s`; returns its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -101,7 +101,7 @@ class Child:
         except TimeoutError:
             self.process.kill()
         code = await self.process.wait()
-        # What it wrote last is in the pipe. Somebody else may hold the other end of it open, and nobody waits for that.
+        # Its last output is in the pipe. Another process may hold the other end open, so the wait is limited.
         await asyncio.wait([self._reading], timeout=GRACE_S)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Says whether a registry process could start with its directory, and changes nothing in it."""
+"""Checks whether a registry process could start with its directory; changes nothing in it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class DirectoryReport(NamedTuple):
 
 
 def check_directory(directory: Path, cluster: bytes, node: int) -> DirectoryReport:
-    """Opens a copy of the files of a process as the process would (blocking): opening writes. A process that runs with
-    the directory would change them meanwhile."""
+    """Opens a copy of a process's files in the same way as the process would, because opening writes. Blocking. A
+    process that runs with the directory would change the files during the copy."""
     if not any(path.name != layout.LOCK for path in directory.glob("*")):
         return DirectoryReport(directory)
     with tempfile.TemporaryDirectory(prefix="raftmq-registry-") as folder:

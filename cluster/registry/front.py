@@ -1,10 +1,10 @@
 """The port of a registry process for clients: routes (105) and the table of brokers (106), as a living node answers
 them.
 
-The records have no queue counts, permissions, users or rules. So each request goes to a node as it came, and its answer
-comes back as it is: who is allowed to ask is judged there. A client has a connection to a node of its own, because
-nodes shape routes by what a connection has asked before. Any other request is refused by name: whoever registers a
-broker (103) proves the cluster's secret at the peer port (`cluster.registry.registrations`).
+The records have no queue counts, permissions, users or rules. So each request is passed on to a node unchanged, and its
+answer is passed back unchanged: the node decides who is allowed to ask. A client has a connection to a node of its own,
+because nodes shape routes by what a connection has asked before. Any other request is refused by name: a broker is
+registered (103) only at the peer port, with a proof of the cluster's secret (`cluster.registry.registrations`).
 
 While the process is not ready, requests are held for HOLD_S, and then answered with code 1: 17 would tell clients that
 the topic does not exist.
@@ -70,7 +70,7 @@ class RouteAsk(NamedTuple):
 
 
 class Front:
-    """The port of one process. Event loop only."""
+    """The port for clients of one registry process. Event loop only."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Front:
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         if self._server is not None:
             self._server.close()
         for client in self._clients:
@@ -224,7 +224,7 @@ class Upstream:
             raise
 
     def leave(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].transport.abort()

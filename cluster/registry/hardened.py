@@ -103,7 +103,7 @@ class _Parts:
         return part, at == 0, not part
 
     def cancelTransmisstion(self, node: TCPNode) -> None:
-        """Forgets a follower that has gone; the name is pysyncobj's."""
+        """Forgets a follower that has disconnected; the misspelt name is pysyncobj's."""
         self._sending.pop(node, None)
 
 
@@ -164,7 +164,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
     # --- the face ----------------------------------------------------------------------------------------------------
 
     def tick(self, wait_s: float) -> None:
-        """Does what is to be done, and waits for messages. Raises StorageError, which is final."""
+        """Does the work that is due, and waits up to `wait_s` for messages. Raises StorageError, which is final."""
         self.doTick(wait_s)
 
     def propose(self, operation: bytes, done: Done) -> None:
@@ -232,7 +232,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
 
     def _take_entries(self, node: TCPNode, message: Any) -> int | None:
         """Appends what is new, and cuts only what conflicts. Returns the index up to which the log is the leader's;
-        None if the entry before is another one, which the leader was told."""
+        None if the entry before it differs; then the leader has been told so."""
         journal, index = self.store.journal, message["prevLogIdx"]
         before = journal.at(index)
         committed = self._SyncObj__raftCommitIndex
@@ -291,8 +291,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
                 self._answer(node, snapshot.last.index + 1, success=True)
 
     def _answer(self, node: TCPNode, next_index: int, *, reset: bool = False, success: bool = False) -> None:
-        """Tells the leader the index that this process wants next. With the term: pysyncobj cannot tell an answer to an
-        earlier leadership."""
+        """Sends the leader the index that this process wants next, together with the term, because pysyncobj alone
+        could not distinguish an answer to an earlier leadership."""
         self._SyncObj__transport.send(
             node,
             {

@@ -1,7 +1,7 @@
 """pysyncobj's transport without pickle: messages in msgpack under the password, and synced before they are sent.
 
-Whoever has not proven the password can send 4 KiB, over one of 16 connections, for five seconds. Observers and
-administrative messages are refused from anybody. Imported by registry processes alone.
+A connection that has not proven the password may send 4 KiB within five seconds, and there are at most 16 of them.
+Observers and administrative messages are always refused. Only registry processes import this module.
 """
 
 from __future__ import annotations

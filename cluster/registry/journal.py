@@ -182,8 +182,8 @@ class Journal:
             raise storage_error(self._fs, "syncing", self._path, error) from error
 
     def tend(self) -> None:
-        """Makes room ahead, if there is less than AHEAD. Without space for it, `is_full` is set until there is. Raises
-        StorageError."""
+        """Extends the file, if less than AHEAD bytes are left in front of its end. Without space on disk, `is_full` is
+        set until there is some. Raises StorageError."""
         if self._is_refused:
             self._is_refused = not self._takes_writes()
         wanted = self._end + AHEAD + END_ZEROES
@@ -204,8 +204,8 @@ class Journal:
         return True
 
     def _extend(self, size: int) -> bool:
-        """Lets the file grow by zeroes to that size. Returns False if there is no space: then what was written of them
-        is given back, because a vote may need it. Raises StorageError."""
+        """Extends the file with zeroes to that size. Returns False if there is no space; then the zeroes that were
+        written are removed again, because a vote may need the space. Raises StorageError."""
         try:
             try:
                 zero_fill(self._file, self._size, size)

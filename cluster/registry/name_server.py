@@ -53,7 +53,7 @@ class NameServer:
         self.front = Front(self.registrations.ready, self.living, self.groups_of, rng)
 
     def state(self) -> RegistryState:
-        """Returns what nodes are told of this process."""
+        """Returns the state of this process that it sends to nodes."""
         figures, status = self.supervisor.figures, self.supervisor.status
         age_s = figures.accepted_age_s()
         return RegistryState(
@@ -91,7 +91,7 @@ class NameServer:
         self._tending = asyncio.create_task(self._tend(), name="registry secret")
 
     async def close(self) -> None:
-        """Ends the child and all connections."""
+        """Stops the child and closes all connections."""
         if self._tending is not None:
             self._tending.cancel()
             await asyncio.gather(self._tending, return_exceptions=True)

@@ -1,8 +1,8 @@
 """One process of the registry: `python -m cluster.registry.process`, started by its parent (cluster/registry/child.py).
 
-pysyncobj has a thread of its own; this loop reads the parent's frames and answers them. Every operation is answered in
-its limit of time, whatever pysyncobj does with it, and at most IN_FLIGHT_MAX are with it. The process ends with its
-parent, and when its disk or its thread failed: the parent starts it anew.
+pysyncobj has a thread of its own; this loop reads the parent's frames and answers them. Every operation is answered
+within its time limit, whatever pysyncobj does with it, and pysyncobj has at most IN_FLIGHT_MAX of them. The process
+ends with its parent, and when its disk or its thread fails; then the parent starts it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FAILURES_MAX = 20
 
 
 class RaftThread:
-    """pysyncobj and the directory, on a thread of their own."""
+    """pysyncobj and its directory, on one thread."""
 
     def __init__(self, settings: Settings, records: Records, on_failure: Callable[[str], None]) -> None:
         """`on_failure` is called on that thread, once, when it ends by itself."""
@@ -64,7 +64,7 @@ class RaftThread:
             raise self._error
 
     def stop(self) -> None:
-        """Ends the thread and closes the directory; a thread that stands still is left behind."""
+        """Ends the thread and closes the directory; a thread that hangs is left behind."""
         self._stopping.set()
         self._thread.join(2.0)
 
@@ -74,7 +74,7 @@ class RaftThread:
             self._raft.propose(operation, done)
 
     def status(self) -> RegistryStatus:
-        """Returns the state; figures that the thread changes meanwhile may be of two moments."""
+        """Returns the state. Figures that the thread changes during this call may be of two moments."""
         raft, store = self._raft, self._store
         assert raft is not None
         assert store is not None
@@ -201,7 +201,7 @@ class Server:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serves until the parent is gone. Raises LocalError, RaftLogError or WireError when it cannot go on."""
+    """Serves until the parent has ended. Raises LocalError, RaftLogError or WireError when it cannot continue."""
     first = await frames.read_frame(reader)
     if first is None:
         return

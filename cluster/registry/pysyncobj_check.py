@@ -1,7 +1,7 @@
 """The version of pysyncobj whose private methods are overridden (cluster/registry/hardened.py), file by file.
 
-What was read is what runs, or nothing runs: a method that changed its meaning under the same name would be an error
-that nobody sees.
+Only the version that was reviewed runs: a method that changed its meaning under the same name would be an error that
+nobody notices.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Records:
 
     def replace(self, before: View, after: View) -> bool:
         """Replaces all records by those that `merged` has made of `before`; returns False, and does nothing, if they
-        have changed meanwhile."""
+        have changed since."""
         if self.view is not before:
             return False
         self.view = after

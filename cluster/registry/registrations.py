@@ -1,5 +1,5 @@
-"""The links of a registry process with the nodes of all groups: what they tell is merged, and they are told what is
-held.
+"""The links of a registry process with the nodes of all groups: it merges the records that they send, and sends them
+what it has.
 
 Nodes dial (channel `group`, `cluster.peer.group_links`), and both sides prove the cluster's secret: nobody else
 registers. A node registers its group with a frame GROUPS that has the group's record, if it is a member in the newest
@@ -74,8 +74,8 @@ class Registrations:
         quiet_looks: int = QUIET_LOOKS,
         ready_s: float = READY_S,
     ) -> None:
-        """`keyring` must demand a proof. `entropy` returns so many random bytes. `on_news` and `on_places` are called
-        with records that were new. `state` returns what nodes are told of this process."""
+        """`keyring` must demand a proof. `entropy(n)` returns n random bytes. `on_news` and `on_places` are called with
+        records that were new. `state` returns the state of this process that is sent to nodes."""
         cluster, number, bind = identity
         own = uuid.uuid5(cluster, f"registry {number}")
         membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
@@ -118,7 +118,7 @@ class Registrations:
         self._task = asyncio.create_task(self._run(), name="registrations")
 
     async def close(self) -> None:
-        """Ends all links."""
+        """Closes all links."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

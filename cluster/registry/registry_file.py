@@ -52,8 +52,8 @@ class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def password_of(key: bytes, cluster: uuid.UUID) -> str:
-    """Returns the password of the registry's processes: whoever has the cluster's secret can derive it, and nobody can
-    derive the secret from it."""
+    """Returns the password of the registry's processes. It is derived from the cluster's secret, and the secret cannot
+    be derived from it."""
     return hmac.new(key, b"raftmq registry 10" + cluster.bytes, hashlib.sha256).hexdigest()
 
 

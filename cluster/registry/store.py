@@ -154,8 +154,8 @@ class Store:
         return data
 
     def _begin_with(self, snapshot: RecordSnapshot) -> None:
-        """Replaces the journal by one that begins with the snapshot, and keeps what follows it. If the journal has
-        another entry there, all that follows that one is refuted, too."""
+        """Replaces the journal by one that begins with the snapshot, and keeps the entries after it. If the journal has
+        another entry at the snapshot's index, all entries after that one are invalid too, and are dropped."""
         kept: list[Entry] = []
         if self.holds(snapshot.last):
             kept = [entry for entry in self.journal.entries if entry.index > snapshot.last.index]
@@ -185,7 +185,7 @@ class Store:
         self._votes.save(HardState(term, NodeId(vote), self.committed))
 
     def note_commit(self, index: int) -> None:
-        """Notes the commit index; it is written with what is written next."""
+        """Records the commit index in memory; the next write to the disk includes it."""
         self.committed = index
 
     @property
@@ -217,8 +217,8 @@ class Store:
             self._keep(RecordSnapshot(previous, last, self._records.dump()))
 
     def install(self, data: bytes) -> RecordSnapshot | None:
-        """Takes a snapshot of the leader; returns None, and does nothing, if this process has all of it. Raises
-        WireError if it is none, OutOfSpaceError, StorageError."""
+        """Installs a snapshot of the leader; returns None, and does nothing, if this process has all of it. Raises
+        WireError if the bytes are no snapshot, OutOfSpaceError, StorageError."""
         snapshot = decode_snapshot(self._cluster, data, "the leader's snapshot")
         if self.holds(snapshot.last) or snapshot.last.index < self.journal.entries[0].index:
             return None

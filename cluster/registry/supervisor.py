@@ -1,8 +1,8 @@
 """Keeps a child of a registry process running, asks it for operations, and hands it what is new.
 
-Elsewhere the loop of pysyncobj stood for hours while its status looked well (docs/adr/0112). So the child is asked for
-an operation, `beat`, and never for a status: after SILENT_MAX without an answer in a row it is ended and started anew.
-What it holds is read when it has started, and once a minute, because others may hold more.
+The loop of pysyncobj may hang for hours while its status looks healthy (docs/adr/0112). So the child is asked for an
+operation, `beat`, and never for a status; if SILENT_MAX of them in a row get no answer, the child is stopped and
+started again. Its records are read when it has started, and once a minute, because other processes may have added some.
 """
 
 from __future__ import annotations
@@ -104,20 +104,20 @@ class Supervisor:
         self._task = asyncio.create_task(self._run(), name="registry child")
 
     async def close(self) -> None:
-        """Ends the child, and starts no other."""
+        """Stops the child for good."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def use(self, settings: Settings) -> None:
-        """Starts the child anew with other settings, if they differ."""
+        """Restarts the child with other settings, if they differ."""
         if settings != self._settings:
             self._settings = settings
             await self.close()
             self.start()
 
     def hand(self, records: Iterable[GroupRecord]) -> None:
-        """Has the child apply records of groups, now or when it can."""
+        """Queues records of groups, which the child applies when it can. For each group the newest record counts."""
         for record in records:
             known = self._pending.get(record.group)
             if known is None or rank(record) > rank(known):
@@ -125,7 +125,7 @@ class Supervisor:
         self._news.set()
 
     def hand_places(self, places: Mapping[str, TopicPlace]) -> None:
-        """Does the same with the places of topics."""
+        """Queues the places of topics, which the child applies when it can. For each topic the newest place counts."""
         for name, place in places.items():
             self._places[name] = max(place, self._places.get(name, place))
         self._news.set()
@@ -200,7 +200,7 @@ class Supervisor:
         return await child.apply(operation, self._surroundings.waits.limit_s)
 
     async def _write(self, child: Replica) -> bool:
-        """Hands the child what is pending; returns False if some of it is to be handed again."""
+        """Sends the child what is pending; returns False if some of it must be sent again."""
         self._news.clear()
         cluster = self._settings.cluster
         return await self._hand_over(
@@ -212,8 +212,8 @@ class Supervisor:
     async def _hand_over(
         self, child: Replica, what: str, pending: dict[K, V], most: int, operation: Callable[[dict[K, V]], bytes]
     ) -> bool:
-        """Has the child apply what is pending, so much at a time. Takes away what it has confirmed, unless something
-        newer has come meanwhile. Returns False at the first that fails."""
+        """Lets the child apply what is pending, `most` items at a time. Removes what it has confirmed, unless a newer
+        value has come since. Returns False at the first operation that fails."""
         while pending:
             some = dict(islice(pending.items(), most))
             reply = await child.apply(operation(some), self._surroundings.waits.limit_s)

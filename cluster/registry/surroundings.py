@@ -1,4 +1,4 @@
-"""Says what a process of the registry takes from its machine: its child, its secret, clock and randomness.
+"""Defines what a process of the registry uses of its machine: its child, its secret, clock and randomness.
 
 The simulator gives other ones (`jepsen_like.sim.registry`), and runs all the rest of the process as it is.
 """

@@ -3,7 +3,7 @@
 
 The node that holds the client's connection verifies the signature and decides. When it forwards the request, it sends
 the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
-was removed meanwhile no longer counts. Of all fields that a client writes, only its signature identifies it.
+was removed in the meantime no longer counts. Of all fields that a client writes, only its signature identifies it.
 
     off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
@@ -89,7 +89,7 @@ class SendJudge:
         self, address: str, right: Callable[[bytes, SendJudge], SendRight | None], told: Callable[[int], None]
     ) -> None:
         """`right` returns the right that a key of `rights` names, if the user has it. `told` is called with the first
-        user who has signed."""
+        user that has signed a request."""
         self.verdicts = Verdicts(address)
         self.address = address
         self.held: list[Frame] = []
@@ -176,8 +176,8 @@ class Admission:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def admits(self, frame: Frame) -> bool:
-        """Judges a request of one of this node's connections and records its user. Returns False if the request was
-        refused and answered, or waits."""
+        """Decides whether a request on one of this node's connections may be handled, and records its user. Returns
+        False if the request was refused and answered, or waits."""
         frame.judged = self._access.version  # what changes while it is judged counts as newer
         client = self._client(frame.path)
         enforced = self._judge.enforces
@@ -185,6 +185,7 @@ class Admission:
         if (enforced or frame.header.code in SUPERS_ALONE) and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
+        # Denied by rules that may be old: a right that was given before the request came must not be refused.
         if enforced and refused is not None and self._is_unsure(frame, refused, client):
             client.held, client.held_bytes = [frame], frame.size
             self._confirms.ask(lambda ok: self._confirmed(frame.path, client, ok))
@@ -194,6 +195,7 @@ class Admission:
     def _is_unsure(self, frame: Frame, refused: Refused, client: SendJudge) -> bool:
         """Returns True if a change of users and rules that this node has not applied yet may let the request through.
         None does so with one that is not signed."""
+        # Asked once for a request: the second verdict is by all changes that count, and stands.
         if refused.reason is not Reason.NO_PERMISSION or frame is client.sure or not self._confirms.is_possible:
             return False
         return bool(ext_of(frame.header).get(ACCESS_KEY))
@@ -214,6 +216,7 @@ class Admission:
     def _waits(self, frame: Frame, client: SendJudge) -> bool:
         """Holds the request if it is not the turn of its signature, or of one before it. A user who is proven on the
         connection waits for nothing."""
+        # It has waited: held again it would wait for itself.
         if frame is client.turn or frame is client.sure:
             return False
         if not client.held:
@@ -226,9 +229,11 @@ class Admission:
             client.held, client.held_bytes = [frame], frame.size
             self._guesses.wait(name, client.address, lambda may: self._turn(frame.path, client, may))
             return True
+        # Whoever has proven nothing may not make this node keep more than this.
         if len(client.held) >= HELD_MAX or client.held_bytes + frame.size > HELD_BYTES_MAX:
             self._refuse(frame, Refused(Reason.BUSY, "a signature of this connection waits to be checked: try later"))
             return True
+        # Behind the one that waits, whatever it asks: requests of a connection keep their order.
         client.held.append(frame)
         client.held_bytes += frame.size
         return True
@@ -239,6 +244,7 @@ class Admission:
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
+        # Refused unread, not denied: a right signature among them loses nothing but time.
         if not may:
             why = "too many signatures for this user from this address wait to be checked: try later"
             for frame in held:
@@ -249,7 +255,8 @@ class Admission:
         client.turn = None
 
     def _confirmed(self, path: ReplyPath, client: SendJudge, ok: bool) -> None:
-        """Judges a request again that this node would deny; `ok`: by all changes that were made before it came."""
+        """Decides again about the requests of a connection that this node would have denied. `ok`: this node has
+        applied all changes that were made before they came."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
@@ -269,6 +276,7 @@ class Admission:
         self.released(first)
         if client.guessed and not client.held:
             client.guessed = False
+            # The guess was wrong. Its connection ends with it, or one connection could guess without end.
             if len(client.users) == proven and self._judge.enforces:
                 for frame in held[1:]:
                     self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
@@ -282,9 +290,10 @@ class Admission:
         return user is not None and client.users.get(user.id) == user.secret
 
     def admits_again(self, frame: Frame) -> bool:
-        """Judges a request that was forwarded, or held for a leader, by the user id that the node with the connection
-        has recorded. Returns False if the request was refused and answered."""
+        """Decides about a request that was forwarded, or held for a leader, by the user id that the node with the
+        connection has recorded. Returns False if the request was refused and answered."""
         frame.judged = self._access.version
+        # No node has verified its signature yet: that is done here, as if it had come here.
         if not frame.user:
             return self._goes_on(frame, self._judged(frame, None))
         user = self._access.by_id.get(frame.user)
@@ -299,6 +308,7 @@ class Admission:
     def denied_since(self, request: Request) -> Refused | None:
         """Judges a request again that has waited, if users or rules have changed since it was judged. Returns why it
         may not go on: UNAVAILABLE if this node may lack a change that allows it."""
+        # Judged by the rules in force: nearly every request. What changed while it waited counts for it too.
         if request.judged in (0, self._access.version) or not self._judge.enforces:
             return None
         user = self._access.by_id.get(request.user)
@@ -308,6 +318,7 @@ class Admission:
         why = self._judge.why_not(user, address, self._judge.needs_of(request.code, request.ext, request.body))
         if not why:
             return None
+        # This node may lack the change that gives the right back: "not now" is true, "never" may not be.
         if self._confirms.is_possible:
             return Refused(Reason.UNAVAILABLE, UNSURE)
         self._judge.refuses(user.id, address, why, what)
@@ -316,9 +327,11 @@ class Admission:
     def take_sends(self, take: Take, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
         """Has `take` take the plain sends that are signed and allowed, among the frames of a read, from index `at`
         on. Returns the index of the first other frame, which is judged by `admits`."""
+        # No verdict from rules that may be old: the long way says so to the client.
         if self._secrets.problem or self._stale():
             return at
         client = self._client(path)
+        # Something of this connection waits: the kernel would let these sends overtake it.
         if client.held:
             return at
         client.judge_by(self._access.version)
@@ -332,6 +345,7 @@ class Admission:
         """Returns the right to send that a key of `SendJudge` names; None if the user does not have it, or if its
         signature has to wait."""
         name, _, topic = key.decode().partition("\0")
+        # Unproven, and others guess for this user: the kernel must not be a way around the queue.
         if not self._is_proven(name, client) and self._guesses.must_wait(name, client.address):
             return None
         user = self._access.users.get(name)
@@ -359,12 +373,14 @@ class Admission:
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
             return Refused(Reason.NO_PERMISSION, NOT_SIGNED)
+        # Before the signature is looked at: an answer about it would be one by rules that may be gone.
         if why := self._secrets.problem or self._stale():
             return Refused(Reason.UNAVAILABLE, f"this node can verify no signature now: {why}")
         charge(VERIFY_UNITS + frame.size // SIGNED_BYTES_PER_UNIT)
         user = self._access.users.get(name)
         secret = None if user is None else self._secrets.of(user)
         signed = content(ext, frame.body, version=frame.header.version)
+        # One answer for a user who is unknown and a wrong signature: a stranger learns no names.
         if user is None or secret is None or not is_right(secret, signed, signature):
             if client is None or frame is not client.sure:  # that one was counted before
                 self._guesses.wrong(name, frame.path.peer_address[0])
@@ -391,6 +407,7 @@ class Admission:
             stands = self._judge.refuses(frame.user, address, refused.remark, what)
         else:
             stands = self._judge.enforces
+        # Only observed, the request goes on as it would have without any rule.
         if stands:
             self._refuse(frame, refused)
         return not stands
@@ -445,6 +462,7 @@ class Admission:
         path = puller.client
         client = self._clients.get(path) if isinstance(path, ReplyPath) else None
         proven = None if client is None else client.users.get(user.id)
+        # The pull was parked by who knew the old secret: a changed one ends what it had opened.
         if client is not None and (proven is None or not self._secrets.same(user, proven)):
             return Refused(Reason.NO_PERMISSION, f"user {user.name} has another secret by now")
         why = self._judge.why_not(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
@@ -455,6 +473,7 @@ class Admission:
             if at % CLIENTS_PER_STEP == 0:
                 yield
             charge(1)
+            # A connection outlives no user whose signature it rests on, however many others signed on it.
             if not path.closed and any(self._is_gone(user_id, secret) for user_id, secret in client.users.items()):
                 path.leave_now()
 

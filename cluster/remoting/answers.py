@@ -64,7 +64,7 @@ def refusing(handler: Handler) -> Handler:
 
 def in_steps(services: Services, request: Request, steps: Generator[None]) -> None:
     """Handles the request step by step (`cluster.runtime.turns.work.Turns`), after its client's earlier requests; stops
-    when the client is gone. If a step raises Refused, answers with code and remark."""
+    when the client disconnects. If a step raises Refused, answers with code and remark."""
     begin_steps(services.turns, request.connection, _steps_of(request, steps))
 
 

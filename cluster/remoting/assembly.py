@@ -71,7 +71,7 @@ class AnswerPaths(NamedTuple):
 
 
 class Trust(NamedTuple):
-    """Says whether this node may judge who asks."""
+    """The conditions under which this node may decide who a client is and what it may do."""
 
     unheard: Callable[[], str]
     """Returns the reason why this node may have missed changes of users and rules, or ""."""
@@ -100,8 +100,8 @@ class Remoting:
         security: Callable[[str, TlsMode], Security],
         metrics: RequestMetrics,
     ) -> None:
-        """`arrived` is sent with sends that come in anew. `figures` are those that mqadmin shows. `log_begins` is
-        explained at Router, `security` at Listeners."""
+        """`arrived` is emitted with sends that arrive from clients. `figures` are those that mqadmin shows.
+        `log_begins` is explained at Router, `security` at Listeners."""
         self._context, self._broker, self._services = context, broker, broker.services
         services, replies, closings = broker.services, answers.replies, answers.closings
         self._judge = Judge(services.state.access, broker.denials, context.config.cluster.name)

@@ -1,4 +1,4 @@
-"""Requests that each cost much: resets of offsets, lists, statistics, searches by key. They are dealt out by turns.
+"""Requests that each cost much: resets of offsets, lists, statistics, searches by key. The askers take turns.
 
 One such request is cut into steps, and is harmless. Two hundred of them in one read of a connection are not: all would
 be under way at once. So a few are under way and the others wait; each asker gets a turn after the others, whatever
@@ -34,7 +34,7 @@ _BUSY: Final = f"{WAITING_MAX} requests of this kind wait for their turn already
 
 
 class CostlyRequests:
-    """The costly requests of one node, of one cost, that wait or are under way. Event loop only."""
+    """The costly requests of one kind of cost on one node that wait or run. Event loop only."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], object], cost: Cost) -> None:
         """`soon` calls a function in the next turn of the loop. `cost` is that of the requests."""
@@ -88,7 +88,7 @@ class CostlyRequests:
         return handle
 
     def _go_on(self) -> None:
-        """Begins requests as long as there are places: those of askers with the fewest under way come first."""
+        """Starts requests as long as there are places: first those of the askers with the fewest running requests."""
         self._scheduled = False
         for under_way in range(OF_ONE_MAX):
             for asker in list(self._waiting):
@@ -110,7 +110,8 @@ class CostlyRequests:
         handler(request)
 
     def _end(self, request: Request) -> None:
-        """Gives the place of a request to the next one, in a later turn: an answer made at once is work as well."""
+        """Gives the place of an ended request to the next one, in a later turn: an answer made at once is work as
+        well."""
         asker, _ = self._running.pop(request, (None, 0))
         if asker is None:
             return

@@ -1,5 +1,5 @@
-"""The handlers by request code, each behind what its row asks for: a body that is short enough, a turn among the
-costly, memory for a large answer, a confirmed read.
+"""The handlers by request code, each behind the checks of its verb's row: a body that is short enough, a turn among the
+costly requests, memory for a large answer, a confirmed read.
 
 A code without a handler is refused by name (`cluster.remoting.handlers.unsupported_codes`).
 """
@@ -62,7 +62,7 @@ class HandlerTable:
         self._handlers = within_limits(self._handlers)
 
     def handle(self, request: Request, refuse: Callable[[Request], None] | None = None) -> None:
-        """Has the request answered. `refuse` takes the place of the usual refusal of a code without a handler."""
+        """Calls the handler of the request's code. `refuse` replaces the usual refusal of a code without a handler."""
         handler = self._handlers.get(request.code)
         if handler is None:
             handler = refuse or self._refuse
@@ -74,12 +74,12 @@ class HandlerTable:
         return None if size is None else size()
 
     def tick(self, now_ms: int) -> None:
-        """Gives places of lost requests to others. Called several times a second."""
+        """Frees the places of lost requests. Called several times a second."""
         for each in self.costly:
             each.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._limits = limits
 
 

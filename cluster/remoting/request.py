@@ -64,7 +64,7 @@ class Request(Protocol):
 
     @property
     def ext_json(self) -> bytes:
-        """The ext fields as they came: JSON that was not checked."""
+        """The ext fields as they were received: JSON that was not checked."""
 
     @property
     def connection(self) -> Connection:
@@ -77,8 +77,9 @@ class Request(Protocol):
         """Answers with an answer that other requests get as well."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of about `size` bytes may be made now. Otherwise `again` is called once when it
-        may, unless the client is gone by then; until then no more is read from its connection."""
+        """Returns True if there is memory for an answer of about `size` bytes now. Otherwise `again` is called once
+        when there is, unless the client has disconnected by then; until then nothing more is read from its
+        connection."""
 
     def when_answered(self, ended: Callable[[Request], None]) -> None:
         """Calls `ended` with the request at its first answer, also of a oneway request. Forgotten if it is never
@@ -196,8 +197,8 @@ def code_name(code: int) -> str:
 
 
 def handle_late(handler: Handler, request: Request) -> None:
-    """Calls a handler long after its request came, where nobody else would answer if it failed: then logs why, and
-    answers 1."""
+    """Calls a handler after the usual handling of its request has ended, where no other code would answer if it failed:
+    then it logs the error, and answers 1 (SYSTEM_ERROR)."""
     try:
         handler(request)
     except Exception as error:

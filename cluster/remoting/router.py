@@ -110,7 +110,7 @@ class Router(Dispatch):
         self.table.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self.clients.reload(limits)
         self.table.reload(limits)
         self._sends.reload(limits)
@@ -151,7 +151,7 @@ class Router(Dispatch):
         return self._sends.intake.take(connection, data, frames, at)
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
-        """Refuses this request only; the connection goes on with the bytes after the body."""
+        """Refuses this request only; the connection continues with the bytes after the body."""
         self._replies.refuse(frame, Refused(Reason.INVALID, remark))
 
     def on_oversized(self, frame: Frame, remark: str) -> None:
@@ -218,7 +218,8 @@ class Router(Dispatch):
         return topic in self._state.topics or topic in AUTO_CREATE_NAMES
 
     def _stating(self, frame: Frame, verb: Verb) -> Frame:
-        """Returns the frame with what this node states about its sender."""
+        """Adds what this node knows of the request's sender and only this node can know, as the request's verb asks for
+        it, to the frame."""
         if verb.stated is Stated.CLIENTS:
             return name_committers(frame, self._members)
         return name_standing(frame, self._members) if verb.stated is Stated.STANDING else frame
@@ -233,8 +234,8 @@ class Router(Dispatch):
 
     def _keep_behind(self, entry: PendingEntry, sends: list[Send]) -> None:
         """Lets the later requests of these sends' connections wait until the entry is decided, or its sends are given
-        up. If it is lost, a send of it is stored only when its client sends it again: a later send that the next leader
-        got meanwhile would have overtaken it."""
+        up. If the entry is lost, its sends are stored only when their clients send them again: a later send that the
+        next leader received before that would have overtaken them."""
         paths = dict.fromkeys(send.connection for send in sends if isinstance(send.connection, ReplyPath))
         lines = [path.order_line() for path in paths if not path.forwarded]  # others stand in the line of their node
         if lines:
@@ -305,7 +306,7 @@ class Listeners:
                 self._servers.append(await loop.create_server(connection, listener.bind, listener.port))
 
     def reload(self, config: Config) -> None:
-        """Takes another `limits.frame_bytes_max`, for connections that are opened from now on."""
+        """Applies another `limits.frame_bytes_max` to connections that are opened from now on."""
         self._config = config
 
     def _connection(self, listener: str, loop: asyncio.AbstractEventLoop) -> RemotingConnection:

@@ -54,7 +54,7 @@ WAITS = Waits()
 
 
 class Backfill:
-    """The backfill of one node. Event loop only."""
+    """Fetches the older log that this node lacks from its peers. Event loop only."""
 
     def __init__(
         self,
@@ -103,13 +103,14 @@ class Backfill:
             self._begin_run()
 
     def stop(self) -> None:
-        """Gives up the work under way. Whole segments stay, and this node still may not lead."""
+        """Cancels the work in progress. Complete segments stay, and this node still may not lead."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             self._stopped = True
 
     def go_on(self) -> None:
-        """Goes on with what was stopped, also if nothing is missing any more: this node may lead then."""
+        """Continues the work that was stopped. It does so even if nothing is missing any more, because this node may
+        lead again only after that."""
         if self._stopped:
             self._stopped = False
             self._begin_run()
@@ -119,7 +120,7 @@ class Backfill:
         self._task = self._loop.create_task(self._run(self._task), name="backfill")
 
     async def close(self) -> None:
-        """Gives up the work under way; returns when it has ended."""
+        """Cancels the work in progress; returns when it has ended."""
         await end_task(self._task)
 
     async def _run(self, stopped: asyncio.Task[None] | None) -> None:
@@ -161,8 +162,8 @@ class Backfill:
             self._raw.hold_campaigns(HOLD, True)
 
     def _give_up(self) -> None:
-        """Goes on without the missing segments, with an alarm: the only voter (after unsafe-recover) has nobody to ask,
-        and a group without a leader would be of no use."""
+        """Continues without the missing segments, and raises an alarm: the only voter (after unsafe-recover) has nobody
+        to ask, and a group without a leader would be of no use."""
         self._alarms.raise_alarm(
             LOST,
             f"no other node has {self.missing} bytes of older log, from position {self._trim_position()} on: their "
@@ -214,7 +215,7 @@ class Backfill:
         )
 
     def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
-        """Continues the same file if a crash or an unreachable peer left a part of it; otherwise begins anew."""
+        """Continues the staged file if a crash or an unreachable peer left a part of it; otherwise begins a new one."""
         path = self._path / layout.INSTALL_DIR / STAGED
         build = SegmentBuild.resume(self._fs, path, self._log.genesis.group_id)
         if build is not None:

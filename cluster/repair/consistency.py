@@ -67,7 +67,8 @@ class Consistency:
     def __init__(
         self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]
     ) -> None:
-        """`mark_suspect` (why, index): makes the next start replace the state by one of `index` or before; blocks."""
+        """`mark_suspect(why, index)` marks the state as suspect, so that the next start replaces it with a checkpoint
+        of `index` or an earlier one. It blocks."""
         self.fenced = False
         """True if this node's rows are wrong, so that it serves no messages."""
         self._raw = context.raw
@@ -112,7 +113,7 @@ class Consistency:
         self._every_ms = every_ms
 
     async def close(self) -> None:
-        """Ends the questions under way."""
+        """Cancels the questions in progress."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -137,8 +138,10 @@ class Consistency:
         finally:
             for task in tasks:
                 task.cancel()
+        # This node leads and may be the one that is wrong: found out before it takes a write, not after.
         if differs:
             await self.decide(index)
+        # Open also without all answers: agreement is a check, and no node that is down may stop writes.
         if not self.fenced:
             open_writes()
         if is_late:  # a leader's own DIGEST entries never differ from its rows: nothing else makes it ask the others
@@ -149,9 +152,11 @@ class Consistency:
         mine = self._state.sums.at(index)
         while mine is not None:
             known = [task.result() for task in tasks if task.done()]
+            # One contradiction is enough to look closer; it is not enough to say who is wrong.
             if any(theirs is not None and differing(mine, theirs) for theirs in known):
                 return True
             agreeing = 1 + sum(theirs is not None for theirs in known)
+            # A majority agrees: the rest could change nothing about what is right.
             if agreeing >= self._quorum or len(known) == len(tasks):
                 break
             await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -181,6 +186,7 @@ class Consistency:
         elif digest and mine is not None:
             self._uncompared_since_ms = None
             self._compared = max(self._compared, digest.index)
+            # A leader's own marker always agrees with itself, and proves nothing.
             if self._raw.role is not Role.LEADER:
                 self._agreed = max(self._agreed, digest.index)
         if self._follow_up and entry.term == self._raw.term and self._raw.role is Role.LEADER:
@@ -237,6 +243,7 @@ class Consistency:
     async def decide(self, index: int) -> None:
         """Asks every other node for its sums at `index` and decides which node is wrong."""
         mine = self._state.sums.at(index)
+        # Sums of that index are no longer remembered: a comparison with newer ones would accuse the innocent.
         if mine is None or self.fenced:
             self._undecided = -1
             return
@@ -246,11 +253,13 @@ class Consistency:
         against = {peer: theirs for peer, theirs in others.items() if differing(mine, theirs)}
         if not against:
             self._agreed = max(self._agreed, index if others else -1)
+            # All were asked and agree. With one missing the alarm stays, for it may be the one that differs.
             if len(others) == len(peers):
                 self._undecided = -1
                 self._alarms.clear(MISMATCH)
             return
         most = Counter(tuple(sorted(theirs.items())) for theirs in against.values()).most_common(1)[0][1]
+        # Only a majority with one and the same sums proves this node wrong; two nodes prove nothing.
         if most >= self._quorum:
             self._undecided = -1
             self.fence(index, mine, against)
@@ -274,6 +283,7 @@ class Consistency:
             f"{why}; this node serves no messages and does not lead. Restart it: a sound state then replaces this one",
             stops_service=True,
         )
+        # Down to the last index that was agreed on: checkpoints above it may hold the same wrong rows.
         marking = asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why, self._agreed)
         marking.add_done_callback(_log_failure)
         self._repairs.distrust_state()
@@ -301,6 +311,7 @@ class Consistency:
             try:
                 version, sums = (await self._repairs.client.fetch(peer, SUMS, [index], ASK_MS)).fields
             except FetchError as error:
+                # No answer is not a difference: unreachable nodes neither accuse nor acquit.
                 if error.status not in (Status.MISSING, Status.BUSY):
                     return None
                 await asyncio.sleep(self._repairs.client.busy_pause_s if error.status is Status.BUSY else pause_s)

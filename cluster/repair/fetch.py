@@ -161,7 +161,7 @@ def refused(job: FetchJob, error: Exception) -> FetchReply:
 
 
 class TokenBucket:
-    """A budget of bytes per second, of which at most BURST_S's worth is saved up."""
+    """A budget of bytes per second; what was not used is saved up, at most the bytes of BURST_S seconds."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second
@@ -227,11 +227,11 @@ class FetchServer:
         self._runner.start()
 
     def close_lane(self) -> None:
-        """Ends the lane; blocks until it has finished its current work."""
+        """Stops the lane; blocks until it has finished its current work."""
         self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
-        """Takes a FETCH frame. Raises WireError."""
+        """Handles a FETCH frame. Raises WireError."""
         job = decode_fetch(peer, header)
         if self._open[peer] >= REQUESTS_MAX:
             self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
@@ -253,7 +253,7 @@ class FetchServer:
         self._finish(reply)
 
     def on_done(self, replies: Iterable[FetchReply]) -> None:
-        """Takes the lane's answers; each leaves when the bandwidth allows."""
+        """Sends the lane's answers, each as soon as the bandwidth allows."""
         now_s = self._loop.time()
         self._bucket.set_rate(self._rate(now_s), now_s)
         for reply in replies:
@@ -315,7 +315,7 @@ class FetchClient:
                 answer.exception()
 
     def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
-        """Takes a FETCHED frame; drops it if nobody waits for it any more. Raises WireError."""
+        """Handles a FETCHED frame; drops it if its request is not waiting any more. Raises WireError."""
         request_id, status, fields, remark = decode_fetched(header)
         asked, what, answer = self._waiting.get(request_id, (None, "", None))
         if asked != peer or answer is None or answer.done():

@@ -59,12 +59,12 @@ class CheckpointOffer(NamedTuple):
 
 
 class StateFetch:
-    """Asks peers for a checkpoint and adopts it. Nothing else may use the directory meanwhile."""
+    """Asks peers for a checkpoint and adopts it. Nothing else may use the directory during that time."""
 
     def __init__(
         self, fs: FileSystem, directory: NodeDir, committed_index: int = -1, count_rows: CountRows = count_apart
     ) -> None:
-        """`committed_index`: the index that this node knows as committed, beside that in its hard state."""
+        """`committed_index`: the index that this node knows as committed from another source than its hard state."""
         self._fs = fs
         self._count_rows = count_rows
         self._directory = directory

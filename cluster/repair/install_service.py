@@ -126,12 +126,13 @@ class InstallService:
         return self.progress.view()
 
     async def close(self) -> None:
-        """Ends the work under way; the next start continues it."""
+        """Cancels the work in progress; the next start continues it."""
         await self._service.close()
         await self._backfill.close()
 
     def _hold_log(self, position: int) -> None:
-        """Takes a lease for each segment file, because peers read in different places. May be called in any thread."""
+        """Leases the segment file that contains `position` to the peers that read it. Each file has a lease of its own,
+        because peers read at different positions. May be called in any thread."""
         try:
             base = self._log.segment_at(position).previous.end_position
         # Trimmed in this moment: the peer is told so by the read itself.

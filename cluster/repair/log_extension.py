@@ -1,16 +1,16 @@
-"""Extends the log of a stopped node to an entry that a peer has applied, so that the peer's checkpoint of that entry
-fits it.
+"""Extends the log of a stopped node up to an entry that a peer has applied, so that the node can use the peer's
+checkpoint of that entry.
 
 It writes only committed entries: the peer has applied entry M, its log holds all earlier ones, and committed entries
 have one history. A leader's append would write the same entries later. Therefore:
 
-- Frames are taken whole, both CRCs checked, each chained to the one before, from the newest entry that both logs have
-  up to M, whose header the checkpoint's manifest names.
+- Complete frames are copied, from the newest entry that both logs share up to M, whose header CRC the checkpoint's
+  manifest contains. Both CRCs of each frame are checked, and its link to the frame before.
 - Other entries at their indexes were never committed and are truncated, as in any append (Raft paper, 5.3). An entry
   that this node knows as committed is never truncated: the two histories then differ, and an operator must intervene.
 - A term is on disk before its entries. A term above the saved one is saved with no vote, because none was cast in it.
-  The vote of the saved term stays; so does VOTE_WITHHELD, until a leader's commit index shows how far the log must
-  reach.
+  The vote of the saved term stays; so does the file VOTE_WITHHELD, which forbids this node to vote until a leader's
+  commit index shows how far its log must reach.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RolledForward(NamedTuple):
 
 
 class LogForward:
-    """Extends the log. Nothing else may use the directory meanwhile."""
+    """Extends the log. Nothing else may use the directory during that time."""
 
     def __init__(self, directory: NodeDir, client: Fetches, peer: NodeId, committed_index: int) -> None:
         """`committed_index`: the index that this node knows as committed, independently of the peer."""

@@ -68,7 +68,7 @@ class LogRepairer:
         self._changed()
 
     def now(self) -> None:
-        """Ends the pause after a failed round."""
+        """Ends the pause after a failed round, so that the next round begins at once."""
         self._pauses.end()
 
     def _changed_elsewhere(self) -> None:
@@ -76,7 +76,7 @@ class LogRepairer:
             self._loop.call_soon_threadsafe(self._changed)
 
     async def close(self) -> None:
-        """Ends the work under way; a range that is fetched in part stays damaged."""
+        """Cancels the work in progress; a range that is fetched in part stays damaged."""
         self._closing = True
         await end_task(self._task)
 
@@ -155,8 +155,10 @@ class LogRepairer:
         try:
             while not repair.complete:
                 await self._blocking(repair.feed, await self._next_piece(peer, repair))
+            # Only here the bytes count: until all frames fit those before and behind, the log has the hole.
             await self._blocking(repair.finish)
         finally:
+            # Fetched in part, the range stays damaged, and the staged files are closed.
             repair.abort()
 
     async def _next_piece(self, peer: NodeId, repair: RangeRepair) -> bytes:
@@ -180,6 +182,7 @@ class LogRepairer:
 
 def _check_committed(giver: str, damaged: DamagedRange, fields: list[Any]) -> None:
     commit_index = fields[0] if fields else None
+    # With no frame behind the damage nothing proves the bytes but their commit: an uncommitted entry may differ.
     if damaged.after is None and (type(commit_index) is not int or commit_index < damaged.last_index):
         raise FrameError(
             f"no frame is known after entry {damaged.last_index}, and {giver} does not know that it is committed"

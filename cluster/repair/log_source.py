@@ -22,7 +22,7 @@ class RawLog(Protocol):
     """The part of SegmentedLog that is read here."""
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """Returns whole frames from `position` on, with every CRC checked."""
+        """Returns complete frames from `position` on, at most `size_max` bytes, with every CRC checked."""
 
 
 def log_source(
@@ -34,7 +34,7 @@ def log_source(
     `skip` bytes.
 
     Fields of the answer: [this node's commit index]. The payload may end within a frame, because a frame can be longer
-    than a reply. `hold_log(position)` keeps the log from there for a while, because the peer goes on reading.
+    than a reply. `hold_log(position)` keeps the log from there on for a while, because the peer continues to read.
     """
 
     def read(arguments: list[Any]) -> Fetched:

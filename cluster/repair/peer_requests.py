@@ -66,7 +66,7 @@ class Backoff:
         self._next_s = min(self._next_s * 2, self._max_s)
 
     def end(self) -> None:
-        """Ends a pause that is under way."""
+        """Ends the present pause, if there is one."""
         self._ended.set()
 
     def reset(self) -> None:
@@ -102,7 +102,7 @@ class FrameBuild(Protocol):
 
     @property
     def tail(self) -> LogTail:
-        """Tail of the log after the last whole frame."""
+        """Tail of the log after the last complete frame."""
 
     @property
     def next_position(self) -> int:

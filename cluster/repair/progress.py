@@ -81,7 +81,7 @@ class InstallProgress:
         self.last_failure = why
 
     def end(self) -> None:
-        """Records that nothing is under way any more."""
+        """Records that no install is in progress any more."""
         self.begin("none")
 
     def view(self) -> InstallView:

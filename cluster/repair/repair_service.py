@@ -1,4 +1,5 @@
-"""A node's handling of its own damage and that of others: the one object through which the node uses this folder. It
+"""A node's handling of its own damage and of its peers' damage: the one object through which the node uses this folder.
+It
 
 - serves and makes fetches;
 - repairs damaged ranges of the log, and keeps the node from campaigning while there are any;
@@ -126,8 +127,8 @@ class Repairs:
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
 
     def givers(self) -> list[NodeId]:
-        """Returns the peers to ask for bytes that nobody waits for. The leader, which is the busiest, comes after the
-        others with a connection."""
+        """Returns the peers to ask for bytes that are not urgent: connected ones first, and among them the leader,
+        which is the busiest, last."""
         leader, connected = self._raw.leader_id, self._transport.connected
         return sorted(self.sources(), key=lambda node: (not connected(node), node == leader, node))
 
@@ -141,7 +142,7 @@ class Repairs:
         return self._raw.may_vote
 
     def now(self) -> None:
-        """Tries to repair at once, without the pause that is under way, because somebody is waiting."""
+        """Tries to repair at once, without waiting for the end of the present pause, because a client waits."""
         self._ranges.now()
 
     def judge(self) -> None:
@@ -169,7 +170,7 @@ class Repairs:
             self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes a FETCH or FETCHED frame. Raises WireError."""
+        """Handles a FETCH or FETCHED frame. Raises WireError."""
         if kind == Kind.FETCH:
             self.server.on_frame(peer, header)
         else:
@@ -212,7 +213,7 @@ ALARM = Code("vote_withheld", "warning", "raftmq repair --node {n}")
 
 
 class VoteKeeper:
-    """Gives the vote back once the log has caught up: it removes the file first, and then tells the core."""
+    """Releases the withheld vote once the log has caught up: removes the file first, and then informs the core."""
 
     def __init__(self, fs: FileSystem, directory: Path, raw: RawNode, alarms: Alarms, wake: Callable[[], None]) -> None:
         """`wake` makes the driver look at the core."""
@@ -233,18 +234,18 @@ class VoteKeeper:
             )
 
     def tick(self) -> None:
-        """Looks if the time has come; cheap."""
+        """Starts to release the vote once this node has caught up with a leader. Cheap; called periodically."""
         if self._raw.caught_up_with_leader and self._release is None:
             self._release = asyncio.get_running_loop().create_task(self._give_back(), name="release-vote")
 
     async def close(self) -> None:
-        """Ends the work under way; the vote is then still withheld, or free."""
+        """Cancels the work in progress; the vote is then still withheld, or free."""
         if self._release is not None:
             self._release.cancel()
             await asyncio.gather(self._release, return_exceptions=True)
 
     async def _give_back(self) -> None:
-        """Gives the vote back. Raises StorageError if the file cannot be removed; the vote then stays withheld, and the
+        """Releases the vote. Raises StorageError if the file cannot be removed; the vote then stays withheld, and the
         next tick tries again."""
         try:
             await asyncio.get_running_loop().run_in_executor(None, vote_withheld.release, self._fs, self._directory)

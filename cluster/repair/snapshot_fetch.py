@@ -104,6 +104,7 @@ class SnapshotTake:
             try:
                 return await self._from(peer, peers, begun.name if begun is not None and peer == giver else "")
             except StorageError as error:
+                # A failure of this disk: asking another peer would not help.
                 if not isinstance(error, FrameError):
                     raise
                 self._failed(peer, error)
@@ -119,6 +120,7 @@ class SnapshotTake:
     async def _from(self, peer: NodeId, peers: Sequence[NodeId], begun: str) -> Snapshot:
         name = await self._choose(peer, begun)
         manifest = await self._copy.manifest(peer, name)
+        # Older than the leader's log begins: after it the log could not go on.
         if manifest.mark.index < self._at_least():
             raise ValueError(f"checkpoint {name} of {node_object(self._where.group_id, peer)} is too old")
         self._mark = manifest.mark
@@ -133,6 +135,7 @@ class SnapshotTake:
         fs, path = self._where.fs, self._where.path
         free, kept = fs.free_bytes(path), fs.total_bytes(path) // FREE_SHARE
         missing = manifest.size - self._copy.bytes_there()
+        # The log comes first: a snapshot that filled the disk would end the node that it is to bring back.
         if free - missing < kept:
             raise StorageError(
                 f"{path}: the snapshot of entry {manifest.mark.index} takes {missing} bytes more and one segment; "
@@ -178,6 +181,7 @@ class SnapshotTake:
         self._progress.begin("log", peer, f"entries up to {mark.index}", total, total - missing)
         try:
             await fill(self._client, peer, build, end, self._blocking, self._came)
+            # State and log must be of one history; the CRC chain proves it, whoever gave which.
             if (build.tail.index, build.tail.header_crc) != (mark.index, mark.header_crc):
                 giver = node_object(self._where.group_id, peer)
                 raise FrameError(f"the log of {giver} does not lead to the entry {mark.index} of the checkpoint")
@@ -187,11 +191,12 @@ class SnapshotTake:
         return build
 
     def _begin(self, previous: LogTail, end: int) -> LogBuild:
-        """Continues the log that is there if it is of the same segment file and does not reach too far; otherwise
-        begins anew."""
+        """Continues the staged log if it is of the same segment file and does not reach beyond `end`; otherwise begins
+        a new one."""
         where = self._where
         build = LogBuild.resume(where.fs, where.path, where.group_id)
         if build is not None:
+            # Only the same file, and not beyond the end: else bytes of two logs would stand in one.
             if build.previous == previous and build.next_position <= end:
                 return build
             build.discard()

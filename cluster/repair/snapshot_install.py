@@ -92,7 +92,7 @@ class SnapshotInstaller:
             self._task = self._loop.create_task(self._run(self._raw.tail), name="install")
 
     async def close(self) -> None:
-        """Gives up the work under way; copied files stay for the next attempt."""
+        """Cancels the work in progress; copied files stay for the next attempt."""
         self._closing = True
         await end_task(self._task)
 

@@ -43,7 +43,8 @@ anyway."""
 
 
 class Persisted(NamedTuple):
-    """The result of one drain. `last`, `messages` and `jobs` of jobs that were put aside come with a later result."""
+    """The result of one drain. Jobs that found no space on disk are not in `last`, `messages` and `jobs`; they come
+    with the result of the drain that writes them."""
 
     last: EntryId | None
     messages: list[Message]
@@ -115,8 +116,8 @@ class _Work:
 
 
 class AppendLane:
-    """Writes hard state and frames. If space is lacking, jobs are put aside; any other storage error propagates and is
-    final."""
+    """Writes hard state and frames. Jobs for which there is no space on disk are kept and tried again; any other
+    storage error propagates and is final."""
 
     def __init__(
         self,
@@ -140,10 +141,10 @@ class AppendLane:
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """Persists the jobs that were put aside, then the whole batch."""
+        """Persists the jobs that were kept because of a full disk, then all of the batch."""
         start, synced_s = self._clock(), self._synced_s()
         work, job = self._work, batch[0]
-        # Nothing but entries, while none is put aside: nearly every job of a quick disk.
+        # The usual case on a quick disk: one job with nothing but entries, while no job waits for space.
         plain = len(batch) == 1 and bool(job.entries) and job.hard_state is None and not work.jobs
         if not plain:
             self._gather(work, batch)

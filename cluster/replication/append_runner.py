@@ -36,7 +36,7 @@ SCORE_COST = 2
 
 
 class DiskPace:
-    """Judges if the disk is quick enough to wait for it on the event loop.
+    """Decides whether the disk is quick enough to wait for it on the event loop.
 
     There are two conditions. Most recent drains were quick, on whichever thread they ran; nothing is known at first, so
     the first ones run on the lane. (The average does not count: on a busy machine a few drains wait long for a core, on
@@ -180,8 +180,8 @@ class AppendRunner:
         self._on_done(done)
 
     def _mark(self) -> None:
-        """Has the sync mark written if nothing was appended for long enough. One timer stays set while jobs come: to
-        set it anew for each job would cost each of them a system call."""
+        """Writes the sync mark if nothing was appended for long enough. One timer stays set while jobs arrive: setting
+        it again for each job would cost a system call per job."""
         self._mark_timer = None
         assert self._mark_after_s is not None
         if self._failed or self._on_thread or self._parked:

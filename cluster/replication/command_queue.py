@@ -225,6 +225,7 @@ class CommandQueue:
         if self._group != FIRST_GROUP and any(command.OF_TRUTH for command in commands):
             self._have_decided(commands, done, session, author)
             return
+        # Told only when the other groups have it too: whoever is told may ask any of them.
         if self._state.broker_groups.by_number and any(command.OF_TRUTH for command in commands):
             done = self._told_through(done)
         try:
@@ -233,6 +234,7 @@ class CommandQueue:
         except UnacceptableError as error:
             done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
             return
+        # Nothing may come behind the close: sends that wait for a quota go in front of it now.
         if closes(commands):
             self._flow.log_closes(self._now_ms())
             self._topics.forget()
@@ -241,6 +243,7 @@ class CommandQueue:
             self._topics.forget_topic(name)
         before = self._offsets.queued(commands)
         received_ms = self._monotonic_ms()
+        # Commits that came earlier precede it in the log: offsets take effect in the order of their arrival.
         if before:
             self._queue_before(before, received_ms)
         self.waiting.append(PendingCommands(commands, packed, done, received_ms, session, author))
@@ -252,6 +255,7 @@ class CommandQueue:
         own = [command for command in commands if not command.OF_TRUTH]
 
         def decided(result: ProposeResult) -> None:
+            # The first half failed: nothing of the rest is begun, so this outcome is that of all.
             if result.outcome is not Outcome.OK or not own:
                 done(result)
                 return

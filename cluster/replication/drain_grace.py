@@ -2,7 +2,8 @@
 (docs/adr/0114): taken for a while, then refused.
 
 A client learns from its next route, which it asks for every 30 s, that the group takes no new messages. What it sends
-until then is stored and read like all else: refused, an asynchronous RocketMQ producer would send it nowhere.
+until then is stored and read like any other message: if it were refused, an asynchronous RocketMQ producer would not
+send it elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GRACE_MS: Final = ROUTE_AGE_MS
 
 
 class DrainGrace:
-    """Says if the node's group refuses sends of clients because it drains. Event loop only."""
+    """Decides whether the node's group refuses sends of clients because it drains. Event loop only."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -35,7 +36,8 @@ class DrainGrace:
         return is_inactive(groups.by_number, groups.own)
 
     def remark(self, topic: str = "") -> str:
-        """Returns the reason for a refusal; `topic`: if that of one that is only read here counts too."""
+        """Returns the reason for a refusal. `topic`: the topic of the send, so that the reason may also be that the
+        topic is only read here."""
         own = self._state.broker_groups.own
         if topic and not self.drains:
             return f"topic {topic} takes no new messages in group {own}; ask for its route again"
@@ -45,7 +47,7 @@ class DrainGrace:
 
     @property
     def is_closed(self) -> bool:
-        """True if the node's log takes no message any more, whoever sends it."""
+        """True if the node's log takes no more messages, whatever their source."""
         return self._state.closed_log.is_closed
 
     def takes(self, topic: str) -> bool:
@@ -56,13 +58,13 @@ class DrainGrace:
         return not self.refuses or topic.startswith(DERIVED_NAMES)
 
     def refuse_topics(self, gathered: frozenset[str]) -> bool:
-        """Refuses sends to these topics, which are only read in this group and whose clients had the time to learn of
-        that, for as long as they are; returns True if it was others before."""
+        """Sets the topics to which sends are refused: those that are only read in this group and whose clients had the
+        time to learn of it. Returns True if the set has changed."""
         changed, self._gathered = gathered != self._gathered, gathered
         return changed
 
     def look(self, now_ms: int) -> bool:
-        """Takes note of what the group does at this monotonic time; returns True if `refuses` has changed."""
+        """Records whether the group drains at this monotonic time; returns True if `refuses` has changed."""
         if not self.drains:
             self._since_ms = None
         elif self._since_ms is None:

@@ -2,10 +2,10 @@
 
 Start-time fair queueing (Goyal, Vin and Cheng, 1996) at two levels: first between owners (the user who signed a send,
 else the address of its client; how many connections somebody opens does not count), then between the topics of one
-owner. Each has a tag: the virtual time at which its next send begins. The least tag goes first and moves on by what
-its sends cost. Whoever was idle begins at the present, so a client that sends little is next, and nobody saves up a
-share. Deficit round robin gives the same shares, but a newcomer waits for a round, and a debt (a message of 4 MiB
-behind which nothing waits) costs empty rounds.
+owner. Each has a tag: the virtual time at which its next send begins. The least tag goes first and moves on by what its
+sends cost. An owner that was idle begins at the present virtual time, so a client that sends little is next, and nobody
+saves up a share. Deficit round robin gives the same shares, but a newcomer waits for a round, and a debt (a message of
+4 MiB behind which nothing waits) costs empty rounds.
 
 The sends of one owner to one topic keep their order, so those of a connection to a queue do.
 """
@@ -100,15 +100,15 @@ class _Turn(Generic[_C]):
         return len(self._heap)
 
     def join(self, who: _C) -> None:
-        """Gives a place to somebody who was idle: now, or later after more than the share."""
+        """Adds an element that was idle. It comes first now, or later if it has had more than its share."""
         who.queued = True
         who.tag = max(who.tag, self._now)
         self._count += 1
         heappush(self._heap, (who.tag, self._count, who))
 
     def front(self) -> _C | None:
-        """Returns the one whose turn it is; None if nobody has sends. Those in front of it whose sends are gone lose
-        their place."""
+        """Returns the owner or line whose turn it is; None if none has sends. Entries in front of it whose sends are
+        gone lose their place."""
         heap = self._heap
         while heap:
             who = heap[0][2]
@@ -119,14 +119,14 @@ class _Turn(Generic[_C]):
         return None
 
     def served(self, cost: int) -> None:
-        """Moves on the one in front, who has had so much."""
+        """Charges the element in front `cost` for what it has just had, and moves it to its next place."""
         self._now, _, who = self._heap[0]
         who.tag = self._now + cost
         self._count += 1
         heapreplace(self._heap, (who.tag, self._count, who))
 
     def is_past(self, tag: int) -> bool:
-        """Returns True for the tag of somebody who has had no more than the share."""
+        """Returns True if the element with this tag has had no more than its share."""
         return tag <= self._now
 
 
@@ -151,8 +151,8 @@ class FairOrder:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
 
     def demote(self, topics: Collection[int]) -> None:
-        """Gives less to topics with these ids than to others, and cuts them first (`cluster.replication.learnt_use`),
-        from now on."""
+        """Gives a smaller share to topics with these ids than to others, and refuses their sends first
+        (`cluster.replication.learnt_use`), from now on."""
         self._demoted = topics
 
     def add(self, sends: Iterable[Send]) -> None:
@@ -176,11 +176,11 @@ class FairOrder:
 
     @property
     def has_light(self) -> bool:
-        """True if, a moment ago, somebody sent less than its share while others sent more than an entry takes."""
+        """True if a moment ago an owner sent less than its share while others sent more than an entry takes."""
         return self.count > 0 and self._now_ms - self._light_ms < LIGHT_MS
 
     def take(self, bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-        """Takes sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
+        """Removes and returns sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
         taken: list[Send] = []
         size = 0
         light = False
@@ -254,7 +254,7 @@ class FairOrder:
 
     def _take_demoted(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends to demoted topics until they have `size` bytes, at most `count`: each is the oldest
-        of the line that costs most then. `take_longest` counts them as gone."""
+        send of the line with the highest cost at that moment. `take_longest` counts them as removed."""
         found, lines = [], 0
         for owner in self._owners.values():
             for topic, line in owner.lines.items():
@@ -308,7 +308,7 @@ class FairOrder:
         return sends
 
     def replace(self, old: Send, new: Send) -> bool:
-        """Puts a repetition in the place of a send; returns False if that is not here."""
+        """Replaces a waiting send by its repetition; returns False if the send is not here."""
         owner = self._owners.get(owner_of(old))
         line = None if owner is None else owner.lines.get(_topic(old))
         if owner is None or line is None or old not in line.sends:
@@ -343,7 +343,7 @@ class FairOrder:
         self._owners = kept
 
     def _gone(self, count: int) -> None:
-        """Counts sends that were removed. When none is left, nobody competes any more: all tags are forgotten."""
+        """Counts sends that were removed. When none is left, all tags are forgotten."""
         self.count -= count
         if not self.count:
             self._owners.clear()
@@ -371,7 +371,7 @@ def _longest(all_of_them: Iterable[_C]) -> list[tuple[int, int, _C]]:
 
 
 def _moved(heap: list[tuple[int, int, _C]], number: int, who: _C) -> None:
-    """Gives the one in front of a heap of `_longest` its new place."""
+    """Moves the first element of a heap of `_longest` to its new place."""
     if who.cost:
         heapreplace(heap, (-who.cost, number, who))
     else:
@@ -379,7 +379,7 @@ def _moved(heap: list[tuple[int, int, _C]], number: int, who: _C) -> None:
 
 
 def owner_of(send: Send) -> int | str:
-    """Returns the owner of a send."""
+    """Returns the owner of a send: the id of the user, or the address of the client if no user signed."""
     return send.user or send.connection.in_flight.address
 
 

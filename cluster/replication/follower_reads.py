@@ -32,8 +32,8 @@ LAG_MAX = 1000
 
 
 class Staleness:
-    """The age of a follower's applied state, sampled by a timer. It is measured in real time: rows age while the node
-    stands still."""
+    """The age of a follower's applied state, sampled by a timer. It is measured in real time: rows also age while the
+    node is stalled."""
 
     def __init__(self, raw: RawNode) -> None:
         self._raw = raw
@@ -80,7 +80,7 @@ class FollowerReads:
         self.staleness = Staleness(raw)
 
     def reload(self, modes: ModesSection) -> None:
-        """Takes over changed modes."""
+        """Applies changed modes."""
         self._enabled = modes.slave_read_enable
         self._behind_bytes = self._memory_bytes * modes.access_message_in_memory_max_ratio // 100
 

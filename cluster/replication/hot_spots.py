@@ -96,7 +96,7 @@ class HotSpots:
         return (self._random >> 8) % below
 
     def end_window(self, now_ms: int) -> None:
-        """Ends the window, and begins the next."""
+        """Ends the window and begins the next: `last` then has its result."""
         queues, keys, wanted_s, took_ms = self._queues, self._keys, self._wanted_s(), now_ms - self._began_ms
         busy = 1000 * (wanted_s - self._began_wanted_s) / took_ms
         self._began_ms, self._began_wanted_s, self.ends_ms = now_ms, wanted_s, now_ms + WINDOW_MS

@@ -32,7 +32,7 @@ class NoClient:
         return self
 
     def write(self, data: bytes) -> None:
-        """Drops the answer, because nobody reads it."""
+        """Drops the answer, because there is no client that reads it."""
 
 
 def submit_own(

@@ -1,9 +1,9 @@
 """Judges by the learnt limits of the cluster which topics get more than they usually do (docs/adr/0117).
 
 A limit is a token bucket as a quota's is (`cluster.flow.quota_buckets`), but with ten seconds' worth, since it was
-learnt from spans of ten seconds. What finds it empty takes nothing, and is counted: as much would be refused if the
-limit was one. It is not. While more arrives than the log takes, topics that are over theirs are served and cut as
-those whom that should hurt first, in mode `on`. At any other time nobody notices.
+learnt from spans of ten seconds. A send that finds it empty takes nothing and is counted, but not refused: the counts
+show what an enforced limit would refuse. While more arrives than the log takes, topics that are over their limit are
+the first to be delayed and refused, in mode `on`. At any other time the limits have no effect.
 
 A limit is one of the whole cluster. Where there are several groups of brokers, the leader of each has the part of it
 that its group has of the topic's queues: producers send to all queues in turn.
@@ -37,7 +37,8 @@ NOBODY: Final[Collection[int]] = frozenset()
 
 
 class TopicUse:
-    """Counts what one topic gets, beside what it usually stays below. Times are monotonic milliseconds."""
+    """Counts the messages and bytes that one topic gets, against its learned limits. Times are monotonic
+    milliseconds."""
 
     __slots__ = (
         "_bytes_ms",
@@ -81,7 +82,7 @@ class TopicUse:
         """The messages a second that came in the last whole span of BURST_MS or longer."""
 
     def limit(self, hour: int, messages: int, size: int) -> None:
-        """Takes the limits of another hour."""
+        """Applies the limits of another hour."""
         self.hour, self.messages, self.bytes = hour, messages, size
         self._messages_ms = 1000 / messages if messages else 0.0
         self._bytes_ms = 1000 / size if size else 0.0
@@ -139,7 +140,7 @@ class LearntUse:
         return self._seen
 
     def look(self, log_ms: int, now_ms: int, *, overloaded: bool) -> None:
-        """Looks at the limits and the time. `overloaded`: more arrives than the log takes."""
+        """Applies changed limits, and notes the time. `overloaded`: more arrives than the log takes."""
         found = self._learnt.in_force
         if found is not self._seen:
             if found is None or self._seen is None or found.rows != self._seen.rows:
@@ -154,12 +155,12 @@ class LearntUse:
             self.demoted = frozenset(use.topic_id for use in self._uses.values() if use.is_over(now_ms))
 
     def forget(self) -> None:
-        """Forgets what came: this node leads anew."""
+        """Forgets what came, because this node has become leader again."""
         self._uses = {}
         self.demoted = NOBODY
 
     def came(self, sends: list[Send], now_ms: int) -> None:
-        """Counts sends that have come."""
+        """Counts arrived sends against their topics' limits."""
         slot = sends[0].slot
         messages = size = 0
         for send in sends:

@@ -68,7 +68,7 @@ class HaMetrics(ServiceMetrics):
         self._connections = 0
 
     def look(self) -> None:
-        """Takes the present figures."""
+        """Updates the figures."""
         self._read(self)
 
     def received(self, size_bytes: int) -> None:

@@ -118,7 +118,7 @@ class Modes:
         )
 
     def reload(self, config: Config) -> None:
-        """Takes over a changed configuration; `EarlyAnswers` gets it from `Proposals`."""
+        """Applies a changed configuration; `EarlyAnswers` gets it from `Proposals`."""
         self._config = config
         self._ledger.resize(config.limits.batches_inflight_max)
         self.reads.reload(config.modes)

@@ -221,7 +221,8 @@ class Effects:
     entry. They are lost with leadership: their senders were promised nothing."""
 
     def __init__(self, flush_ms: int) -> None:
-        """`flush_ms`: the time after which the effects get an entry of their own if no other entry carried them."""
+        """`flush_ms`: the time after which waiting effects get an entry of their own if no other entry took them
+        along."""
         self._flush_ms = flush_ms
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
@@ -277,7 +278,7 @@ class Effects:
         self._ended_sessions.append(producer_id)
 
     def due(self, now_ms: int) -> bool:
-        """Returns True if effects have waited long enough for another entry and need one of their own."""
+        """Returns True if effects have waited so long that they need an entry of their own."""
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:

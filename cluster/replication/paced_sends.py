@@ -1,8 +1,8 @@
-"""Sends that are over their quota, and wait until their owner may send again, before anything of them is proposed.
+"""Sends that are over their quota, and wait until their owner may send again, before they are proposed.
 
-They are kept in lines, one for the sends of an owner to a topic: in a line they keep their order. What waits counts
-for its connection and for its owner, never among the bytes in flight of the node: who is over its quota takes no room
-from others. The leader refuses what has waited for `flow.hold_ms` since it came.
+They wait in lines, one for the sends of an owner to a topic, in which they keep their order. A waiting send counts for
+its connection and its owner, never among the bytes in flight of the node: an owner above its quota takes no room from
+others. The leader refuses a send that has waited for `flow.hold_ms`.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class _Line:
         return max(map(_opens_ms, self.buckets), default=float("-inf"))
 
     def last_to_open(self) -> Limiting:
-        """Returns the bucket for which its sends wait; there is one."""
+        """Returns the bucket that holds the sends back longest. `buckets` must not be empty."""
         return max(self.buckets, key=_opens_ms)
 
 
 class PacedSends:
-    """The sends that wait for their quota. Event loop only. Whoever takes sends from here gives back their holds."""
+    """The sends that wait for their quota. Event loop only. A caller that takes sends from here must release their
+    holds."""
 
     def __init__(
         self, buckets: QuotaBuckets, at_once: RequestsAtOnce, backlogs: Backlogs, gate: Gate, config: Config
@@ -86,12 +87,12 @@ class PacedSends:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._bytes_max = config.flow.hold_bytes_max
         self._hold_ms = min(config.flow.hold_ms, config.send.deadline_ms // 2)
 
     def look(self) -> None:
-        """Looks if there are quotas."""
+        """Updates `active`: whether any quota, backlog limit or waiting send exists."""
         if not (self.active or self.buckets.rules.limited):
             return
         self._gate.count_owners(self._at_once if self._at_once.active else None)
@@ -189,7 +190,7 @@ class PacedSends:
         return True
 
     def _limiting(self, send: Send, now_ms: int) -> tuple[Limiting, ...]:
-        """Returns what a send needs room in."""
+        """Returns the buckets and limits that a send must satisfy."""
         address = send.connection.in_flight.address
         buckets = self.buckets.of(send.user, address, send.slot.name, now_ms)
         at_once = self._at_once.of(send.user, address) if self._at_once.active else None
@@ -298,8 +299,8 @@ class PacedSends:
         return self._names.get((producer_id, sequence)) if self._names else None
 
     def replace(self, old: Send, new: Send) -> bool:
-        """Puts a repetition in the place of a send, with its account, and its time: those behind it wait no longer for
-        it. Returns False if that is not here."""
+        """Replaces a waiting send by its repetition, with its account and its arrival time, so that the sends behind it
+        do not wait longer. Returns False if the send is not here."""
         if self.find(old.producer_id, old.sequence) is not old:
             return False
         owner, line = next((key[0], line) for key, line in self._lines.items() if old in line.sends)

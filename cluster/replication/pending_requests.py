@@ -160,14 +160,14 @@ def place_of(entry: PendingEntry, producer_id: bytes, sequence: int) -> int | No
 
 
 def let_go_on(entry: PendingEntry) -> None:
-    """Lets requests go on that wait behind the entry's sends, whose fate was told."""
+    """Lets the requests continue that wait behind the entry's sends, because these have been answered."""
     behind, entry.behind = entry.behind, None
     if behind is not None:
         behind()
 
 
 def tell_calls(entry: PendingEntry, calls: list[PendingCommands], outcome: Outcome, remark: str) -> None:
-    """Tells callers of an entry's commands that these failed, or that their outcome is unknown."""
+    """Passes to the callers of an entry's commands that these failed, or that their outcome is unknown."""
     for call in calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
@@ -188,7 +188,7 @@ class StrictNames:
         """Name -> (time until which it waits, what is told the end of that) of each request that waits for it."""
 
     def find(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
-        """Returns the name of an undecided send that one of `hashes` stands for; None if there is none."""
+        """Returns the name of an undecided send whose hash is one of `hashes`; None if there is none."""
         topic_id, _, body_crc = _strict_name(send)
         return next((name for each in hashes if (name := (topic_id, each, body_crc)) in self.names), None)
 
@@ -210,7 +210,7 @@ class StrictNames:
                     self._soon(told, True)
 
     def expire(self, now_ms: int) -> None:
-        """Ends the wait of those who have waited for long enough."""
+        """Ends the waits that have reached their deadline."""
         for name, waiting in list(self._waiting.items()):
             late = [each for each in waiting if each[0] <= now_ms]
             for each in late:

@@ -318,6 +318,7 @@ class Proposals:
         if self._acks or self.early.waiting:
             self.early.advance(raw)
         raft = raw.raft
+        # Asked of the core itself: this turn may have deposed the node, which is told only later in it.
         if not self._open_term or raft.term != self._open_term or raft.role is not Role.LEADER:
             return
         queue, commands = self._sends, self.commands
@@ -361,8 +362,10 @@ class Proposals:
             return
         first, last = entries[0].index, entries[-1].index
         for index, waiter in self._pending.items():
+            # In the order of the log, without a gap: an answer must not overtake one that still waits.
             if index > last or index < first or waiter.built is None or waiter.muted:
                 return
+            # Another leader's entry: what waits here is lost, and on_applied says so.
             if waiter.id.term != entries[index - first].term:
                 return
             try:
@@ -387,9 +390,11 @@ class Proposals:
         if not pending:
             return
         for entry, results in zip(applied.entries, applied.run.results, strict=True):
+            # Settled by term and index together: at this index another leader's entry may have been applied.
             waiter = pending.pop(entry.index, None)
             if waiter is not None and waiter.id.term == entry.term:
                 self._settle(waiter, results)
+            # Of another term: this index is decided, and not for this entry. It is safe to send again.
             elif waiter is not None:
                 self._lost(waiter)
         # Terms never fall along the log: an entry of an older term cannot follow the last one applied.
@@ -405,6 +410,7 @@ class Proposals:
     def _open_writes(self, raw: RawNode, term: int) -> None:
         """Opens writes, after the no-op of `term` is applied: counters start from applied state, without what an old
         term had in flight."""
+        # The comparison of sums took time: this may be the answer to a term that is over.
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self.topics.begin_term()
@@ -422,8 +428,10 @@ class Proposals:
             return
         self._open_term, self.open = 0, False
         self.commands.drop("leadership was lost before this was proposed")
+        # Oneway commits were promised nothing: those that were not proposed are dropped.
         self.offsets.close()
         for entry in self._pending.values():
+            # Proposed and undecided: neither forwarded nor failed. The log decides, and the next leader may have it.
             if entry.sends and not entry.answered:
                 waiting = [send for at, send in enumerate(entry.sends) if at not in entry.muted]
                 self.undecided(entry, waiting + self._twins.behind(entry.sends))
@@ -449,9 +457,11 @@ class Proposals:
         if now >= self.figures.hot.ends_ms:
             self.figures.hot.end_window(now)
         for entry in self._pending.values():
+            # UNKNOWN, never FAIL: the entry stays pending, and may be applied in a moment.
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)
         self.flow.look(now, leads=self._open_term != 0)
+        # Never proposed, so FAIL is true: sent again, it cannot be there twice.
         for send in self._sends.take_older(now - self._deadline_ms):
             send.hold.decided()
             self._refuse([send], self._replies.refused, "the log did not take it in time; nothing was stored")
@@ -529,12 +539,14 @@ class Proposals:
             entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
         except Exception as error:
             if built is not None:
+                # Nothing was proposed: offsets that were given out go back, or the queue would have a hole.
                 built.rewind()
                 if not isinstance(error, (NotLeaderError, ProposalDroppedError, FrameError)):
                     raise  # raised by the core: its state is unknown
             if effects:
                 self._effects.put_back()
             if isinstance(error, (NotLeaderError, ProposalDroppedError)):
+                # In front, in their order: they were checked first.
                 self._sends.put_back(sends)
                 raise
             self._unbuildable_sends(sends, error)

@@ -51,7 +51,7 @@ class MessageSender(Protocol):
 
 
 class Proposer(Protocol):
-    """The driver's listener: it is told what the driver learns from the core."""
+    """The driver's listener: it receives what the driver learns from the core."""
 
     def on_applied_run(self, applied: Applied) -> None:
         """Answers the requests that wait for entries of a run that was applied."""
@@ -63,7 +63,7 @@ class Proposer(Protocol):
         """Handles a change of the members in force."""
 
     def on_failure(self, error: BaseException) -> None:
-        """Handles the reason, told once, why the node must stop taking part."""
+        """Handles the reason for which the node must stop taking part. Called once."""
 
 
 class DriverLanes(NamedTuple):

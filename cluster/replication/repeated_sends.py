@@ -43,8 +43,10 @@ class RepeatedSends:
         """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It
         replaces the first if that needs no answer any more; otherwise it may wait beside it, if `room`."""
         old = entry.sends[at]
+        # The first has its answer (UNKNOWN, or an early one): its place is free, and the repetition waits there.
         if at in entry.muted:
             entry.muted.remove(at)
+        # Both may still hear: which of the two its client listens to is not known here.
         elif room and not old.connection.closed:
             self._twins.add(send)
             return

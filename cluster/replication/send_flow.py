@@ -1,8 +1,8 @@
 """Decides which checked sends enter the queue for the log, which wait before it, and which are refused.
 
-A send is over a quota of its owner: it waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0115). More
-arrives than the log takes: the oldest sends of those who have most in the queue are refused (docs/adr/0106), those to
-topics that get more than they usually do first (docs/adr/0117). In all these cases nothing was proposed.
+A send above a quota of its owner waits in `PacedSends`, and is refused after `flow.hold_ms` (docs/adr/0115). If more
+arrives than the log takes, the oldest sends of the owners with most in the queue are refused (docs/adr/0106), first
+those to topics that get more than they usually do (docs/adr/0117). In all these cases nothing was proposed.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class SendFlow:
         """The topics with learnt limits and what they get."""
 
     def reload(self, config: Config) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self.queue.reload(config.limits)
         self.paced.reload(config)
         self.limit.reload(config.flow)
 
     def forget(self) -> None:
-        """Forgets what was let through and learnt: this node leads anew."""
+        """Forgets what was let through and learned, because this node has become leader again."""
         self.limit.forget()
         self.paced.buckets.forget()
         self.paced.backlogs.forget()
@@ -107,8 +107,8 @@ class SendFlow:
     # --- quotas ------------------------------------------------------------------------------------------------------
 
     def admit(self, sends: list[Send], now_ms: int) -> list[Send]:
-        """Returns the sends of one read that are within the quota of their owner; none has a hold. The others wait, or
-        are refused if there is no room for it. Called while `paced.active`."""
+        """Returns the sends of one read that are within the quota of their owner; they have no hold yet. The others
+        wait, or are refused if there is no room for that. Called while `paced.active`."""
         going, refused = self.paced.admit(sends, now_ms)
         for send, bucket in refused:
             send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)
@@ -116,8 +116,8 @@ class SendFlow:
         return going
 
     def look(self, now_ms: int, *, leads: bool) -> None:
-        """Lets sends go on whose owners may send again, refuses those that have waited for long enough, and finds out
-        which topics get more than they usually do. Called on a timer."""
+        """Releases sends whose owners may send again, refuses those that have waited long enough, and finds out which
+        topics get more than they usually do. Called by a timer."""
         self.pace(now_ms)
         learnt = self.learnt
         if leads and (learnt.limits is not None or self._state.learnt.in_force is not None):
@@ -125,7 +125,7 @@ class SendFlow:
             self.queue.demote(learnt.demoted)
 
     def pace(self, now_ms: int) -> None:
-        """Does the part of `look` that is about quotas."""
+        """Releases and refuses sends that wait for quotas: the part of `look` that concerns quotas."""
         self.paced.look()
         if len(self.paced):
             self._go_on(self.paced.due(now_ms), now_ms)

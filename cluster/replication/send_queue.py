@@ -1,7 +1,8 @@
 """The queue of sends that wait for their entry; it decides which of them the next entry takes.
 
-It is oldest first, as long as the next entry takes all that wait, or all that wait are of one owner and one topic.
-Otherwise `cluster.replication.fair_order` has those that wait."""
+The oldest send comes first, as long as the next entry takes all waiting sends, or all of them are of one owner and one
+topic. Otherwise `cluster.replication.fair_order` orders them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @twin
 def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-    """Takes sends off the front, up to `bytes_left` stored bytes and `count_left` messages; the first in any case.
+    """Removes sends from the front, up to `bytes_left` stored bytes and `count_left` messages, but at least one.
     Returns them and the bytes of their requests."""
     sends: list[Send] = []
     size = 0
@@ -58,7 +59,8 @@ class SendQueue:
     )
 
     def __init__(self, limits: LimitsSection, admission: AdmissionLimit) -> None:
-        """`admission` has the bytes that an entry may take at present, beside the limit of the configuration."""
+        """`admission` has the bytes that an entry may take at present, which may be less than the limit of the
+        configuration."""
         self._limits = limits
         self._admission = admission
         self.waiting: deque[Send] = deque()
@@ -91,7 +93,7 @@ class SendQueue:
         return chain(self._returned, self._fair, self.waiting)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes over changed limits."""
+        """Applies changed limits."""
         self._limits = limits
 
     def add(self, sends: list[Send], size: int) -> None:
@@ -141,7 +143,7 @@ class SendQueue:
 
     @property
     def has_light(self) -> bool:
-        """True while somebody sends less than its share and waits for what others have under way."""
+        """True while an owner that sends less than its share waits for others' sends in flight."""
         return self._fair.has_light
 
     def first(self) -> Send:
@@ -153,7 +155,7 @@ class SendQueue:
         return self._fair.first() or self.waiting[0]
 
     def cut(self) -> list[Send]:
-        """Takes the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
+        """Removes and returns the waiting sends for the next entry, up to the batch limits; a large send goes alone."""
         bytes_left = min(self._limits.batch_bytes_max, self._admission.entry_bytes)
         count_left = self._limits.batch_messages_max
         if self._alone:
@@ -178,7 +180,7 @@ class SendQueue:
         return sends
 
     def _sort(self) -> None:
-        """Puts what has come into its fair order."""
+        """Sorts newly arrived sends into the fair order."""
         if self.waiting:
             self._fair.add(self.waiting)
             self.waiting.clear()
@@ -199,7 +201,7 @@ class SendQueue:
         return bool(self._returned)
 
     def hasten(self, topics: Container[str]) -> bool:
-        """Lets the sends to these topics go first. Returns False if there is none."""
+        """Moves the sends to these topics to the front. Returns False if there are none."""
         sends = self.take_where(lambda send: send.slot.name in topics)
         self._returned.extend(sends)
         self.bytes += sum([send.size for send in sends])
@@ -230,12 +232,12 @@ class SendQueue:
         return late
 
     def demote(self, topics: Collection[int]) -> None:
-        """Gives less to sends to topics with these ids than to others, and cuts them first, from now on."""
+        """Gives a smaller share to topics with these ids, and refuses their sends first, from now on."""
         self._fair.demote(topics)
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
         """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited
-        longest, of the owners of whose sends there are most, and more than their share of `limit` bytes."""
+        longest, of the owners with the most sends, and above their share of `limit` bytes."""
         self._sort()
         taken = self._fair.take_longest(size, count, limit)
         self._gone(taken)

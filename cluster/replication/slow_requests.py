@@ -1,7 +1,7 @@
 """Logs slow requests: which request, of which client, how long it took, and the stage that was slow.
 
-Sends are examined once per entry, any other request when it is answered. At most one line a second is logged; it
-reports how many were left out. All are counted.
+Sends are examined once per entry, any other request when it is answered. At most one line a second is logged, with the
+number of requests that got no line. All are counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 
 
 class Answered(Protocol):
-    """A request that was answered, as `cluster.remoting.connection.remoting_request` keeps it."""
+    """An answered request, with the attributes that the log of slow requests needs."""
 
     code: int
 
@@ -99,14 +99,14 @@ class SlowRequests:
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Takes over changed bounds."""
+        """Applies changed bounds."""
         self.bound_ms = config.log_output.slow_request_ms or math.inf
 
     # --- sends and commands: once per entry --------------------------------------------------------------------------
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, sends: int, now_ms: float) -> None:
-        """Examines an entry of which so many sends, and callers of commands, receive `outcome` now (monotonic
-        milliseconds). Those callers are answered next (see `answered`); `told` follows."""
+        """Examines an entry of which `sends` sends, and the callers of its commands, get `outcome` at `now_ms`
+        (monotonic milliseconds). The callers are answered next (`answered`); then `told` is called."""
         if now_ms - waiter.arrived_ms < self.bound_ms:
             return
         stages = self._stages_of(waiter, waiter.arrived_ms, now_ms)
@@ -251,7 +251,7 @@ class ProposalMetrics:
         """The number of acknowledged messages up to the next one that `hot` looks at."""
 
     def reload(self, config: Config) -> None:
-        """Takes over changed bounds."""
+        """Applies changed bounds."""
         self.slow.reload(config)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
@@ -261,8 +261,8 @@ class ProposalMetrics:
             self._metrics.proposed(messages, size_bytes)
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, sends: int, calls: int) -> float:
-        """Counts an entry that is decided, or of which so many requests are answered with UNKNOWN. Returns the seconds
-        since its proposal; 0.0 if there are no metrics."""
+        """Counts an entry that is decided, or of which `sends` sends and `calls` calls are answered with UNKNOWN.
+        Returns the seconds since its proposal; 0.0 if there are no metrics."""
         metrics = self._metrics
         if metrics is None:
             return 0.0

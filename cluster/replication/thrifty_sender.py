@@ -1,8 +1,8 @@
 """Sends the driver's messages with `replication.thrifty`: some appends wait in `raftlog.core.held_appends`, which says
 which and why. This is its clock, its timer, and its view of acknowledgements.
 
-It stands between the driver and the transport, and the driver knows nothing of it: a message that waits here is one on
-a slow network.
+It sits between the driver and the transport, and the driver does not know of it: to the driver, a message that waits
+here is a message on a slow network.
 """
 
 from __future__ import annotations

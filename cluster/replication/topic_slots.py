@@ -46,9 +46,11 @@ class TopicSlots:
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
+            # No slot while a change is in flight: what is checked now might be refused by apply.
             if config is None or self.changing(topic):
                 return None
             slot = self._slots[topic] = slot_of(config, self._early.default, self._cursor)
+            # Refused by permission, not by absence: clients must ask for their route again.
             if not self.drain.takes(topic):
                 slot.perm &= ~PERM_WRITE
         return slot

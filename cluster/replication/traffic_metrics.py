@@ -89,5 +89,5 @@ class TrafficMetrics(ServiceMetrics):
         return self._stored.messages.values.items()
 
     def look(self) -> None:
-        """Removes the series of topics that are gone, whichever node was asked to delete them."""
+        """Removes the series of deleted topics, whichever node was asked to delete them."""
         self._stored.forget_all_but(self._state.topics)

@@ -1,7 +1,7 @@
-"""Judges requests by what they name, whatever front they came through.
+"""Decides which requests are allowed, by what they name and whatever protocol they came by.
 
-A request that finds something by its position, id, handle or attempt is judged again by its handler, by what is stored
-there (`cluster.broker.rights`); `Verb.stored` says what that needs. A code without a row needs a Super (an
+A request that finds something by its position, id, handle or attempt is checked again by its handler, by what is stored
+there (`cluster.broker.rights`); `Verb.stored` says which right that needs. A code without a row needs a Super (an
 administrator).
 """
 
@@ -35,6 +35,7 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
     """Returns the needed rights of a request; None if only a Super may make it. Raises Refused if its body cannot be
     read, or names more than is judged."""
     verb = VERBS.get(code)
+    # Unknown, or naming nothing that a rule could allow: a Super alone, so a new code is closed until it has a row.
     if verb is None or verb.names is None:
         return None
     found: list[Need] = []
@@ -44,20 +45,21 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
                 kind = KIND_NAMES[need.kind].lower()
                 raise Refused(Reason.INVALID, f"a {kind} of {len(need.name)} characters; {NAME_LENGTH_MAX} are allowed")
             found.append(need)
+            # Refused, not cut: a name that is not judged would be allowed.
             if len(found) > NAMES_MAX:
                 remark = f"request {code} names more than {NAMES_MAX} topics and groups: send it in parts"
                 raise Refused(Reason.INVALID, remark)
+    # What cannot be read cannot be judged, so no handler may read it either.
     except MALFORMED as error:
         raise Refused(Reason.INVALID, f"the body of request {code} cannot be read: {error}") from None
     return found
 
 
 class Judge:
-    """Judges callers by the users, rules and mode in force. Event loop only.
+    """Decides what callers may do, by the users, rules and mode in force. Event loop only.
 
-    off       nothing is judged, except requests about users, rules and the mode
-    observe   every request passes; what enforcing would deny is counted and logged
-    enforce   a denied request is refused
+    off       nothing is judged, except requests about users, rules and the mode observe   every request passes; what
+    enforcing would deny is counted and logged enforce   a denied request is refused
     """
 
     def __init__(self, access: Access, denials: Denials, cluster: str) -> None:
@@ -77,12 +79,13 @@ class Judge:
 
     @property
     def lacks_super(self) -> bool:
-        """True if no user is an enabled Super, so that nobody may make requests that a Super alone may make."""
+        """True if no user is an enabled Super, so that nobody may make requests that only a Super may make."""
         return not self._access.supers
 
     def why_no_super(self, user: User | None, address: str) -> str:
-        """Returns the reason why a user (None: none is proven) may not do what a Super alone may, whatever the mode; ""
+        """Returns the reason why a user (None: none is proven) may not do what only a Super may, whatever the mode; ""
         if it may."""
+        # Closed while there is no Super: else the first to come could make itself one.
         if self.lacks_super:
             return NO_SUPER
         if user is None:
@@ -93,14 +96,15 @@ class Judge:
     def why_not(user: User, address: str, needs: Sequence[Need] | None, known: Verdicts | None = None) -> str:
         """Returns the reason why a user at an address may not do what needs all of `needs` (None: a Super alone may);
         "" if it may. `known` are earlier verdicts on the same connection."""
+        # Before any rule: no rule gives what a Super alone may do.
         if needs is None and not user.is_super:
             return f"only a Super may do this, and user {user.name} is none"
         verdict = judge(user, address, needs or ()) if known is None else known.judge(user, needs or ())
         return verdict.reason if isinstance(verdict, Denied) else ""
 
     def refuses(self, user: int, address: str, why: str, what: str, *, always: bool = False) -> bool:
-        """Notes a denial; returns False if denials are only observed. `what` is the name of the request in the log, and
-        `always` True for a request that is judged in every mode."""
+        """Records a denial; returns False if denials are only observed. `what`: the name of the request in the log.
+        `always`: True for a request that is checked in every mode."""
         enforced = always or self.enforces
         self._denials.note(user, address, why, what, enforced=enforced)
         return enforced

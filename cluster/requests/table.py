@@ -46,7 +46,7 @@ def name_of(code: int) -> str:
 
 
 def too_long(code: int, size: int) -> str | None:
-    """Returns the reason why the body of a request with that code may not have so many bytes; None if it may. A body
+    """Returns the reason why the body of a request with that code may not have `size` bytes; None if it may. A body
     with messages is checked by its handler, which knows the limits of a message."""
     verb = VERBS.get(code)
     most = OTHER_BODY_BYTES_MAX if verb is None else verb.body_bytes_max

@@ -1,4 +1,4 @@
-"""One verb: a request that clients may make, with everything that is known of it besides its handler."""
+"""One verb: a request that clients may make, with all its properties except for its handler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Size = Callable[["BrokerState", "LimitsSection"], int]
 
 
 class Serves(Enum):
-    """The nodes that answer a request, through whatever front it came. The HTTP API shows these words."""
+    """The nodes that answer a request, whatever protocol it came by. The HTTP API shows these words."""
 
     ANY = "this node, from its own state"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
@@ -40,7 +40,7 @@ class Serves(Enum):
 
 
 class Repeats(Enum):
-    """The fate of a request whose leader is lost after it has received the request, and before it has answered."""
+    """The treatment of a request whose leader is lost after it has received the request, and before it has answered."""
 
     FREELY = "it is sent again: a second time it does nothing else than the first"
     RECOGNISED = "it is sent again: the log recognises the repetition"
@@ -49,7 +49,7 @@ class Repeats(Enum):
 
 
 class Cost(Enum):
-    """The number of requests of a kind that may be under way at once."""
+    """The number of requests of a kind that may run at once."""
 
     SMALL = "any number"
     READS_MUCH = "some of all askers, fewer of one"

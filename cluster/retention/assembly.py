@@ -47,8 +47,8 @@ def retention_of(
     report_damage: Callable[[int, int], None],
     tier_known: Callable[[], bool],
 ) -> Retention:
-    """Makes the retention of the node, not started yet. `report_damage` is told the position and size of messages that
-    cannot be read; the others are explained at `Retention`."""
+    """Makes the retention of the node, not started yet. `report_damage` receives the position and size of messages that
+    cannot be read; the other parameters are explained at `Retention`."""
     metrics = RetentionMetrics(storage.state)
     carries = partial(
         Carrier,

@@ -1,7 +1,7 @@
 """Chooses the messages that topics give up which keep more than their quota allows, and have `backlog.policy` = evict.
 
 The oldest go, whichever queue they are in. How much a topic keeps is an estimate by some of its rows, like the size
-that people are shown, and so is how many messages are too many: the next look corrects it.
+that operators see, and so is the number of messages above the quota: the next run corrects it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ some rows of each queue.
 
 
 class Grown(NamedTuple):
-    """The findings of one look."""
+    """The result of one run of the search for topics above their quota."""
 
     queues: list[QueueMin]
     at: str

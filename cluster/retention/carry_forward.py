@@ -1,10 +1,11 @@
-"""Carries forward the waiting messages that pin the log: they are appended once more, so that retention can go on.
+"""Carries forward the waiting messages that pin the log: they are appended once more, so that retention can trim the
+log.
 
 Retention computes the position up to which it would trim if no message waited for its time or its transaction. The
 waiting rows (groups of such messages) that lie below that position are read on retention's lane, slice by slice, and
-queued like the sends of clients; one slice at a time is on its way into the log. The entry that holds the messages of a
-row also moves the row (docs/adr/0054). The leader therefore remembers nothing: a row that was delivered meanwhile is
-not moved, and the next leader finds the rows that a deposed leader did not carry.
+queued like the sends of clients; one slice at a time is in flight. The entry that holds the messages of a row also
+moves the row (docs/adr/0054). The leader therefore remembers nothing: a row that was delivered in the meantime is not
+moved, and the next leader finds the rows that a deposed leader did not carry.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _Appends:
         self._left += 1
 
     def end(self, outcome: Outcome) -> None:
-        """Takes the outcome of one append, or OK once all are queued."""
+        """Records the outcome of one append, or OK once all are queued."""
         self._left -= 1
         self._failed = self._failed or outcome is not Outcome.OK
         if not self._left:
@@ -85,7 +86,7 @@ class Carrier:
         return self._round is not None and self._proposals.open
 
     def carry(self, end: int) -> None:
-        """Carries the waiting messages below the position `end`, unless a round is under way."""
+        """Carries the waiting messages below the position `end`, unless a round is in progress."""
         if self.busy:
             return
         self._round = None

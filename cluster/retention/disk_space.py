@@ -75,7 +75,7 @@ async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSecti
 
 
 class DiskView(msgspec.Struct, frozen=True, kw_only=True):
-    """The file system of the data directory, as of the last look (once a second)."""
+    """The file system of the data directory, as of the last check (once a second)."""
 
     used_percent: float
     free_bytes: int
@@ -146,7 +146,7 @@ class DiskSpace:
         )
 
     def reload(self, limits: RetentionSection) -> None:
-        """Takes new limits."""
+        """Applies new limits."""
         self._limit = limits.disk_refuse_writes_percent
         self._filling.reload(limits)
         self._look_ms = 0
@@ -161,7 +161,7 @@ class DiskSpace:
         return self._parked
 
     def tick(self, now_ms: int) -> None:
-        """Looks at the disk when the time has come, and lets the append lane try again what it has put aside."""
+        """Checks the disk when that is due, and lets the append lane retry the writes for which there was no space."""
         self._now_ms = now_ms
         self._slow_appends.tick(now_ms, self._appends)
         if now_ms >= self._look_ms:
@@ -192,7 +192,8 @@ class DiskSpace:
         self._metrics.outlook(self._filling.full_in_ms)
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """Evaluates one drain of the append lane: whether it was slow, and whether it put something aside."""
+        """Evaluates one drain of the append lane: whether it was slow, and whether some of its writes found no space on
+        disk."""
         if persisted.bytes_written:
             self._appends += 1
             slow = self._slow_appends

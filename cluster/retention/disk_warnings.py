@@ -48,7 +48,7 @@ SLOW_LONG_MIN = 2
 
 
 class Filling:
-    """Follows the fill level of the disk. Event loop only; `cluster.retention.disk_space` calls it after each look."""
+    """Follows the fill level of the disk. Event loop only; `cluster.retention.disk_space` calls it after each check."""
 
     def __init__(self, directory: str, limits: RetentionSection, alarms: Alarms) -> None:
         self._directory = directory
@@ -61,12 +61,12 @@ class Filling:
         is unknown."""
 
     def reload(self, limits: RetentionSection) -> None:
-        """Takes new limits."""
+        """Applies new limits."""
         self._limits = limits
 
     def look(self, now_ms: int, used: float, *, refusing: bool) -> None:
-        """Records one look at the disk. `used` is the used share in per cent. `refusing` is True if sends are refused
-        already, which is another alarm."""
+        """Records the result of one check of the disk. `used` is the used share in per cent. `refusing` is True if
+        sends are already refused, for which there is another alarm."""
         if not self._samples or SAMPLES_PER_RATE * (now_ms - self._samples[-1][0]) >= self._limits.disk_rate_ms:
             self._samples.append((now_ms, used))
         self.full_in_ms = self._full_in(now_ms, used)
@@ -171,8 +171,8 @@ class SlowAppends:
         self._alarms.raise_alarm(SLOW, self._text(slow, total, span))
 
     def _end_if_quick(self, total: int, slowish: int) -> None:
-        """Clears the alarm, unless a slice in which most appends were slow is still in the window: many quick ones
-        beside it prove nothing."""
+        """Clears the alarm, unless the window still has a slice in which most appends were slow: many quick ones in
+        other slices prove nothing."""
         bad = any(_is_slow(appends, some, some_ms) for appends, _, some, some_ms in self._slices)
         if not bad and slowish * 100 <= total:
             self._raised = False
@@ -188,6 +188,6 @@ class SlowAppends:
 
 
 def _is_slow(appends: int, slow: int, slow_ms: int) -> bool:
-    """Returns True if most appends of a slice were slow, and so many that it is no hiccup."""
+    """Returns True if most appends of a slice were slow, and so many of them that it is more than a hiccup."""
     least = SLOW_LONG_MIN if slow_ms * 2 >= SLICE_MS else SLOW_MIN
     return slow >= least and slow * 2 > appends

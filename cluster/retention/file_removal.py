@@ -49,7 +49,7 @@ class FileRemoval:
         return len(self._files)
 
     def reload(self, rules: RetentionSection) -> None:
-        """Takes new rules."""
+        """Applies new rules."""
         self._gap_ms = rules.delete_gap_ms
 
     def add(self, files: Iterable[Path]) -> None:

@@ -19,7 +19,7 @@ IO_TICKS: Final = 9
 
 
 class RetentionMetrics(ServiceMetrics):
-    """The metrics of retention, updated when something happens and at each look."""
+    """The metrics of retention, updated when something happens and at each run."""
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__()
@@ -56,11 +56,11 @@ class RetentionMetrics(ServiceMetrics):
         self._carried_bytes = counter("raftmq_carried_bytes", "Stored bytes of these messages")
 
     def look(self) -> None:
-        """Shows the deletions that are under way."""
+        """Updates the metric of deletions in progress."""
         self._removals.set(self._state.removing)
 
     def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:
-        """Shows what pins the log, as found by the last look."""
+        """Shows what pins the log, as found by the last run."""
         self._pinned_position.set(position)
         self._pinned_age.set(age_ms / 1000)
         self._held.set(held_bytes)
@@ -79,7 +79,7 @@ class RetentionMetrics(ServiceMetrics):
 
 
 class DiskMetrics(ServiceMetrics):
-    """The metrics of the data directory's disk, set at each look at it."""
+    """The metrics of the data directory's disk, set at each check of it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -97,13 +97,13 @@ class DiskMetrics(ServiceMetrics):
         self.slow_append = self.counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
 
     def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
-        """Sets the figures of the disk as the last look found them."""
+        """Sets the figures of the disk to those of the last check."""
         self._used.set(used)
         self._refusing.set(refusing)
         self._log_waits.set(parked)
 
     def outlook(self, full_in_ms: int | None) -> None:
-        """Sets the time until the disk will be full, by the last look; None: it does not fill up."""
+        """Sets the time until the disk will be full, by the last check; None: it does not fill up."""
         self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
 
     def collect(self) -> Iterator[Metric]:

@@ -142,7 +142,7 @@ PATIENCE_MS = 10 * 60_000
 
 
 class PinAlarm:
-    """Raises the alarm that waiting messages hold the log. Retention calls it after each look. Event loop only."""
+    """Raises the alarm that waiting messages hold the log. Retention calls it after each run. Event loop only."""
 
     def __init__(self, alarms: Alarms, state: BrokerState, segment_size: int) -> None:
         """`segment_size` is the number of bytes of log that may be held without an alarm."""
@@ -152,8 +152,8 @@ class PinAlarm:
         self._since_ms: int | None = None
 
     def look(self, now_ms: int, pin: Pin | None, held_bytes: int, why: str) -> None:
-        """Records one look. `held_bytes` is the log that would go if no message waited there; `why` says why the
-        messages are not carried forward."""
+        """Records the result of one run. `held_bytes` is the log that would be removed if no message waited there;
+        `why` says why the messages are not carried forward."""
         if pin is None or held_bytes <= self._allowed:
             self._since_ms = None
             self._alarms.clear(LOG_PINNED)

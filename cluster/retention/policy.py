@@ -162,14 +162,14 @@ PAGE_TOPICS = 512
 
 
 class QueuePlace(NamedTuple):
-    """A queue at which a look begins."""
+    """A queue at which a run of retention begins."""
 
     topic: str
     queue_id: int
 
 
 class Earlier(NamedTuple):
-    """The findings of one look for messages with a shorter retention time than the others."""
+    """The result of one search for messages with a shorter retention time than the others."""
 
     queues: list[QueueMin]
     at: QueuePlace | None

@@ -132,11 +132,11 @@ class RetentionLane(NeverIdle):
         """The name of the newest checkpoint, if it was read and found sound."""
 
     def reload(self, rules: RetentionSection) -> None:
-        """Takes new rules for the next look. Any thread."""
+        """Applies new rules for the next look. Any thread."""
         self._rules = rules
 
     def reload_tier(self, section: TierSection) -> None:
-        """Takes new limits of the tier, if there is one. Any thread."""
+        """Applies new limits of the tier, if there is one. Any thread."""
         if self._tier is not None:
             self._tier = section
 

@@ -144,18 +144,18 @@ class Retention:
         self.reload_tier(config.tier)
 
     def reload_tier(self, section: TierSection) -> None:
-        """Takes new limits of the tier. From the next TRIM on they decide whether log that is given up stays in the
-        tier, and for how long. Without a tier it never does."""
+        """Takes new limits of the tier. From the next TRIM on they decide whether trimmed log stays in the tier, and
+        for how long. Without a tier it never does."""
         self._evicts = section.evict and self._tiered
         self._lane.reload_tier(section)
 
     def start(self) -> None:
-        """Starts the lane; the first look is after `every_ms`."""
+        """Starts the lane; the first run is after `every_ms`."""
         self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
         self._runner.start()
 
     def reload(self, rules: RetentionSection) -> None:
-        """Takes new rules; the next look is soon."""
+        """Applies new rules; the next run is soon."""
         self._rules = rules
         self._lane.reload(rules)
         self._files.reload(rules)
@@ -191,8 +191,8 @@ class Retention:
         return self._raw.role is Role.LEADER and self._writes_open()
 
     def _look(self, now_ms: int) -> Steps[None]:
-        """Looks once: the lane finds what may go, the leader proposes that it goes, and this node gives up the files
-        below what is gone already."""
+        """Runs retention once: the lane finds what may be deleted, the leader proposes it, and this node deletes the
+        files below what is already trimmed."""
         self._more = False
         self._due_ms = now_ms + self._rules.every_ms
         consumers = now_ms >= self._consumers_due_ms
@@ -218,8 +218,8 @@ class Retention:
         self._changed()
 
     def _rehearse(self) -> Steps[None]:
-        """Looks for callers who want to know what would go, and gives nothing up. The regular look comes at its own
-        time."""
+        """Answers callers of a dry run with what would be deleted, and deletes nothing. The regular run keeps its own
+        schedule."""
         waiters, self._asked_first = self._asked_first, []
         found = yield from self._survey(0, asked=True, consumers=False)
         _answer(waiters, found, None)
@@ -251,7 +251,7 @@ class Retention:
         return max(0, self._state.trim_position - self._log.first_position) + self._files.count * self._log.segment_size
 
     def _soon(self) -> None:
-        """Makes the next look due at once."""
+        """Makes the next run due at once."""
         self._due_ms = 0
 
     def _alarm(self, key: Code, text: str) -> None:
@@ -318,13 +318,13 @@ class Retention:
 
     @property
     def expired_in_tier(self) -> TierDecision | None:
-        """The cut of the tier that the last look decided on. None if nothing goes, while a TRIM is under way, or on a
-        node that does not lead."""
+        """The cut of the tier that the last run of retention decided on. None if nothing is to be removed, while a TRIM
+        is in progress, or on a node that does not lead."""
         ready = self._found is not None and self._leads() and self._settled()
         return self._found.tier if self._found is not None and ready else None
 
     def cut(self, trim: Trim) -> bool:
-        """Proposes a TRIM that was decided elsewhere. Returns False while another one is under way, or on a node that
+        """Proposes a TRIM that was decided elsewhere. Returns False while another one is in progress, or on a node that
         does not lead."""
         if not self._leads() or not self._settled():
             return False
@@ -348,8 +348,8 @@ class Retention:
             self._checkpointer.want_checkpoint()
 
     def run(self, *, dry: bool = False) -> asyncio.Future[Ran | None]:
-        """Looks at once for an operator, whatever the hour. The result is None if this node does not lead (any more),
-        and for a `dry` run also while a TRIM is under way. A dry run proposes nothing."""
+        """Runs retention at once for an operator, whatever the hour. The result is None if this node does not lead (any
+        more), and for a `dry` run also while a TRIM is in progress. A dry run proposes nothing."""
         waiter: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
         (self._asked_first if dry else self._asked).append(waiter)
         self._waiters.add(waiter)
@@ -420,7 +420,7 @@ class Retention:
     # --- what is shown -----------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Brings the gauges up to date."""
+        """Updates the gauges."""
         files, size = self._left()
         state, end = self._state, self._log.tail.end_position
         self._metrics.log(state.trim_position, end - self._log.first_position, files, size)
@@ -432,7 +432,8 @@ class Retention:
             self._metrics.pinned(pin.position, age_ms, self._held_bytes())
 
     def _held_bytes(self) -> int:
-        """Returns the bytes of log that retention would remove, as of the last look, if no message waited there."""
+        """Returns the bytes of log that retention would remove, according to its last run, if no message waited
+        there."""
         found = self._found
         if found is None or found.held is None or found.decision is None or not self._leads():
             return 0

@@ -38,8 +38,8 @@ class TierFacts(NamedTuple):
 
 
 class TierDecision(NamedTuple):
-    """A cut of the tier: the tier's kept log is to begin at `position`, with the entry `first_index`; `count` segments
-    go."""
+    """A cut of the tier: the tier's log shall begin at `position`, with the entry `first_index`; `count` segments are
+    removed."""
 
     position: int
     first_index: int
@@ -95,7 +95,8 @@ def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_u
 
 
 def _keep_ms(state: BrokerState, keep_ms: int) -> int:
-    """Returns the longest retention time asked for by the tier or by a topic that has messages there; 0 for ever."""
+    """Returns the longest retention time, in milliseconds, that the tier or a topic with messages there asks for; 0
+    means without end."""
     for topic in state.topics.values():
         own = topic.retention_ms
         if own is None or 0 < own <= keep_ms:

@@ -19,7 +19,7 @@ this share is used up."""
 
 
 class Behind(NamedTuple):
-    """A queue of which a group has not consumed all kept messages."""
+    """A queue in which a group has not consumed all kept messages."""
 
     group: str
     topic: str

@@ -28,8 +28,9 @@ def answer_to(ask: Question[T]) -> Steps[T]:
 
 
 def carry_out(steps: Steps[None]) -> None:
-    """Runs a straight function up to its first question. Each answer runs it on at once, in the callback that brings
-    it, and not in another turn as a task would: what follows from an answer comes before anything else happens."""
+    """Runs a generator up to its first question. Each answer resumes it at once, in the callback that brings the
+    answer, and not in a later turn as a task would: so nothing else happens between an answer and what follows from
+    it."""
     _go_on(steps, None)
 
 

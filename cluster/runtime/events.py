@@ -1,8 +1,8 @@
 """Events of this node, kept across restarts: elections, stalls, findings, repairs, changes.
 
-They are for people, not for recovery: nothing is synced, and a kill loses the events of the last second. Two files of
-bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is left
-out.
+They are for operators, not for recovery: nothing is synced, and a kill loses the events of the last second. Two files
+of bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is
+left out.
 """
 
 from __future__ import annotations

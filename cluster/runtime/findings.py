@@ -1,6 +1,6 @@
 """Findings as services report them: a code, which is declared once beside its rule, and conditions that hold now.
 
-A service reports its conditions by its Part, or raises an alarm. The HTTP API gives them a begin and shows them
+A service reports its conditions by its Part, or raises an alarm. The HTTP API records when they began and shows them
 (`cluster.admin.findings`). Each code has a section in docs/runbooks.md.
 """
 

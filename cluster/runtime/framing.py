@@ -84,7 +84,7 @@ class FrameBuffer:
         self.buffered = self.needed = 0
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-        """Takes bytes. Returns a buffer, and (start, end) in it of each complete frame, in order; no frame is copied
+        """Adds bytes. Returns a buffer, and (start, end) in it of each complete frame, in order; no frame is copied
         here.
 
         Raises FrameTooLargeError; the FrameBuffer is then unusable and keeps nothing.

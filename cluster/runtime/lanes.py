@@ -188,7 +188,7 @@ class CallThreads:
         return await done
 
     def begin(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls the function on a thread and returns at once. For a call for which nobody waits, and which raises
+        """Calls the function on a thread and returns at once. For a call whose result is not used, and which raises
         nothing."""
         self._put((asyncio.get_running_loop(), None, lambda: function(*args, **kwargs)))
 

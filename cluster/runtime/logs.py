@@ -116,7 +116,7 @@ def printable(text: str) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Returns a text without halves of surrogate pairs, which UTF-8 does not have; other values as they are."""
+    """Returns a text without lone surrogates, which UTF-8 cannot encode; other values unchanged."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

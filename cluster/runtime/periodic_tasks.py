@@ -1,7 +1,7 @@
 """Chores: the periodic tasks of a node. One timer calls them in a fixed order, so a seed gives one schedule.
 
-Chores judge the silence of clients and peers. After a standstill of the loop they therefore run only once the loop has
-read its sockets.
+Chores judge the silence of clients and peers. After the loop stood still they therefore wait until it has read its
+sockets.
 """
 
 from __future__ import annotations

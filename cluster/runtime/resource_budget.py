@@ -21,7 +21,7 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Room:
-    """`size` units. `taken` of them are held by shares, including those of rooms inside this one."""
+    """An account of `size` units. `taken` of them are held by shares, including those of rooms inside this one."""
 
     __slots__ = ("_queue", "_scheduled", "_soon", "_tree", "parent", "size", "taken", "waiting")
 
@@ -72,7 +72,7 @@ class Room:
         return waiter
 
     def close(self) -> None:
-        """Closes the room when its holder is gone: all its units are released at once, its waiters are dropped, and its
+        """Closes the room when its owner ends: all its units are released at once, its waiters are dropped, and its
         shares no longer count."""
         self._queue.clear()
         self.waiting = 0
@@ -161,7 +161,7 @@ class Waiter:
 
 
 class Share:
-    """The units of a room that one holder holds."""
+    """The units of a room that one holder has taken."""
 
     __slots__ = ("held", "room")
 

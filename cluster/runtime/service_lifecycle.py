@@ -194,7 +194,7 @@ class Parts:
                 failed(error)
 
     def reload(self, config: Config) -> None:
-        """Puts `config` in force in all parts. Raises ConfigError, having changed nothing, if one refuses it."""
+        """Applies `config` in all parts. Raises ConfigError, and changes nothing, if one part refuses it."""
         for may in self._may_reload:
             may(config)
         for put in self._reload:

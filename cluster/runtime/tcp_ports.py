@@ -23,8 +23,8 @@ def ephemeral_ports() -> range:
 
 
 def port_owner(port: int, besides: int = 0) -> str | None:
-    """Names the process that holds a TCP port, as "python3 (pid 71) listens on it"; None if none does, or if the system
-    hides it.
+    """Returns the process that holds a TCP port, for example "python3 (pid 71) listens on it"; None if none does, or if
+    the system hides it.
 
     `besides` is the pid of a process to ignore.
     """
@@ -63,7 +63,7 @@ def clash(error: OSError, ports: Mapping[str, int]) -> str | None:
     if error.errno != errno.EADDRINUSE:
         return None
     for name, port in ports.items():
-        # Who held it may be gone by now, but an error of asyncio names the address.
+        # The process that held it may have ended by now, but an error of asyncio names the address.
         owner = port_owner(port, besides=os.getpid())
         if owner or f", {port})" in str(error):
             return (

@@ -2,5 +2,5 @@
 
 May import `cluster.runtime` and below. Opening runs before the event loop serves clients; afterwards the checkpointer
 works on a lane's thread and the scrubber in a process of its own. The node, `cluster.repair` and offline commands call
-this room.
+this package.
 """

@@ -42,8 +42,8 @@ def head_start_ms(group_id: int, every_ms: int) -> int:
 
 class Checkpointer(NeverIdle):
     """The worker that syncs the state and makes checkpoints, on a thread of its own (a lane, see
-    `cluster.runtime.lanes`). Its jobs carry no content: each only says that there may be work, and one pass does it for
-    all jobs that have gathered. An exception on the thread stops the node."""
+    `cluster.runtime.lanes`). Its jobs carry no content: each only signals that there may be work, and one pass does the
+    work for all queued jobs. An exception on the thread stops the node."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Checkpointer(NeverIdle):
         self.frozen = True
 
     def sync(self) -> None:
-        """Brings the rows to disk, then RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
+        """Syncs the rows, then writes RUN, then the list of tables. Raises StorageError if RUN cannot be written."""
         mark = mark_of(self._kv)
         try:
             self._kv.flush_wal()
@@ -127,6 +127,7 @@ class Checkpointer(NeverIdle):
         except KVError as error:
             logger.warning("the state could not be synced, so a restart would replay more: %s", error)
             return
+        # RUN says only what is on disk already: said earlier, a restart would trust rows that a power loss took.
         if mark.index > self.run.synced_index:
             now = self._wall_ms()
             self._write(
@@ -146,6 +147,7 @@ class Checkpointer(NeverIdle):
 
     def checkpoint(self) -> None:
         """Makes a checkpoint and removes the oldest. A failure loses nothing; an alarm states the reason."""
+        # Wrong rows would spread: into the next start, and to every peer that fetches this checkpoint.
         if self.frozen:
             return
         try:
@@ -153,6 +155,7 @@ class Checkpointer(NeverIdle):
             self.checkpoints.prune(self._held())
         except KVCorruptError:
             raise
+        # The log still holds what the older checkpoint lacks, so this costs time at the next start and nothing else.
         except (CheckpointBusyError, StorageError, OSError) as error:
             self._alarm(f"no checkpoint of the state could be made: {error}")
             return

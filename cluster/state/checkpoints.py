@@ -134,7 +134,8 @@ class Checkpoints:
         raise CheckpointBusyError(f"rows were written during each of {_TRIES} attempts to make a checkpoint")
 
     def adopt(self, source: Path, manifest: CheckpointManifest) -> Checkpoint:
-        """Gives a complete directory its manifest and its name, durably."""
+        """Writes the manifest into a complete directory and renames it to its final name, durably. Returns the
+        checkpoint."""
         target = self.path / manifest.name
         write_file(self._fs, source / manifests.FILE, manifests.encode(manifest, self._group_id))
         self._drop(target)

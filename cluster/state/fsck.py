@@ -163,8 +163,8 @@ class Fsck:
 
 
 def check_is_of_a_node(directory: Path) -> None:
-    """Raises IdentityError, with what to type, unless something in the directory is a node's. It advises to move
-    nothing: the directory is somebody else's, or not there."""
+    """Raises IdentityError, with what to type, unless something in the directory is a node's. The error does not advise
+    to move anything, because the directory belongs to another program, or does not exist."""
     if directory.is_dir() and any((directory / name).exists() for name in ("IDENTITY", "log", "state", "SECRET")):
         return
     nodes = " ".join(str(each.parent) for each in sorted(directory.glob("*/data/IDENTITY")))

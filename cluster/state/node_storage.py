@@ -86,7 +86,7 @@ class RecoveryAccount:
             self._stages.since_start("replay")
 
     def status(self, run: Run) -> RecoveryStatus:
-        """Returns the record as it stands. `run` is the present content of RUN."""
+        """Returns what the start recovered, and what has been applied since. `run` is the present content of RUN."""
         report, opened = self._log.report, self._opened
         index = opened.state.applied.index
         self.applied(index)
@@ -293,11 +293,11 @@ class NodeStorage:
         self.directory.close(clean)
 
 
-# Counts the rows of a state that does not know its sums, during a start, and logs its progress.
+# Counts the rows of a state without stored sums, during a start, and logs its progress.
 #
-# It is rare: it happens after an update that sums rows otherwise (`statemachine.rows.running_digest.VERSION`), or with
-# a state from a version without sums. It takes a minute for 30 million rows. The node serves nobody yet, so no peer and
-# no client waits for its event loop.
+# This is rare: it happens after an update that sums rows otherwise (`statemachine.rows.running_digest.VERSION`), or
+# with a state from a version without sums. It takes a minute for 30 million rows. The node serves no client yet, so no
+# peer and no client waits for its event loop.
 
 SAY_EVERY_S = 5.0
 

@@ -1,5 +1,5 @@
-"""The cases in which opening may find the state (RocksDB) beside its log, with the action and its reason: the table, as
-data.
+"""The cases in which opening may find the state (RocksDB) relative to its log, with the action and its reason: the
+table, as data.
 
 docs/disk-format.md shows it; every row has a test in tests/cluster/state/test_state_table.py.
 """

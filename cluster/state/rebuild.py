@@ -139,7 +139,7 @@ class Rebuild:
         return where
 
     def close(self) -> None:
-        """Unlocks the directory. The log is closed as after an orderly stop, because nobody wrote to it."""
+        """Unlocks the directory. The log is closed as after an orderly stop, because nothing was written to it."""
         self._run_file.close()
         self._opened.close(clean=True)
 
@@ -212,8 +212,7 @@ class Rebuild:
         return max((one.manifest.mark.index for one in self._checkpoints.all()), default=-1)
 
     def _set_aside_newer(self, last: int) -> None:
-        """Sets aside checkpoints above the end of the log, because they belong to a history that this log does not
-        have."""
+        """Sets aside checkpoints above the end of the log: they belong to a history that this log does not share."""
         for one in self._checkpoints.all():
             if one.manifest.mark.index > last:
                 why = f"raftmq rebuild: newer than the log, which ends at {last}"

@@ -33,7 +33,7 @@ DAY_MS = 86_400_000
 
 
 class ScrubView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/scrub`: the scrub under way, or the last one."""
+    """The answer to `GET /v1/scrub`: the scrub in progress, or the last one."""
 
     node: int
     running: bool
@@ -94,7 +94,7 @@ class Scrubber:
             self.start()
 
     def start(self) -> bool:
-        """Starts a scrub; returns False if one is under way."""
+        """Starts a scrub; returns False if one is in progress."""
         if self._task is not None and not self._task.done():
             return False
         self.view = msgspec.structs.replace(
@@ -104,7 +104,7 @@ class Scrubber:
         return True
 
     async def close(self) -> None:
-        """Ends the helper process."""
+        """Stops the helper process."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

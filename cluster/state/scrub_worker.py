@@ -92,8 +92,8 @@ def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
 
 
 def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
-    """Counts the rows of a checkpoint again; returns the difference found, None if there is none, or if the checkpoint
-    was removed meanwhile."""
+    """Counts the rows of a checkpoint again; returns the difference found; None if there is none, or if the checkpoint
+    was removed during the count."""
     name = checkpoint.path.name
     try:
         with CheckpointReader(checkpoint.path) as reader:

@@ -70,7 +70,7 @@ def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
 
 
 def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int = -1) -> str:
-    """Returns the reason why a checkpoint cannot replace the state beside this log, "" if it can. Reads all of the
+    """Returns the reason why a checkpoint cannot be used as the state for this log, "" if it can. Reads all of the
     checkpoint."""
     try:
         checkpoint = checkpoints.load(name)
@@ -109,7 +109,7 @@ def set_aside_doubtful(
     why: str,
     now_ms: int,
 ) -> list[str]:
-    """Sets aside the checkpoints that are not trusted, along with a state that is given up, because the next start
+    """Sets aside the checkpoints that are not trusted, together with a state that was given up, because the next start
     would trust them. Returns their names. Raises StorageError."""
     moved = [name for name in checkpoints.names() if doubtful(suspicion, name)]
     for name in moved:

@@ -1,5 +1,5 @@
-"""The file STATE_SUSPECT, which makes the next start replace the state; and setting files aside. A start deletes
-nothing."""
+"""The file STATE_SUSPECT, which makes the next start replace the state; and the setting aside of files, because a start
+deletes nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Removes objects that nobody needs any more from the store (docs/adr/0066).
 
-A segment is removed once it lies wholly below the beginning of the log that is kept anywhere, because a TRIM gave up
-its messages for everybody. Each step begins when the step before it is applied or done::
+A segment is removed once all of it lies below the position up to which a TRIM removed messages on all nodes and in the
+tier. Each step begins when the step before it is applied or done::
 
   TRIM -> DELETING -> a manifest without the segment -> tier.delete_delay_ms -> objects removed -> DELETED
 
@@ -45,8 +45,8 @@ STUCK = Code("tier_deletes_stuck", "warning", "raftmq tier status")
 
 
 class Deletions:
-    """Removes the objects of segments that are given up. Made anew for each leadership, because a new leader does not
-    know what a former one published. Event loop only."""
+    """Removes the objects of trimmed segments. Each term of leadership has its own instance, because a new leader does
+    not know what a former one published. Event loop only."""
 
     def __init__(
         self,
@@ -188,8 +188,8 @@ class Expiry:
         decided: Callable[[], TierDecision | None],
         cut: Callable[[Trim], bool],
     ) -> None:
-        """`decided` returns what retention wants at present. `cut` proposes a TRIM, and returns False while another one
-        is under way."""
+        """`decided` returns the cut that retention wants at present. `cut` proposes a TRIM, and returns False while
+        another one is in progress."""
         self._state = state
         self._ends = ends
         self._decided = decided

@@ -60,13 +60,14 @@ class ManifestPublisher:
         self, rows: Sequence[TierSegment], term: int, applied_index: int, level: int = BASELINE
     ) -> Published:
         """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
-        among them Conflict: another leader published meanwhile, so look again; and BadAnswer: what was written cannot
-        be read, so publish again."""
+        among them Conflict: another leader has published, so the caller must read the rows again; and BadAnswer: the
+        written manifest cannot be read, so it must be published again."""
         known, tag = await self._head()
+        # Never backwards: a deposed leader that is slow must not hide segments that a later version names.
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             if await self._is_true(known):
                 return Published(known.version, known.applied_index, False)
-            known = None  # otherwise one flipped digit would prevent publishing for ever
+            known = None  # otherwise one flipped digit would stop all later publishing
         version = 1 + (await self._newest_version() if known is None else known.version)
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]
@@ -77,6 +78,7 @@ class ManifestPublisher:
             name, body = encode(manifest)
             with suppress(AlreadyExists):  # an earlier attempt wrote this very content and came no further
                 await self._store.create(f"{self._folder}/{name}", body)
+            # Read back before HEAD names it: readers trust what HEAD names.
             if await holds(self._store, f"{self._folder}/{name}", body):
                 break
             version += 1  # objects are never replaced, so another version gets another name
@@ -92,10 +94,12 @@ class ManifestPublisher:
             sha256=sha256(body).hexdigest(),
             level=level,
         )
+        # Replaced only if it is still the HEAD that was read: of two leaders one learns here that it is not alone.
         if tag:
             await self._store.replace(f"{self._folder}/{HEAD}", msgspec.json.encode(head), tag)
         else:
             await self._store.create(f"{self._folder}/{HEAD}", msgspec.json.encode(head))
+        # HEAD has no checksum of its own, so it counts as published only once it was read back.
         if (await self._head())[0] is None:
             raise BadAnswer(
                 f"{HEAD} reads back wrong", "the node writes it again; if that does not end, look at the store"
@@ -174,6 +178,7 @@ class ManifestPublisher:
         low = f"{MANIFESTS}/{max(0, version - KEPT):020d}"
         async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
             name = info.name.removeprefix(f"{self._folder}/")
+            # Newer ones stay: a reader that has just read an older HEAD still follows it.
             if name != HEAD and name < low:
                 await self._store.delete(info.name)
         await self._pages.drop_old()

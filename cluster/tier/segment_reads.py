@@ -1,7 +1,7 @@
-"""Reads sealed segments of this node's log for an upload. A lane does it, so that neither disk nor checksums hold up
+"""Reads sealed segments of this node's log for an upload. A lane does it, so that neither the disk nor checksums block
 the loop.
 
-Whole frames are read and their checksums compared, so bytes that rotted on this disk never leave it.
+Complete frames are read and their checksums compared, so damaged bytes never leave this disk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SegmentReads:
         self._lane.start()
 
     async def close(self) -> None:
-        """Ends the lane; returns when it has finished its current work."""
+        """Stops the lane; returns when it has finished its current work."""
         await self._lane.close()
 
     async def sealed(self, base: int) -> Sealed | None:
@@ -82,7 +82,7 @@ class SegmentReads:
 
     async def piece(self, base: int, end: int, size_max: int = OBJECT_BYTES_MAX) -> Piece:
         """Returns frames from the one at `base` on: as many as fit into `size_max`, and none at or above `end`. Raises
-        RaftLogError if they were trimmed meanwhile, or are damaged on this node and not yet repaired."""
+        RaftLogError if they were trimmed in the meantime, or are damaged on this node and not yet repaired."""
         return await self._lane.ask(lambda: self._read(base, end, size_max))
 
     async def first_message(self, position: int) -> Looked:
@@ -140,8 +140,8 @@ class SegmentReads:
             return self._log.read_raw_into(position, part)
 
     def _take_room(self, size: int) -> mmap.mmap:
-        """Returns at least so many bytes of memory that nobody reads: an upload that was given up may still read the
-        last piece."""
+        """Returns at least `size` bytes of memory that nobody reads: an upload that was given up may still read the
+        previous piece."""
         if len(self._room) < size or not _is_free(self._room):
             self._room = _room_of(size)  # the next one may be a little longer
         return self._room
@@ -201,7 +201,7 @@ class LaneCalls:
         self._runner = context.environment.runner(self._name, lane, context.loop, self._on_done, context.fail)
 
     async def close(self) -> None:
-        """Ends the lane; returns when it has finished its current work."""
+        """Stops the lane; returns when it has finished its current work."""
         if self._runner is not None:
             await self._context.loop.run_in_executor(None, self._runner.close)
 

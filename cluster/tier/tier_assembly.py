@@ -95,7 +95,7 @@ class LineageStore:
         return await self._look(name, self._store.head)
 
     def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Lists the objects below a folder (`ObjectStore.list`), of that folder alone."""
+        """Lists the objects below `folder` (`ObjectStore.list`); ancestors' objects are left out."""
         return self._store.list(folder)
 
     async def delete(self, name: str) -> None:
@@ -109,11 +109,12 @@ class LineageStore:
         await self._store.close()
 
     def where(self, name: str) -> str:
-        """The name under which the object lies, as far as it was found already; for people."""
+        """Returns the name under which the object is stored, as far as it is known; for people."""
         return self._found.get(name, name)
 
     async def _look(self, name: str, call: Callable[[str], Awaitable[T]]) -> T:
-        """The call with the name under which the object is there: the own one first."""
+        """Calls `call` with the name under which the object exists: first the cluster's own name, then those of its
+        ancestors. Returns the result of the call."""
         known = self._found.get(name)
         if known is not None:
             try:
@@ -169,7 +170,7 @@ class TierReading:
             await self.cache.open()
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancels what is in progress."""
         await self.old.close()
         await self.reads.close()
         if self.cache is not None:
@@ -260,7 +261,7 @@ class TierAccess(NamedTuple):
         self.uploads.reload(config.tier.bytes_per_second)
 
     async def close(self) -> None:
-        """Gives up the reads under way; the store stays open."""
+        """Cancels the reads in progress; the store stays open."""
         await self.bounds.close()
         await self.keys.close()
         await self.reading.close()

@@ -231,7 +231,7 @@ class Tier:
             self._checkpoints.start()
 
     async def close(self) -> None:
-        """Gives up the work under way; the next leader repeats it. Does not wait for the store."""
+        """Cancels the work in progress; the next leader repeats it. Does not wait for the store."""
         if self._store is None:
             return
         if self._task is not None:
@@ -280,6 +280,7 @@ class Tier:
             while self._steps.leads(term):
                 try:
                     busy = await self._step(term, deletions)
+                # Whatever is half done is the next leader's: the rows say how far it came.
                 except DeposedError:
                     return
                 except FAILURES as error:
@@ -314,6 +315,7 @@ class Tier:
     async def _step(self, term: int, deletions: Deletions) -> bool:
         """Does the next step; returns False if there is nothing to do."""
         await self._ages.look()
+        # Nothing is written to, and nothing evicted into, a store that has not shown that it is this cluster's.
         if not self._probed:
             assert self._store is not None
             await require_own(self._store, self._cluster_id, self._state.tier.rows)
@@ -321,6 +323,7 @@ class Tier:
             self._probed = True
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:
             await self._publish(term)
+        # Removals before uploads: a full store takes nothing more, and both would stand still.
         removed = await deletions.step(term)
         if self._expiry is not None:
             removed |= await self._expiry.step()
@@ -361,8 +364,8 @@ class Tier:
         return await self._copier.step(self._state.kept.position, end, lambda: self._steps.leads(term))
 
     def _restored_from(self) -> int | None:
-        """Returns the position at which the log begins that a restore needs, beside the newest usable copy of the
-        state; None if no copies are made."""
+        """Returns the lowest position of the log that a restore from the newest usable copy of the state needs; None if
+        no copies are made."""
         if not self._context.config.tier.state_every_ms or self._copier is None:
             return None
         end = self._state.tier.verified_to(self._state.trim_position)
@@ -570,8 +573,9 @@ class WrongStoreError(StoreError):
 
 
 async def require_own(store: ObjectStore, folder: str, rows: Sequence[TierSegment]) -> None:
-    """Looks for the first, a middle and the last VERIFIED segment. One that exists is enough, because scrubs find
-    single losses. Raises WrongStoreError, and StoreError if the store does not answer."""
+    """Checks that the store has objects of this cluster: asks it for the first, a middle and the last VERIFIED segment.
+    One that exists is enough, because scrubs find single losses. Raises WrongStoreError if none exists, and StoreError
+    if the store does not answer."""
     verified = [row for row in rows if row.state is TierState.VERIFIED]
     if not verified:
         return

@@ -1,7 +1,7 @@
 """The upload of one segment into the tier (docs/adr/0060).
 
 Each step begins when the step before it is applied. A crash at any point therefore leaves a state from which the next
-leader goes on: it repeats the step that was under way, and writes the same names and the same bytes.
+leader continues: it repeats the interrupted step, and writes the same names and the same bytes.
 
 An upload replaces and removes nothing. A part that reads back wrong is written again under another name, and the wrong
 object is an orphan that `raftmq tier sweep` removes. If a deposed leader deleted it, the delete could hit an object
@@ -58,7 +58,7 @@ class IndexParts(Protocol):
 
 
 class Uploader:
-    """Takes one segment after the other through its states. Holds no lock across a call. Event loop only."""
+    """Moves one segment after the other through its states. Holds no lock across a call. Event loop only."""
 
     def __init__(
         self,
@@ -183,9 +183,9 @@ class Uploader:
 # Measures how long the oldest message has waited for the store, and closes its segment when that is too long (ADR
 # 0087).
 #
-# Otherwise only full segments are closed, and the last messages of a quiet cluster would lie on the nodes alone for
+# Otherwise only full segments are closed, and the last messages of a quiet cluster would be on the nodes only, for
 # days. Only messages count: otherwise the entries with which the tier records its own steps would close one segment
-# after the other for ever.
+# after the other without end.
 
 LOOK_BYTES_MAX = 8 << 20
 """Bytes of the log that one step searches: more than the other entries that a cluster writes meanwhile."""

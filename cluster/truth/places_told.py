@@ -1,9 +1,9 @@
-"""Tells the registry which groups have each topic (frame PLACES, docs/wire-protocol.md), on the leader of the first
+"""Sends the registry which groups have each topic (frame PLACES, docs/wire-protocol.md), on the leader of the first
 group.
 
 A connection to a process of the registry gets all topics when it opens, in bounded steps, and then each change. The
 version of a row is that of the topic's newest change in the truth, so a row that comes late, or again, replaces nothing
-newer. Topics that ended are not told: what the registry holds only grows, and deletes nothing.
+newer. Deleted topics are not sent: the registry only adds rows, and deletes none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class PlacesTold:
-    """Tells the places of topics, from the journal of the truth. Event loop only."""
+    """Sends the places of topics to the registry, from the journal of the truth. Event loop only."""
 
     def __init__(self, state: BrokerState, leads: Callable[[], bool], links: Callable[[], Iterable[TruthLink]]) -> None:
         """`leads` returns True if this node leads the first group. `links` returns the connections to the registry."""
@@ -52,7 +52,7 @@ class PlacesTold:
         return Part(name="places told", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Goes on telling. Called several times a second."""
+        """Continues to send. Called several times a second."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS

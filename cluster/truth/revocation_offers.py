@@ -1,7 +1,7 @@
-"""Revocations that were made while the first group could not be asked: the leader of their group offers them to the
-first one, and ends those about which it has decided (docs/adr/0110).
+"""Revocations that a group made while it could not ask the first group. The group's leader offers them to the first
+group, and ends those about which that one has decided (docs/adr/0110).
 
-Everything follows from the rows of the state, so whoever leads goes on.
+Everything follows from the rows of the state, so each new leader continues the work.
 """
 
 from __future__ import annotations

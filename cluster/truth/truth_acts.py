@@ -1,10 +1,10 @@
-"""Acts: changes of the truth that a node of another group than the first is asked for.
+"""Acts: changes of the truth that clients request from a node of another group than the first.
 
 The leader of that group sends the commands to the leader of the first group, which proposes them as its own, and
-answers with their results and the version of the truth that has them. The caller is told once its own group has copied
-that version, so that a client can use what it just made at the node that it asked. Commands are not sent twice: what is
-not answered in time is unknown. Without a leader of the first group they fail, and nothing was done; but those that
-only take rights away go into the log of this group (`statemachine.access.revocations`).
+answers with their results and the version of the truth that has them. The caller gets the answer once its own group has
+copied that version, so that a client can use what it just made at the node that it asked. Commands are not sent twice:
+if no answer comes in time, the outcome is unknown. Without a leader of the first group they fail, and nothing was done;
+but those that only take rights away go into the log of this group (`statemachine.access.revocations`).
 
     ACT         [number, author]                     payload: the commands, as in a COMMAND entry
     ACT_REPLY   [number, outcome, version, remark]   payload: msgpack [[ok, code, value], ...], one for each command
@@ -83,9 +83,10 @@ class ActsAsked:
         return Part(name="truth acts", tick=self.tick, applied=lambda applied: self.look())
 
     def ask(self, commands: list[Command], done: Done, author: str) -> None:
-        """Has the first group carry out the commands, in one entry, and calls `done` with their results. The values of
-        results are texts and numbers; of a topic or consumer group that was made, what this group has of it. While that
-        group cannot be asked, or does not answer, commands that only take rights away are revocations in this one."""
+        """Sends the commands to the first group, which carries them out in one entry, and calls `done` with their
+        results. The value of a result is a text or a number; for a topic or consumer group that was created, its row in
+        this group. While the first group cannot be asked, or does not answer, commands that only take rights away are
+        applied in this group as revocations."""
         revocations = [act for command in commands if (act := revocation_of(command)) is not None]
         if len(revocations) < len(commands) or self._state.level < GROUPS_LEVEL:
             self._ask(commands, done, author, is_offer=False)
@@ -100,8 +101,8 @@ class ActsAsked:
         self._ask(commands, or_here, author, is_offer=False)
 
     def offer(self, revocations: Sequence[Command], done: Done) -> None:
-        """Has the first group carry out revocations of this one. `done` is called, if that is done, once this group has
-        copied it, however long that takes."""
+        """Sends revocations of this group to the first group, which carries them out. If it does, `done` is called once
+        this group has copied the result, however long that takes."""
         self._ask([*revocations], done, "", is_offer=True)
 
     def _ask(self, commands: list[Command], done: Done, author: str, *, is_offer: bool) -> None:
@@ -161,7 +162,7 @@ class ActsAsked:
         self.look()
 
     def look(self) -> None:
-        """Tells the callers whose changes this group has copied."""
+        """Answers the callers whose changes this group has copied."""
         if not self._copying:
             return
         copied = self._state.truth.copied
@@ -170,7 +171,7 @@ class ActsAsked:
             self._tell(each)
 
     def tick(self, now_ms: int) -> None:
-        """Ends what has waited for too long. What is done, and only not copied yet, is told as done."""
+        """Ends acts that have waited for too long. One that is done but not copied yet is answered as done."""
         self.look()
         for number in [number for number, (_, waiting) in self._asked.items() if waiting.deadline_ms <= now_ms]:
             _, waiting = self._asked.pop(number)

@@ -122,8 +122,9 @@ class TruthCopies:
         )
 
     def unconfirmed_ms(self) -> int | None:
-        """Returns the milliseconds since the leader of the first group said last that this leader has all; since this
-        node leads, if it did not say so yet. None if this node does not lead its group."""
+        """Returns the milliseconds since the leader of the first group last confirmed that this leader has copied
+        everything; those since this node became leader if that has not happened yet. None if this node does not lead
+        its group."""
         if self._confirmed_ms is None:
             return None
         return self._monotonic_ms() - self._confirmed_ms
@@ -218,7 +219,7 @@ class TruthCopies:
                 self._due_ms = self._monotonic_ms() + REFUSED_MS
                 self._told.warn("the truth of the first group cannot be copied", self.rejected, self._due_ms / 1000)
                 return
-            if self._leads():  # for the next page, or for the word that there is none
+            if self._leads():  # asks for the next page, or learns that there is none
                 self._ask()
 
         self._submit([CopyTruth(asked.version, page.version, page.rows)], copied)

@@ -84,14 +84,14 @@ class _Uncopied(NamedTuple):
 
 
 class TruthSource:
-    """Gives the truth, on the leader of the first group. Event loop only."""
+    """Serves the truth to other groups, on the leader of the first group. Event loop only."""
 
     def __init__(
         self, state: BrokerState, reads: TruthReads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS
     ) -> None:
         """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`). `slice_names`: the
-        names that one entry gives a row in the journal (`Environment.sweep_rows`). `deadline_ms`: for how long whoever
-        asks for a change waits."""
+        names that one entry gives a row in the journal (`Environment.sweep_rows`). `deadline_ms`: the time for which a
+        caller waits for a change."""
         self._state, self._reads, self._submit, self._slice_names = state, reads, submit, slice_names
         self._wait_ms = min(COPIED_MS, deadline_ms // 2)
         self._asking: dict[TruthLink, TruthQuestion] = {}
@@ -211,8 +211,8 @@ class TruthSource:
                 each.done(each.result)
 
     def tick(self, now_ms: int) -> None:
-        """Answers what waited for copies for too long, goes on with the journal, if it is not complete, and has ends
-        forgotten that all groups know."""
+        """Answers changes that have waited for copies for too long, continues with the journal if it is not complete,
+        and proposes to forget ends that all groups know."""
         if self._uncopied:
             self._tell_copied()
         journal = self._state.truth_journal

@@ -1,8 +1,9 @@
-"""Writes to several groups, in another group than the first: its leader has prepared writes ended as the first group
-decided, and the first group note that they are (docs/adr/0109).
+"""Writes to several groups, in another group than the first: its leader ends prepared writes as the first group
+decided, and reports to the first group that they are ended (docs/adr/0109).
 
-Everything follows from the rows of the state, so whoever leads goes on. The leader asks for up to AT_ONCE writes at a
-time, by commands of the truth, which the first group answers. Nothing is ended unless the first group says how.
+Everything follows from the rows of the state, so each new leader continues the work. The leader asks for up to AT_ONCE
+writes at a time, by commands of the truth, which the first group answers. A write is ended only as the first group
+says.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class WriteDecisions:
             self._ask(now_ms)
 
     def hurry(self) -> None:
-        """Has the next tick ask, because something is known to be decided, or this node begins to lead."""
+        """Makes the next tick ask at once, because something is known to be decided, or because this node has become
+        leader."""
         self._due_ms = self._look_ms = 0
         self._after = None
 

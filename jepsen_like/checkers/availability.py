@@ -173,7 +173,8 @@ def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int,
 def failover_times(pauses: list[Outage], faults: list[Fault]) -> dict[str, dict[str, int]]:
     """Returns for each kind of fault its count, and p50, p99 and maximum of the longest outage during it, in ms.
 
-    An outage is counted from the fault, at most until the next fault begins; one that outlasts the fault counts whole.
+    An outage is counted from the fault, at most until the next fault begins; one that outlasts the fault counts in full
+    length.
     """
     ends = [pause.end_ns for pause in pauses]
     times: dict[str, list[int]] = defaultdict(list)

@@ -62,7 +62,7 @@ _BATCH = 2048
 
 
 def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
-    """Judges a history. A history that cannot be understood gives `unknown`, with the line of its file.
+    """Checks a history. A history that cannot be understood gives `unknown`, with the line of its file.
 
     Raises ValueError if there is no workload of that name.
     """
@@ -78,8 +78,8 @@ def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
 
 
 def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verdict, Sequence[Op]]:
-    """Judges a file by the workload that it names, or by `workload`. A foreign, cut off or edited file gives `unknown`,
-    with the line.
+    """Checks a file by the workload that it names, or by `workload`. A foreign, truncated or edited file gives
+    `unknown`, with the line.
 
     The returned steps are read from the file again when they are accessed. Raises OSError if the file cannot be read.
     """

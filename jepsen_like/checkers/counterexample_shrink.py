@@ -68,7 +68,7 @@ def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call
 
 
 def _until(calls: list[Call], end: int) -> list[Call]:
-    """Returns the history as it was at `end`, without reads that were still open, which prove nothing."""
+    """Returns the history up to `end`, without reads that were still open then, which prove nothing."""
     known = [call for call in calls if call.completed <= end]
     open_then = [
         call._replace(completed=OPEN, result=None)

@@ -25,7 +25,7 @@ NAME = "log"
 
 
 def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
-    """Judges sends against the final reads of the replicas, and their order against real time."""
+    """Checks sends against the final reads of the replicas, and their order against real time."""
     findings = Findings()
     judge(messages, findings, ordered=workload.ordered)
     _stale_reads(operations, messages, findings)
@@ -108,8 +108,8 @@ def statistics(messages: Messages) -> dict[str, Any]:
 
 
 def _with_guests(shelf: SendColumns, dump: Dump, waiting: dict[str, Send]) -> SendColumns:
-    """Returns the shelf with the sends of unknown outcome (`waiting`, by id) that the dump shows, beside the
-    acknowledged ones."""
+    """Returns the shelf (the columns of acknowledged sends) with the sends of unknown outcome (`waiting`, by id) that
+    the dump shows added."""
     if not waiting or len(dump.ids) <= len(shelf.ids):
         return shelf
     offsets = [offset for message_id, offset in zip(dump.ids, dump.offsets, strict=True) if message_id in waiting]
@@ -209,10 +209,10 @@ def _offset(send: Send) -> int:
 
 
 def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
-    """Checks real-time order: a stands before b if a was acknowledged before b was invoked.
+    """Checks real-time order: a comes before b in the queue if a was acknowledged before b was invoked.
 
     Both lists are walked in time; `highest` is the highest offset among the sends that had been acknowledged when
-    `send` was invoked, and `send` must stand above it. A send of unknown outcome takes part only as b.
+    `send` was invoked, and `send` must have a higher one. A send of unknown outcome takes part only as b.
     """
     acked = sorted((send for send in placed if send.queue is not None), key=attrgetter("completed"))
     highest: Send | None = None

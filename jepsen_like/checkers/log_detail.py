@@ -42,7 +42,7 @@ def judge_dumps(messages: Messages, queues: set[Queue], findings: Findings) -> N
 
 
 def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findings) -> None:
-    """Adds a finding if this message may not be visible at all."""
+    """Adds a finding if this copy must not exist: its message was never sent, or its send failed."""
     node: int | None = None if copy.node < 0 else copy.node
     where = place(copy.queue, copy.offset)
     if send is None:
@@ -146,8 +146,8 @@ def _expected(messages: Messages, queues: set[Queue], copies: dict[str, list[Cop
 
 
 def _lost_writes(messages: Messages, lost: list[Send], findings: Findings) -> None:
-    """Reports the messages that are lost on every replica. The report says which part of a producer's messages is gone,
-    because that hints at the cause."""
+    """Reports the messages that are lost on every replica. The report says which part of a producer's messages is
+    missing, because that hints at the cause."""
     if not lost:
         return
     shares = _surviving(messages, {send.message_id for send in lost})

@@ -40,7 +40,7 @@ class _Fetch(NamedTuple):
 
 
 def check(operations: Operations, workload: Workload) -> Result:
-    """Judges commits, resets and fetches of every group and queue, and commits against what the group had read."""
+    """Checks commits, resets and fetches of every group and queue, and commits against what the group had read."""
     findings = Findings()
     writes: dict[Register, list[_Write]] = defaultdict(list)
     fetches: dict[Register, list[_Fetch]] = defaultdict(list)
@@ -77,8 +77,7 @@ def _fetched(register: Register, writes: list[_Write], fetches: list[_Fetch], fi
     """Checks fetches: an answer needs a write of that offset that no other write had replaced before the fetch began.
 
     A write is certainly replaced if another was invoked after it completed, and completed before the fetch was invoked.
-    The best candidate is therefore the write that completed last; "never committed" counts as a write before all
-    others.
+    The best candidate is therefore the write that completed last; "never committed" counts as the first write.
     """
     done = sorted((write for write in writes if write.completed != OPEN), key=lambda write: write.completed)
     completions = [write.completed for write in done]

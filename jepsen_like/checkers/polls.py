@@ -96,8 +96,8 @@ class _Polls:
         self.polls = self.rows = 0
 
     def rebalance(self, operation: Operation) -> None:
-        """Notes a rebalance: the consumer may continue elsewhere; in its new queues at any offset down to the committed
-        one."""
+        """Records a rebalance: the consumer may continue elsewhere; in its new queues at any offset down to the
+        committed one."""
         consumer = str(operation.invoked.value["consumer"])
         queues = {(topic, int(queue_id)) for topic, queue_id in operation.invoked.value["queues"]}
         self.moved |= {(consumer, queue) for queue in queues}
@@ -107,8 +107,8 @@ class _Polls:
                 self.moved.add((consumer, queue))
 
     def commit(self, operation: Operation) -> None:
-        """Notes an acknowledged commit: it bounds how far back a rebalance may go. After a reset, reading may continue
-        anywhere."""
+        """Records an acknowledged commit: it bounds how far back a rebalance may go. After a reset, reading may
+        continue anywhere."""
         value = operation.invoked.value
         queue, offset = queue_of(value), int(value["offset"])
         group = self.groups[str(value["group"])]
@@ -120,7 +120,7 @@ class _Polls:
             group.committed[queue] = _Position(offset, operation.completed.index)
 
     def poll(self, operation: Operation) -> None:
-        """Judges one answered poll."""
+        """Checks one answered poll."""
         invoked, completed = operation
         assert completed is not None
         value, answer = invoked.value, completed.value
@@ -162,8 +162,8 @@ class _Polls:
             expected, kind = offset + 1, "int-poll"
 
     def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
-        """Checks the offset at which a consumer continues: it must be the one where it stopped, or after a rebalance
-        one that its group's progress allows."""
+        """Checks the offset at which a consumer continues: it must be the one at which it stopped or, after a
+        rebalance, one that its group's progress allows."""
         position = self.positions.get((consumer, queue))
         if queue in group.reset:
             group.reset.discard(queue)
@@ -190,7 +190,7 @@ class _Polls:
         self.findings.add(kind, what, dict.fromkeys((position.op, op)), subject=consumer)
 
     def _step(self, queue: Queue, expected: int, offset: int, kind: str, op: int) -> None:
-        """Judges the step from one row to the next (`int-poll`), or from the requested offset to the first row
+        """Checks the step from one row to the next (`int-poll`), or from the requested offset to the first row
         (`poll`)."""
         if offset == expected:
             return
@@ -233,7 +233,7 @@ class _Polls:
 
 
 def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
-    """Judges every poll, and the messages that each group had got at the end."""
+    """Checks every poll, and the messages that each group had received at the end."""
     findings = Findings()
     if not operations.of("poll"):
         if workload.must_drain:

@@ -22,7 +22,7 @@ OPERATIONS = ("put", "get", "delete", "cas", "create", "commit_offset", "reset_o
 
 
 def check(operations: Operations, workload: Workload) -> Result:
-    """Judges metadata (put, get, delete, cas, create) and committed offsets, key by key."""
+    """Checks metadata (put, get, delete, cas, create) and committed offsets, key by key."""
     findings = Findings()
     keys = calls_by_key(operations)
     steps = 0

@@ -66,10 +66,10 @@ class SendColumns(NamedTuple):
         return SendColumns(*columns, self.topics.union(topics))
 
     def keeps_real_time(self) -> bool:
-        """Returns True if no send stands behind one that was invoked after it had completed; then the thorough pass
-        finds nothing.
+        """Returns True if no send has a higher offset than one that was invoked after it had completed; then the
+        thorough pass finds nothing.
 
-        It walks down from the highest offset: no send above may have completed before this one was invoked.
+        It goes down from the highest offset: no send above may have completed before this one was invoked.
         """
         earliest_above = accumulate(reversed(self.completed), min)
         return not any(map(lt, earliest_above, islice(reversed(self.invoked), 1, None)))

@@ -60,12 +60,12 @@ class Findings:
             self.kept.append(Anomaly(kind, what, tuple(ops), node, subject))
 
     def keeps(self, kind: str) -> bool:
-        """Returns True if the next anomaly of this kind would be kept, so that even a costly search for its witness is
+        """Returns True if the next anomaly of this kind would be kept; only then is a costly search for its witness
         worthwhile."""
         return self._limit is None or self.counts[kind] < self._limit
 
     def doubt(self, why: str) -> None:
-        """Notes that something could not be decided; without an anomaly the verdict is then unknown."""
+        """Records that something could not be decided; without an anomaly the verdict is then unknown."""
         self.unknowns.append(why)
 
     def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> Result:

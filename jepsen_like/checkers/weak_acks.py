@@ -32,8 +32,8 @@ class Cleared(NamedTuple):
 
 
 def cleared(ops: Sequence[Op], may_vanish: Callable[[Op, Op], bool]) -> Cleared:
-    """Leaves out sends whose loss is allowed: `may_vanish(invocation, completion)` returns True if the events since
-    then may take such a message.
+    """Leaves out sends whose loss is allowed: `may_vanish(invocation, completion)` returns True if a later event is
+    allowed to lose such a message.
 
     Weak sends are recognized by their invocation; a history without any is returned as it is. Steps get new indexes.
     """

@@ -1,5 +1,5 @@
-"""Frames of the remoting protocol and the connection that sends and takes them, for clients that write bytes as they
-like."""
+"""Frames of the remoting protocol, and the connection that sends and receives them, for clients that write arbitrary
+bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
 
 
 def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
-    """Takes whole frames out of the buffer; yields (header, body) of each. Raises CodecError for bytes that are no
+    """Removes complete frames from the buffer; yields (header, body) of each. Raises CodecError for bytes that are no
     frame."""
     at, end = 0, len(buffer)
     try:
@@ -93,7 +93,7 @@ class Line(asyncio.Protocol):
         self.closed = True
 
     def write(self, data: bytes) -> None:
-        """Sends bytes as they are; does nothing if the connection has ended."""
+        """Sends bytes unchanged; does nothing if the connection has ended."""
         if not self.closed:
             self.transport.write(data)
 
@@ -102,10 +102,10 @@ class Line(asyncio.Protocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Takes whole frames out of the stream. Raises CodecError."""
+        """Adds bytes of the stream, and passes the complete frames to `on_frame`. Raises CodecError."""
         self._buffer += data
         for header, body in frames_of(self._buffer):
             self.on_frame(header, body)
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node. Overridden by subclasses."""

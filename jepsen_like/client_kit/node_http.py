@@ -13,7 +13,7 @@ from raftmq.local.http.http_exchange import exchange
 
 
 async def ask_node(node: NodeRecord, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
-    """Sends one HTTP request on a connection of its own; `code` of the answer is the HTTP status."""
+    """Sends one HTTP request on its own connection; `code` of the answer is the HTTP status."""
 
     def ask() -> Answer:
         try:

@@ -74,8 +74,8 @@ class Wire(Line):
         """Waits for the answers with these opaques. Those that have not come once the connection has brought no byte
         for `silence_s` are SILENT.
 
-        The time from request to answer is no measure here: this process runs in time that nobody else wants, and may
-        need longer to read 100,000 answers than the node to send them.
+        The time from request to answer says nothing here: this process has the lowest priority, and may need longer to
+        read 100,000 answers than the node to send them.
         """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -101,11 +101,11 @@ class Wire(Line):
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """Lets the writers continue."""
+        """Lets the writers continue. Called by asyncio."""
         self._room.set()
 
     def data_received(self, data: bytes) -> None:
-        """Takes answers out of the stream; requests of the node are ignored."""
+        """Passes the answers in the stream on; requests of the node are ignored."""
         self._heard_s = asyncio.get_running_loop().time()
         try:
             super().data_received(data)
@@ -113,12 +113,12 @@ class Wire(Line):
             self.abort()
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Gives an answer to whoever waits for it."""
+        """Passes an answer to the request that waits for it."""
         if header.flag & FLAG_RESPONSE and not (waiting := self.future(header.opaque)).done():
             waiting.set_result(Answer.of(header, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives CLOSED to all who wait for an answer."""
+        """Ends all waits for an answer with CLOSED."""
         super().connection_lost(exc)
         for waiting in (self.ended, *self._waiting.values()):
             if not waiting.done():
@@ -126,7 +126,7 @@ class Wire(Line):
 
 
 async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
-    """Sends one HTTP request on a connection of its own; `code` of the answer is the HTTP status."""
+    """Sends one HTTP request on its own connection; `code` of the answer is the HTTP status."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
     try:
         async with asyncio.timeout(timeout_s):
@@ -146,8 +146,8 @@ async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout
 
 
 def listen_anywhere() -> tuple[socket.socket, int]:
-    """Returns a listening socket at a free port, and the port, to find out if a node dials an address that a stranger
-    names."""
+    """Returns a listening socket at a free port, and the port, to find out whether a node dials an address that an
+    unauthenticated client names."""
     listener = socket.socket()
     listener.setblocking(False)
     listener.bind((HOST, 0))
@@ -156,7 +156,7 @@ def listen_anywhere() -> tuple[socket.socket, int]:
 
 
 def was_dialled(listener: socket.socket) -> bool:
-    """Returns True if somebody connected to the listener, and closes it."""
+    """Returns True if the listener was dialled, and closes it."""
     with contextlib.closing(listener):
         try:
             listener.accept()[0].close()

@@ -101,7 +101,7 @@ class Churn:
         return with_learner(members, voter, Address(voter.id, "host", 1)) if voter else None
 
     def _joining(self, members: Membership) -> Voter | None:
-        """Returns a new node to add, or one that left and was not stopped yet; None if there is none."""
+        """Returns a new node to add, or one that was removed and not stopped yet; None if there is none."""
         back = [voter for voter in members.removed if not self.world.machines[voter.id].left]
         if back and self.rng.random() < 0.3:
             self.world.seen["member comes back"] += 1
@@ -136,7 +136,8 @@ class Churn:
     # -- logs
 
     def _trim(self) -> None:
-        """Takes a checkpoint at a member and trims the log below it. The core is told at once, or sometimes late."""
+        """Takes a checkpoint at a member and trims the log below it. The core learns of that at once, or sometimes
+        later."""
         machine = self.faults.victim()
         state = machine.state
         state.durable_index = self.rng.randint(state.durable_index, state.applied_index)

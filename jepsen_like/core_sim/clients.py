@@ -1,4 +1,4 @@
-"""Simulated clients, which append to the replicated list and read it, and a check of the answers that they get.
+"""Simulated clients, which append to the replicated list and read it, and a check of the answers.
 
 The model: an acknowledged append has a position, no two operations share one, and an operation that begins later gets a
 higher one; a read returns the whole list, hence at least everything that was acknowledged or read before it began.
@@ -32,7 +32,8 @@ class History:
         self.invoked.setdefault(operation, self.known_length)
 
     def ack(self, operation: int, position: int) -> None:
-        """Checks and records that a client was told that `operation` is at `position`."""
+        """Records that a client got the answer that `operation` is at `position`, and checks it against earlier
+        answers."""
         if self.acked.setdefault(operation, position) != position:
             raise Violation("duplicate", f"operation {operation} at {self.acked[operation]} and at {position}")
         if self.at.setdefault(position, operation) != operation:

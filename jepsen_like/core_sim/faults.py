@@ -122,7 +122,8 @@ class Faults:
         self.cut(self.world.links_of(nodes[: len(nodes) // 2]), self.lasts())
 
     def _one_way(self) -> None:
-        """Cuts some links in one direction only: a member that hears the others and is not heard, or the reverse."""
+        """Cuts some links in one direction only: a member receives from the others but does not reach them, or the
+        reverse."""
         node = self.victim().id
         links: list[Link] = [(node, other) for other in self.world.machines if other != node]
         if self.rng.random() < 0.5:

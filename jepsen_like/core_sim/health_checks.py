@@ -1,4 +1,5 @@
-"""Checks of a healthy group besides safety: little traffic, progress, and a read after a failover without writes."""
+"""Checks of a healthy group in addition to safety: little traffic, progress, and a read after a failover without
+writes."""
 
 from __future__ import annotations
 
@@ -215,8 +216,8 @@ def _leads(leader: Machine, term: int) -> bool:
 
 
 def rejoin(world: World) -> None:
-    """Checks that with pre-vote and check-quorum a member that was away for long disturbs nobody. Raises
-    "disruption"."""
+    """Checks that with pre-vote and check-quorum a member that was away for long does not disturb the group when it
+    returns. Raises "disruption"."""
     raft = world.knobs.raft
     leader = world.leader()
     if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:

@@ -188,7 +188,7 @@ class Machine:
     # -- events
 
     def act(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Gives the core one input and carries out everything that follows from it."""
+        """Passes one input to the core and carries out everything that follows from it."""
         try:
             action(*arguments)
             self.drain()
@@ -202,7 +202,7 @@ class Machine:
             self.monitor.after(self)
 
     def drain(self) -> None:
-        """Takes Readys until there is none."""
+        """Processes Readys until there are none."""
         raw = self.raw
         for _ in range(_READYS_MAX):
             if not raw.has_ready():

@@ -36,7 +36,7 @@ class Monitor:
         self._events = 0
 
     def started(self, machine: Machine) -> None:
-        """Notes that `machine` started: its marks are those of its disk."""
+        """Records that `machine` started: its marks are those of its disk."""
         machine.before = None
         machine.mark = (-1, NOBODY, Role.FOLLOWER, machine.raw.raft.log.tail, -1)
         self.after(machine)

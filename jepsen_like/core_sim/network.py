@@ -52,7 +52,7 @@ class SimNetwork:
             self.cuts[link] = self.cuts.get(link, 0) + 1
 
     def mend(self, links: list[Link], epoch: int) -> None:
-        """Ends the cut of one fault, which began in `epoch`; links that no other fault cuts are open again."""
+        """Ends the cut of one fault, which began in `epoch`; links that no other fault cuts work again."""
         if epoch != self.epoch:
             return
         for link in links:

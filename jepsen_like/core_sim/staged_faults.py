@@ -172,7 +172,7 @@ class Plays:
         for machine in others:
             world.start(machine)
         yield from self._urge(second, lambda: _leads(second))
-        with self._cut(self._alone(second)):  # (b) it writes its no-op, which nobody hears of
+        with self._cut(self._alone(second)):  # (b) it writes its no-op, which no other member receives
             yield from _in_time(lambda: second.disk.tail.term > old.term, 10)
             world.crash(second)
         world.start(first)

@@ -72,7 +72,7 @@ class Thrift:
         return leaving
 
     def replied(self, machine: Machine, message: Message) -> None:
-        """Notes an acknowledgement that reaches the member."""
+        """Passes an acknowledgement that reaches the member on to its held appends."""
         if self._on and type(message) is AppendEntriesReply:
             self._run(machine).appends.on_reply(message, self._now_ms)
 

@@ -102,7 +102,7 @@ _NameChange = _Rename | _Link | _Unlink | _RenameTree | _RemoveDirectory
 
 
 class _Names:
-    """Everything that has a name: files, and directories (durable as soon as they are made)."""
+    """All files and directories by name. A directory is durable as soon as it is made."""
 
     __slots__ = ("directories", "files")
 
@@ -174,7 +174,7 @@ class MemoryFile:
 
     def _write(self, data: bytes, offset: int) -> None:
         self._fs.space_left -= self._growth(len(data), offset)
-        if self._inode.bad:  # a sector written as a whole is a good one; the disk puts it elsewhere
+        if self._inode.bad:  # writing all of a bad sector makes it good: the disk remaps it
             whole = range(-(-offset // SECTOR), (offset + len(data)) // SECTOR)
             self._inode.bad.difference_update(whole)
         self._inode.change(_Write(offset, data))
@@ -272,7 +272,7 @@ class MemoryFileSystem:
         _apply(inode.durable, _Write(offset, data))
 
     def durable(self, path: Path, size: int, offset: int) -> bytes:
-        """Returns bytes of the file as they are on the disk, whatever was written and not synced since."""
+        """Returns bytes of the file as they are on the disk, without writes that were not synced."""
         return bytes(self._inode(path).durable[offset : offset + size])
 
     def rot(self, path: Path, seed: int, flips: int = 1) -> list[tuple[int, int]]:

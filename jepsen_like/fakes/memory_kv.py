@@ -78,8 +78,8 @@ def _charged(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
 
 
 class _Scan:
-    """The rows `at` to `stop` of a family, read as they are asked for, because a range may be long while only its first
-    row is needed."""
+    """The rows `at` to `stop` of a family, read only on demand, because a range may be long while only its first row is
+    needed."""
 
     def __init__(self, family: _Family, at: int, stop: int) -> None:
         self._family, self._at, self._stop = family, at, stop
@@ -151,7 +151,7 @@ class MemoryKV:
         return self._families[family].rows.get(key)
 
     def write(self, batch: Batch) -> None:
-        """Applies the batch as a whole."""
+        """Applies the batch atomically."""
         size = 0
         for _, _, value, _ in batch.ops:
             if value is not None:
@@ -221,7 +221,7 @@ class MemoryKV:
         write_file(self._fs, Path(path) / CURRENT_FILE, b"rows")
 
     def sequence(self) -> int:
-        """Returns -1: this store has no files to copy meanwhile."""
+        """Returns -1: this store has no files that could be copied while it is written."""
         return -1
 
     def tables(self) -> list[str]:

@@ -241,7 +241,7 @@ class Campaign:
         return greetings
 
     async def _fire_all(self, ground: Ground, watch: Watch, honest: Honest) -> None:
-        """Lets hostile and harmless load of equal rate follow each other until all ports have had their share."""
+        """Alternates hostile and harmless load of equal rate until all ports have had their share."""
         nodes = self._subject.nodes
         loads = [each for port in self._wanted for node in nodes for each in loads_of(port, node, ground, self._seed)]
         handlers = [name for port in self._wanted for name in handlers_of(port, ground.document)]
@@ -306,7 +306,7 @@ class Campaign:
         return max(0, self._wanted[port] - self._fired[port])
 
     def _judge_honest(self, honest: Honest) -> None:
-        """Compares the honest sends beside hostile load with those beside harmless load of the same rate."""
+        """Compares the honest sends during hostile load with those during harmless load of the same rate."""
         self._honest = honest.seen_in(self._spans[True]), honest.seen_in(self._spans[False])
         hostile, harmless = self._honest
         if hostile.wrong:

@@ -202,7 +202,7 @@ class GroupGuest:
                 return [number, 1, number, number], rng.randbytes(20)
 
     def _map(self, group: Any) -> bytes:
-        """Returns a map of one group, or of all 64; the cluster's own are said as they could not be."""
+        """Returns a map of one group, or of all 64; records of the cluster's own groups get impossible values."""
         rng = self._rng
         chosen = rng.choice(([group], [*range(_FIRST_OWN, GROUPS_MAX + 1)], [*range(1, GROUPS_MAX + 1)], [64, 10], []))
         records, is_good = [], rng.random() < 0.6

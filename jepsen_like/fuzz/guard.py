@@ -32,8 +32,8 @@ class Guard(NamedTuple):
     def signed(
         self, rng: random.Random, fields: Mapping[str, Any], body: bytes, *, is_good: bool = False
     ) -> tuple[dict[str, Any], bool]:
-        """Returns the ext fields, signed in one of the ways, and True if it is the right one; those that no client
-        could sign stay as they are. `is_good`: only the right way."""
+        """Returns the ext fields, signed in one of the ways, and True if it is the valid one; fields that no client
+        could sign are returned unchanged. `is_good`: only the valid way."""
         fate = 1.0 if is_good else rng.random()
         if fate < UNSIGNED or not all(type(each) is str for each in fields.values()):
             return dict(fields), False
@@ -66,7 +66,7 @@ async def guard_of(subject: RaftMQSubject, leader: NodeRecord) -> Guard:
 
 
 class Ways:
-    """Says for each connection whether it is one of TLS: with a context, every other one is."""
+    """Decides for each connection whether it uses TLS: if there is a context, every second one does."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self._contexts: Iterator[ssl.SSLContext | None] = (

@@ -39,7 +39,7 @@ _END_S = 10.0
 
 
 class Orders(msgspec.Struct):
-    """The nodes' ports, and the user as whom the clients sign; "" for nodes without users."""
+    """The nodes' ports, and the user whose signature the clients use; "" for nodes without users."""
 
     ports: list[int]
     user: str = ""

@@ -43,7 +43,7 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Reads the file; one that is missing has no runs. Raises LocalError if it is no record of runs, or if this run
+        """Reads the file; a missing file has no runs. Raises LocalError if it is no record of runs, or if this run
         could not be added to it."""
         if path is not None and not os.access(path.parent, os.W_OK):
             raise LocalError(

@@ -37,7 +37,7 @@ HANDLERS = (*(f"{int(code)} {RequestCode(code).name}" for code in FIELDS), UNKNO
 
 
 class Requests:
-    """Draws requests; their opaques are counted up."""
+    """Draws requests, with ascending opaques."""
 
     def __init__(self, rng: random.Random, guard: Guard | None = None, *, is_good: bool = False) -> None:
         """`is_good`: nothing is wrong in the requests."""

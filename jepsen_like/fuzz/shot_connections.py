@@ -88,7 +88,7 @@ async def dial(port: int, kind: type[ShotLine] = ShotLine, context: ssl.SSLConte
 async def _say_alone(
     port: int, data: bytes, wait_s: float, *, ends: bool = False, context: ssl.SSLContext | None = None
 ) -> None:
-    """Sends bytes on a connection of their own; `ends`: nothing follows them. Waits a little for the node to close
+    """Sends bytes on their own connection; `ends`: nothing follows them. Waits up to `wait_s` for the node to close
     it."""
     line = await dial(port, context=context)
     assert line.transport is not None
@@ -160,7 +160,7 @@ class RemotingLane:
         return list(shots)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._line is not None:
             self._line.abort()
 
@@ -228,7 +228,7 @@ class HttpLane:
         return list(shots)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
@@ -281,6 +281,6 @@ class PeerLane:
         return list(shots)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._line is not None:
             self._line.abort()

@@ -138,7 +138,7 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
         return data[:at] + rng.randbytes(rng.choice((1, 2, 16, 300))) + data[at:]
     if fate == 3:  # another length of the record
         return data[:3] + rng.choice((0, 1, 0x4000, 0x4101, 0xFFFF)).to_bytes(2, "big") + data[5:]
-    if fate == 4:  # another kind of record, or a version that there is not
+    if fate == 4:  # another kind of record, or a version that does not exist
         return bytes([rng.choice((0x14, 0x15, 0x16, 0x17, 0x18, 0xFF))]) + data[1:2] + rng.randbytes(1) + data[3:]
     if fate == 5:  # another length of the message inside
         return data[:6] + rng.choice((b"\0\0\0", b"\xff\xff\xff", b"\0\x7f\xff", rng.randbytes(3))) + data[9:]

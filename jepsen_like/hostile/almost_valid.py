@@ -1,9 +1,8 @@
-"""Almost valid requests: for every code its fields and its body, and the faults that they may have.
+"""Almost valid requests: for every code its fields and its body, and the faults that may be put into them.
 
-The fields of a code are those of its row (`cluster.requests.table`). A new field draws from a few plain values until it
-has a line here.
-Names come from small pools, so that a long run uses existing topics and groups and does not fill the log with new ones.
-The fuzzer and the hostile clients of the simulator draw from here.
+The fields of a code are those of its row (`cluster.requests.table`). A new field gets one of a few plain values until
+it has a line here. Names come from small pools, so that a long run uses existing topics and groups and does not fill
+the log with new ones. The fuzzer and the hostile clients of the simulator draw from here.
 """
 
 from __future__ import annotations

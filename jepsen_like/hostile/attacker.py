@@ -2,8 +2,8 @@
 nodes'.
 
 It reads one line of JSON (Orders) and attacks until its standard input ends; it reports each round as a line of JSON.
-Each further line is a hand, a JSON list of the attacks to play from then on. An empty one ends the attacks: no round
-begins, and those under way go on until they are over or the next hand is dealt.
+Each further line is a hand, a JSON list of the attacks to play from then on. An empty one ends the attacks: no new
+round begins, and those that run continue to their end or until the next hand arrives.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Table:
         """One task for each attack of the hand, until its last round is over."""
 
     async def deal(self, names: list[str]) -> None:
-        """Plays these attacks from now on; no name ends the attacks but leaves their last rounds under way."""
+        """Plays these attacks from now on; no name ends the attacks but lets their last rounds finish."""
         self._over.set()
         if not names:
             return
@@ -166,7 +166,7 @@ async def attack_until_told(orders: Orders, tell: Callable[[dict[str, Any]], Non
 
 
 async def _next_line(lines: asyncio.StreamReader, table: Table) -> bytes:
-    """Returns the next line, b"" at the end. Raises the error of an attack that failed meanwhile."""
+    """Returns the next line, b"" at the end. Raises the error of an attack that fails during the wait."""
     reading = asyncio.get_running_loop().create_task(lines.readline())
     try:
         while not reading.done():
@@ -189,8 +189,8 @@ def main() -> None:
 
 def _step_back() -> None:
     """Lowers this process's priority. A real attacker has a machine of its own; here it shares one with the nodes and
-    the honest clients, so it prepares its attacks in the time that they leave. Measured is the cost of its requests to
-    a node, not of making them."""
+    the honest clients, so it prepares its attacks in the time that they leave. What counts is the cost of its requests
+    to a node, not the cost of making them."""
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

@@ -92,7 +92,7 @@ async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, want
 
 
 async def crowd(arena: Arena, node: Target, report: Report) -> None:
-    """Has 100,000 pulls wait for one message."""
+    """Parks 100,000 pulls, which all wait for one message."""
     async with connections(node.client_port, _CROWD_WIRES) as wires:
         offset = await end_of(wires[0], _CROWD_TOPIC)
         asked = await _park(wires, arena.sized(_CROWD), _CROWD_TOPIC, offset, "")
@@ -101,7 +101,7 @@ async def crowd(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
-    """Has 10,000 pulls with one filter of 500 terms wait for one message."""
+    """Parks 10,000 pulls with the same filter of 500 terms, which all wait for one message."""
     wanted = " OR ".join(f"p = 'v{number}'" for number in range(_CROWD_TERMS))
     async with connections(node.client_port, _CROWD_WIRES) as wires:
         offset = await end_of(wires[0], _FILTER_TOPIC)
@@ -189,7 +189,7 @@ async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def joins(arena: Arena, node: Target, report: Report) -> None:
-    """Has 2,000 consumers of one group join through 100 connections, ask for the members, and leave."""
+    """Lets 2,000 consumers of one group join through 100 connections, ask for the members, and leave."""
 
     async with connections(node.client_port, min(_JOINER_WIRES, arena.sized(_JOINERS))) as wires:
         asked = []

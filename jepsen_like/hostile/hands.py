@@ -1,5 +1,5 @@
-"""Deals attacks in hands: a few at once, so that honest clients beside them measure the attacks and not a machine that
-has no time left."""
+"""Deals attacks in hands: a few at once, so that honest clients measure the attacks and not a machine that has no time
+left."""
 
 from __future__ import annotations
 

@@ -137,7 +137,8 @@ async def without_fields(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def names(arena: Arena, node: Target, report: Report) -> None:
-    """Sends heartbeats of new groups without end; each would create a group and a %RETRY% topic for ever."""
+    """Sends heartbeats of new groups without end. Each of them, if accepted, would create a group and a %RETRY% topic
+    that nobody removes."""
     async with await Wire.dial(node.client_port) as wire:
         for _ in range(arena.sized(20)):
             number = next(arena.serial)

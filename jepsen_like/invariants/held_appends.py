@@ -1,6 +1,6 @@
 """Checks what a leader holds back (`raftlog.core.held_appends`) by rules of its own: who, what, when and for how long.
 
-The code decides before it holds. This looks afterwards, at the state in which a turn ends.
+The code decides before it holds a message back; this check examines the state at the end of a turn.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class MemberInvariants:
         self._known: dict[EntryId, Membership] = {}
 
     def note(self, raft: Raft, entry: Entry) -> None:
-        """Notes an `entry` that appears in a log for the first time, that of `raft`. A leader's own change must follow
-        the rules."""
+        """Records an `entry` that appears in a log, that of `raft`, for the first time. A leader's own change must
+        follow the rules."""
         if entry.type != EntryType.MEMBERSHIP:
             return
         new = self._known[entry.id] = memberships.decode(entry)

@@ -171,7 +171,7 @@ class GroupInvariants:
         self._lost: set[tuple[NodeId, int, int]] = set()
 
     def lost(self, node: NodeId, entries: Iterable[Entry]) -> None:
-        """Notes that the disk of `node` lost entries that it had synced, by an injected fault, so that no promise
+        """Records that the disk of `node` lost entries that it had synced, by an injected fault, so that no promise
         counts as broken."""
         self._lost.update((node, entry.index, entry.header_crc) for entry in entries)
 

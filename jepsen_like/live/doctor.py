@@ -91,7 +91,8 @@ def _pysyncobj() -> Trial:
 
 
 def _optional() -> list[Trial]:
-    """Returns kinds of faults that need more rights; they are listed so that nobody takes their absence for a pass."""
+    """Returns kinds of faults that need more rights; they are listed so that their absence is not mistaken for a
+    pass."""
     namespaces = _tried(["unshare", "-Urnm", "sh", "-c", _NAMESPACES])
     loop = os.geteuid() == 0 and bool(shutil.which("mkfs.ext4")) and Path("/dev/loop-control").exists()
     return [

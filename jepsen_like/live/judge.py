@@ -1,4 +1,4 @@
-"""Has the checkers judge the history, and summarizes their findings in one line per kind of anomaly."""
+"""Runs the checkers over the history, and summarizes their findings in one line per kind of anomaly."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def all_hostile(nemeses: tuple[Nemesis, ...] | None) -> bool:
 
 
 def story_of(nemeses: tuple[Nemesis, ...] | None, beside: tuple[str, ...]) -> str | None:
-    """Returns the name of the story that is played instead of dealing these faults; None if they are dealt."""
+    """Returns the name of the story that these faults are; None if the faults are dealt at random."""
     if not all_hostile(nemeses):
         return None
     return ONE_BY_ONE if beside else HOSTILE
@@ -160,13 +160,14 @@ class Deck:
         return self._left.pop() if self._left else None
 
     def again(self, nemesis: Nemesis) -> None:
-        """Puts a fault that had no effect back behind a few others, a limited number of times per round."""
+        """Puts a fault that had no effect back into the list, behind a few others, a limited number of times per
+        round."""
         if self._returned[nemesis.name] < AGAIN_MAX:
             self._returned[nemesis.name] += 1
             self._left.insert(max(0, len(self._left) - AGAIN_AFTER), nemesis)
 
     def due(self, rounds: float) -> float:
-        """Returns how many faults are still to be dealt until `rounds` rounds are complete."""
+        """Returns how many faults remain to be applied until `rounds` rounds are complete."""
         return max(0.0, (rounds - self.rounds) * len(self._nemeses) + len(self._left))
 
 

@@ -200,7 +200,7 @@ class Run:
         return recovered_s is not None
 
     def _heal(self) -> bool:
-        """Ends every fault and proves that the cluster is whole: an agreed leader, bytes on every link,
+        """Ends every fault and waits until the cluster is healthy: an agreed leader, bytes on every link,
         acknowledgements."""
         self._phase("heal")
         subject = self._subject

@@ -95,8 +95,8 @@ class Witnesses:
         return f'<div class="wide"><table class="steps">{head}{rows}</table></div>'
 
     def _window(self, anomaly: Anomaly) -> str:
-        """Draws what every replica holds around the message, beside what was acknowledged. Returns "" for other
-        anomalies."""
+        """Draws what every replica has around the message, next to what was acknowledged. Returns "" for anomalies that
+        are not about a message."""
         send = self._messages.sends.get(anomaly.subject)
         if send is None or send.place is None:
             return ""

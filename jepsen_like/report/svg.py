@@ -12,14 +12,14 @@ Scale = Callable[[float], float]
 
 
 def mark(name: str, text: str = "", tip: str = "", **attributes: object) -> str:
-    """Returns one SVG element. `tip` is shown when the pointer rests on it; underscores in names stand for hyphens."""
+    """Returns one SVG element. `tip` is shown when the pointer rests on it; underscores in names become hyphens."""
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items())
     inside = (f"<title>{escape(tip)}</title>" if tip else "") + escape(text)
     return f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>"
 
 
 def drawing(width: float, height: float, marks: Iterable[str], label: str) -> str:
-    """Returns a whole drawing that scales with the page."""
+    """Returns the SVG of a drawing that scales with the page."""
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>'

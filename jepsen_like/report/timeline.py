@@ -103,7 +103,7 @@ class Timeline(NamedTuple):
         return cls(start, end, phases, faults_of(operations), _terms(operations), long, series)
 
     def draw(self) -> str:
-        """Returns the whole drawing."""
+        """Returns the SVG of the timeline."""
         kinds = sorted({fault.kind for fault in self.faults})
         lanes_end = 16 + LANE * (len(kinds) + bool(self.phases) + len({term.group for term in self.terms}))
         rate_top = lanes_end + GAP - 14

@@ -112,14 +112,14 @@ def run_inside(root: Path, module: str, *words: str, timeout_s: float) -> subpro
 
 
 def require_copy(root: str) -> None:
-    """Ends the process unless the code it runs is that of the copy in `root`."""
+    """Exits the process unless it runs the code of the copy in `root`."""
     if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
         sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
         raise SystemExit(3)
 
 
 def make_copy(target: Path, bug: Bug | None) -> None:
-    """Copies the packages to `target`, with `bug` in them (None: as they are), and with the native kernel, if it was
+    """Copies the packages to `target`, with `bug` in them (None: unchanged), and with the native kernel, if it was
     built and does not hide the bug. Raises BugError."""
     for package in PACKAGES:  # with what is compiled already: a worker starts twice as fast
         shutil.copytree(SOURCE_ROOT / package, target / package, ignore=shutil.ignore_patterns("static"))

@@ -1,7 +1,7 @@
 """Makes a copy with a planted bug run the kernel (native or in Python) that has the bug.
 
-A bug in a function that the native kernel replaces would never run next to that kernel: the copy goes without it. A bug
-in the native kernel itself has to be compiled: once, and the result is kept by the content of its source.
+A bug in a function that the native kernel replaces would never run if the kernel was present: the copy is made without
+it. A bug in the native kernel itself has to be compiled: once, and the result is kept by the content of its source.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def compiled(source: str, root: Path) -> Path:
         if not built:
             raise KernelError(f"the native kernel was not built: {done.stderr.strip()}")
         kept.parent.mkdir(parents=True, exist_ok=True)
-        half = kept.with_suffix(f".{os.getpid()}")  # several copies may be made at once: each renames a whole file
+        half = kept.with_suffix(f".{os.getpid()}")  # several copies may be made at once: each renames a complete file
         shutil.copy(built[0], half)
         half.rename(kept)
     return kept

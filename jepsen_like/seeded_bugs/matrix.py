@@ -1,5 +1,5 @@
-"""The kill matrix: runs each bug in a copy of its own, on its schedule and on random seeds, and the unmutated code on
-the same.
+"""The kill matrix: runs each bug in its own copy of the code, on its schedule and on random seeds, and the unmutated
+code on the same ones.
 
 A bug is caught when one of the checkers that it names reports a violation; a crash, a timeout or another checker does
 not count.

@@ -1,1 +1,1 @@
-"""The full-node simulator: runs whole nodes and clients, unchanged, on one seeded event loop in virtual time."""
+"""The full-node simulator: runs complete nodes and clients, unchanged, on one seeded event loop in virtual time."""

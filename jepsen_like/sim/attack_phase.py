@@ -1,7 +1,7 @@
-"""Judges the attack phase: all faults are healed, no node fails, and hostile clients send whatever they can.
+"""Runs and checks the attack phase: all faults are healed, no node fails, and hostile clients send whatever they can.
 
 No node may begin another term or end, every request must be answered once, honest clients must be served, and the
-memory that a node holds for clients must stay below a bound and be given back.
+memory that a node uses for clients must stay below a bound and be freed afterwards.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class Calm:
         error then get no answer."""
 
     def attack(self, seconds: float = ATTACK_S) -> None:
-        """Lets the hostile clients go on, at a faster pace, and checks that no node begins another term and honest
-        clients are served."""
+        """Makes the hostile clients continue at a faster pace, and checks that no node begins another term and that
+        honest clients are served."""
         world, hostile, prober = self._world, self.hostile, self._world.prober
         assert hostile is not None
         assert prober is not None

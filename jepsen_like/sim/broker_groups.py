@@ -70,7 +70,7 @@ class BrokerGroupsOperator:
         return True
 
     def finish(self) -> bool:
-        """Does what `add` does; returns True when the copy was compared since."""
+        """Continues as `add` does, for the end of the run; returns True when the copy has been compared since."""
         self.stopped = True
         state = self._state()
         return self.add() and state is not None and self.check.compared >= state.truth_journal.version
@@ -97,7 +97,7 @@ class BrokerGroupsOperator:
             leader.process.run(lambda: node.serving.services.propose(run, lambda _: None, author="the operator"))
 
     def _drain(self, state: BrokerState) -> list[Command]:
-        """Draws the begin or the end of a drain, also of one that has begun or ended already; mostly nothing."""
+        """Draws the start or the end of a drain, also of one that has already started or ended; mostly nothing."""
         if self._drains is None or state.level < DRAINS_LEVEL or self._drains.random() >= DRAIN_P:
             return []
         return [DrainBrokerGroup(SECOND.number, self._drains.random() < 0.6)]

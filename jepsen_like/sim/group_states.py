@@ -1,4 +1,5 @@
-"""Says of the nodes of one Raft group of the simulated world who runs, who takes writes, and if all are equal."""
+"""Reports of the nodes of one Raft group of the simulated world which ones run, which one takes writes, and whether all
+are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from raftlog.types import NodeId
 
 
 class GroupStates:
-    """The states of the nodes on some machines, as they are whenever they are asked for."""
+    """The states of the nodes on some machines. Each call reads the present state."""
 
     def __init__(self, machines: Mapping[NodeId, Machine]) -> None:
         """`machines`: those of the group; they may become more."""

@@ -101,7 +101,7 @@ class JudgedWorld(Protocol):
 
 
 class Judge:
-    """Judges a run at its end and reports violations to the monitor."""
+    """Checks a run at its end and reports violations to the monitor."""
 
     def __init__(self, world: JudgedWorld) -> None:
         self._world = world
@@ -274,7 +274,7 @@ class Judge:
             monitor.report("foreign", "replicas hold different messages in the foreign topic")
 
     def _check_place(self, foreign: Foreign, places: dict[int, set[tuple[int, int, str]]]) -> None:
-        """Checks that a message stands where the answer to its last attempt said."""
+        """Checks that a message is where the answer to its last attempt said."""
         if foreign.place is None or foreign.place[1] < self._world.floors().get((FOREIGN_TOPIC, foreign.place[0]), 0):
             return
         for node, rows in places.items():

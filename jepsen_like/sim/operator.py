@@ -22,7 +22,7 @@ ZOMBIE_S = (0.0, 1.5)
 
 class Task(NamedTuple):
     """One task on a machine. `join`: a new machine becomes a voter. `leave`: a member is removed, then switched off.
-    `lose`: a machine is gone for good, with its disk."""
+    `lose`: a machine is destroyed, with its disk."""
 
     kind: str
     node: NodeId

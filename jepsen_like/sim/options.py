@@ -112,8 +112,8 @@ IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "leg
 
 
 def stream(seed: int, name: str) -> random.Random:
-    """Returns a random generator of the seed with a name of its own: draws under a new name do not change any other
-    draws."""
+    """Returns a named random generator of the seed: draws under a new name do not change the draws under other
+    names."""
     return random.Random(f"{seed}:{name}")
 
 

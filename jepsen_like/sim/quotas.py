@@ -1,8 +1,8 @@
 """The operator who sets quotas and takes them away while clients send (docs/adr/0115), and imports learnt limits
 (docs/adr/0117), which decide who is cut first in an overload.
 
-What is held and then sent, refused, or passed on to the next leader, is judged like every other send, and the rate by
-`jepsen_like.sim.checks.quota_check`. All quotas and limits are gone before the run ends.
+A send that waits for a quota and is then stored, refused, or passed on to the next leader, is judged like every other
+send; `jepsen_like.sim.checks.quota_check` checks the rate. All quotas and limits are gone before the run ends.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class QuotaOperator:
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
-        """Takes all quotas away; returns True when there is none. Called again and again."""
+        """Removes all quotas; returns True when there is none. Called again and again."""
         self.stopped = True
         state = self._state()
         if state is None:

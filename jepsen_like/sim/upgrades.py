@@ -140,7 +140,7 @@ class Upgrades:
             node = machine.node
             if machine.up and node is not None and node.environment.level >= LEVEL:
                 self._doubted.pop(node_id, None)
-            elif machine.host not in machine.network.links.down:  # else nobody has heard that its process ended
+            elif machine.host not in machine.network.links.down:  # otherwise nobody has noticed that its process ended
                 self._doubted.setdefault(node_id, self._now())
 
     def _look(self) -> None:

@@ -154,8 +154,8 @@ def _ends(options: ReadOptions) -> dict[Queue, Kept]:
 def _write(
     spark: SparkSession, options: ReadOptions, folder: Where, ranges: list[QueueRange], prefix: str
 ) -> list[DayFile]:
-    """Has tasks write the files and returns them; if a task ran twice, only the files of the attempt that Spark
-    accepted. Messages that retention removes meanwhile are an error here, and the next run plans again from the
+    """Writes the files in tasks and returns them; if a task ran twice, only the files of the attempt that Spark
+    accepted. Messages that retention removes during the run are an error here, and the next run plans again from the
     messages that are kept."""
     options = options._replace(fail_on_data_loss=True)
     parts = split(ranges, spark.sparkContext.defaultParallelism, TASK_MESSAGES)

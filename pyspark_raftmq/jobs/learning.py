@@ -50,7 +50,8 @@ class Straying(NamedTuple):
 
 
 def hours_for(first_ms: int, last_ms: int) -> int:
-    """Returns the number of hours that are told apart if messages of this time were seen."""
+    """Returns the number of hours that have limits of their own if messages of this time span were seen: those of a
+    week, or of a day."""
     return WEEK if last_ms - first_ms >= WEEKS_MS else DAY
 
 

@@ -19,7 +19,7 @@ _HOUR_MS = 3_600_000
 
 
 class TopicLine(NamedTuple):
-    """The line of a topic. Bytes are those of decompressed bodies, as far as they can be decompressed; `keys` is the
+    """The line of a topic. Bytes are those of decompressed bodies, if they can be decompressed; `keys` is the
     approximate number of different keys (within 5 %)."""
 
     topic: str

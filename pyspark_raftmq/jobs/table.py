@@ -1,9 +1,9 @@
 """`raftmq spark table`: a streaming query of Spark that keeps a Delta table up to date with topics.
 
-The table alone says where a query begins, and the query's checkpoint ends with it: whatever became of the last commit,
-the next query begins with what the table has. Tasks read ranges and write files under hidden names; the driver, which
-keeps the table, commits the files of a batch together with the offset that each queue has reached. So a table goes on
-under `raftmq table run`, and the other way round.
+Only the table says where a query begins; the query's checkpoint is deleted with the query. Whatever became of the last
+commit, the next query begins with what the table has. Tasks read ranges and write files under hidden names; the driver,
+which keeps the table, commits the files of a batch together with the offset that each queue has reached. So `raftmq
+table run` can continue the table of a query, and the other way round.
 
 The query stops at the first message that it cannot read, or that does not follow the last one in the table. The code
 below it then decides, as for a run without Spark: it refuses to go on, or goes on with what is there.
@@ -86,8 +86,8 @@ class TableQuery:
         """The offsets at which the next batch begins."""
 
     def start(self, every_s: float | None) -> None:
-        """Begins where the table ends: a batch each `every_s` seconds, or, with None, until the topics' present ends.
-        Raises TableError if the table cannot go on there, LocalError if Spark is gone, and other errors as
+        """Begins where the table ends: a batch every `every_s` seconds or, with None, up to the topics' present ends.
+        Raises TableError if the table cannot continue there, LocalError if Spark does not answer, and other errors as
         `KeptTable.add`."""
         _check_there(self._spark)
         starting = self._begin()
@@ -105,7 +105,7 @@ class TableQuery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops the query; a commit that is under way ends first."""
+        """Stops the query; a commit in progress ends first."""
         if self._query is not None:
             with self._adding:
                 self._stopped = True
@@ -116,7 +116,7 @@ class TableQuery:
 
     @property
     def ended(self) -> bool:
-        """True if the query has ended, with an error or without. Raises QueryFailed if Spark is gone."""
+        """True if the query has ended, with an error or without. Raises QueryFailed if Spark does not answer."""
         try:
             return self._query is None or not self._query.isActive
         except (Py4JError, OSError) as error:

@@ -129,7 +129,7 @@ def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedA
             winners.setdefault(group, []).append(attempt)
     with options.connect() as mq:
         try:
-            mq.admin.broker_groups()  # the client must have heard of the groups
+            mq.admin.broker_groups()  # the client must know the groups before it commits in them
             return mq.staged_writes(timeout_s=options.timeout_s).commit_in_groups(name, write, winners).earlier
         except raftmq.RaftMQError as error:
             raise WriteError(f"{name}, {write}, is not known to be committed", str(error), error.hint) from error

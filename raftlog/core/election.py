@@ -4,7 +4,7 @@ Terms in pre-votes: the request and a *granted* reply carry the term in which th
 answer to an older attempt is recognised; a refusal carries the voter's own term. Requests and grants change no node's
 term.
 
-When two followers detect at the same moment that the leader is gone, both pre-votes succeed and the votes split.
+When two followers detect at the same moment that the leader has failed, both pre-votes succeed and the votes split.
 Therefore a pre-candidate that receives a request of a better one (longer log, then larger id) withdraws. Withdrawing is
 always safe, and lasts until the next election timeout.
 """
@@ -60,7 +60,8 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
 
 
 def has_quorum_contact(raft: Raft) -> bool:
-    """Returns True if a majority of voters was heard since the last call (check-quorum, thesis 6.2)."""
+    """Returns True if this leader has received messages from a majority of voters since the last call (check-quorum,
+    thesis 6.2)."""
     return raft.members.active_voters() >= raft.members.quorum
 
 

@@ -3,9 +3,9 @@
 A majority commits an entry, so of three voters the slower follower's disk decides nothing. While few entries are in
 flight, they leave at once for as many of the quickest voters as a majority needs, and for the others HOLD_MS later.
 
-To the core a held append is one on a slow network: it has left, it is in flight, it may be lost. So nothing here can
-commit, elect or promote, and all that reads progress sees a follower to which everything was sent. What a follower
-answers meanwhile, to a heartbeat or to an earlier append, gives out nothing: a probe queues behind what is held.
+To the core a held append is like one on a slow network: it was sent, it is in flight, it may be lost. So nothing here
+can commit, elect or promote, and code that reads progress sees a follower to which everything was sent. A follower's
+answer to a heartbeat or to an earlier append releases nothing: a probe queues behind the held appends.
 
 Nothing is held unless that is safe for latency: `why_whole` has the reasons against it. If a quick voter is late, the
 others get at once what it may never acknowledge.
@@ -138,8 +138,9 @@ class HeldAppends:
         return self._divided(messages)
 
     def _divided(self, messages: Sequence[Message]) -> list[Message]:
-        """Holds what is for later: appends with entries, and those behind held ones. Returns the others, and all that
-        is held if that is enough. A window that is full would make its follower look slow."""
+        """Holds back the appends for the voters that get them later: those with entries, and those that follow a held
+        one. Returns all other messages. Releases everything that is held as soon as it is enough for a batch, or fills
+        a voter's window, because a full window would make the voter look slow."""
         held, later = self.held, self._later
         leaving: list[Message] = []
         full = False
@@ -159,7 +160,8 @@ class HeldAppends:
         return leaving
 
     def _begin_batch(self, now_ms: float) -> bool:
-        """Decides for whom a batch is; False if it would be for nobody."""
+        """Begins a batch: chooses the voters to which its entries are sent later than to the others. Returns False if
+        all voters get them at once."""
         if self._batches > BATCHES or any(map(self._outside.slow, self.quick)):
             self._forget()
             return False
@@ -171,7 +173,8 @@ class HeldAppends:
         return bool(self._later)
 
     def _leave_anew(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Gives out what an ended term has held, and begins one in which nothing is known of any voter."""
+        """Gives out the messages that were held back in the last term, and starts a new one in which no voter is known
+        to be quick or slow."""
         given = self.give_out()
         if self._raft.role is Role.LEADER:
             self._term, self._late_ms = self._raft.term, LATE_MS
@@ -182,8 +185,9 @@ class HeldAppends:
         return [*given, *messages]
 
     def _may_wait(self, append: AppendEntries, now_ms: float, *, whole: bool) -> bool:
-        """Notes the entries that leave for the first time, and when. Returns True if all are plain, none left while the
-        leader sent them `whole`, and none was sent to that member before: else something was lost or refused."""
+        """Records which entries are sent for the first time, and when. Returns True if all of them are plain, none was
+        sent before to that member, and none first left while the leader sent them `whole`; otherwise something was lost
+        or refused."""
         first, last, to = append.entries[0].index, append.entries[-1].index, append.to_id
         before = self._left.get(to, -1)
         self._left[to] = max(before, last)
@@ -233,7 +237,7 @@ class HeldAppends:
     # -- who is quick
 
     def on_reply(self, reply: AppendEntriesReply, now_ms: float) -> None:
-        """Notes which voters acknowledge first, and how long that takes."""
+        """Records which voters acknowledge first, and how long that takes."""
         if reply.term != self._term or reply.rejected or reply.from_id not in self._voters:
             return
         done = 0
@@ -261,7 +265,8 @@ class HeldAppends:
                 self._firsts[node] = self._firsts.get(node, 0) + 1
 
     def _choose(self) -> None:
-        """Takes the voters that were most often among the first, if there are enough and others are left over."""
+        """Chooses as quick the voters that were most often among the first to acknowledge, if there are enough of them
+        and others are left over."""
         firsts = self._firsts
         able = sorted((node for node in firsts if self._may_be_quick(node)), key=lambda node: (-firsts[node], node))
         self._forget()
@@ -275,7 +280,8 @@ class HeldAppends:
         return not self._outside.slow(node)
 
     def _forget(self) -> None:
-        """Compares the voters anew: until that is done all of them get everything."""
+        """Forgets which voters are quick, and compares all voters again; until that is done all of them get
+        everything."""
         self.quick = ()
         self._voters = self._raft.members.voters
         self._need = self._raft.members.quorum - 1
@@ -291,7 +297,7 @@ class HeldAppends:
         raft = self._raft
         log, members = raft.log, raft.members
         voters, peers = members.voters, members.peers
-        if voters is not self._voters:  # made anew with each change: another majority
+        if voters is not self._voters:  # replaced at each change of members: the majority may be another one
             self._forget()
             return "members change"
         if raft.role is not Role.LEADER or raft.term != self._term or log.commit_index < raft.term_start_index:

@@ -2,7 +2,7 @@
 leader makes the offer.
 
 The offer carries no data. The follower fetches a checkpoint and the log after it from a peer of its choice, and keeps
-voting meanwhile. It then starts from a log that reaches the beginning of the leader's log, and reports its end.
+voting during that time. It then starts from a log that reaches the beginning of the leader's log, and reports its end.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def check_received(entries: Sequence[Entry]) -> None:
 
 
 def on_appended(raft: Raft, entries: Sequence[Entry]) -> None:
-    """Puts the members of new MEMBERSHIP entries in force. The first of `entries` replaced what the log held at its
+    """Makes the members of new MEMBERSHIP entries take effect. The first of `entries` replaced what the log held at its
     index and above.
 
     Raises InvariantViolationError if one of them cannot be decoded: this node would count wrong majorities.
@@ -63,8 +63,8 @@ def _take_effect(raft: Raft, entry: Entry) -> None:
 
 
 def on_proposed(raft: Raft, entry: Entry) -> None:
-    """Puts the members of a MEMBERSHIP entry in force that the leader has just appended: it now sends the log to them
-    only."""
+    """Makes the members of a MEMBERSHIP entry take effect that the leader has just appended: it now sends the log to
+    them only."""
     _take_effect(raft, entry)
     raft.members.meet_peers(entry.index)
 
@@ -145,7 +145,8 @@ def may_stand(raft: Raft) -> bool:
     is not known to be committed.
 
     "A server that is not part of its own latest configuration should still start new elections, as it might still be
-    needed until the Cnew entry is committed" (thesis 4.2.2): it alone may hold that entry. It does not count itself.
+    needed until the Cnew entry is committed" (thesis 4.2.2): it may be the only one that has that entry. It does not
+    count its own vote.
     """
     members = raft.members
     if members.is_own_voter:

@@ -184,8 +184,8 @@ class Raft:
 
     @property
     def hears_leader(self) -> bool:
-        """True if this member leads, or heard a leader within the minimum election timeout. It then ignores campaigns
-        (thesis 4.2.3)."""
+        """True if this member leads, or has received a message of a leader within the minimum election timeout. It then
+        ignores campaigns (thesis 4.2.3)."""
         return self.leader_id != NOBODY and self.election_elapsed < self.config.election_ticks
 
     # -- transitions

@@ -166,8 +166,8 @@ class RawNode:
         With `roll` it begins a new segment file on every replica, however full the last one is. The timestamp is raised
         to the last entry's.
 
-        Raises NotLeaderError or ProposalDroppedError (transfer under way): nothing was proposed; FrameError if the
-        payload is too long.
+        Raises NotLeaderError or ProposalDroppedError (leadership is being transferred): nothing was proposed;
+        FrameError if the payload is too long.
         """
         if entry_type == EntryType.MEMBERSHIP:
             raise ValueError("members change by propose_membership, which checks that they may")
@@ -302,7 +302,8 @@ class RawNode:
         )
 
     def ready(self) -> Ready:
-        """Takes all outputs of the core. No output is given out twice. The lists belong to the caller."""
+        """Returns all outputs of the core, and removes them from it: no output is given out twice. The lists belong to
+        the caller."""
         raft = self.raft
         log = raft.log
         if raft.replication_due:
@@ -408,8 +409,8 @@ class RawNode:
     def memberships_that_count(self) -> list[Membership]:
         """The newest membership that is known to be committed, and all later ones.
 
-        A node that is being removed is in one of them until its removal is certain. Without that node perhaps nobody
-        can commit the removal, or undo it.
+        A node that is being removed is in one of them until its removal is certain. Without that node the others may be
+        unable to commit the removal, or to undo it.
         """
         return self.raft.members.that_count(self.commit_index)
 

@@ -15,7 +15,7 @@ _SINCE = ", and no leader has been elected since"
 
 
 def timed_out(raft: Raft) -> None:
-    """Notes that the election timeout passed."""
+    """Records as the reason that the election timeout passed."""
     if raft.role is not Role.FOLLOWER:
         raft.why = f"no majority answered within {raft.election_elapsed} ticks"
     elif raft.leader_id != NOBODY:
@@ -27,39 +27,40 @@ def timed_out(raft: Raft) -> None:
 
 
 def leader_closed(raft: Raft, leader: NodeId) -> None:
-    """Notes that the leader's connection closed."""
+    """Records as the reason that the leader's connection closed."""
     raft.why = f"the connection of the leader, node {leader}, closed"
 
 
 def refused(raft: Raft) -> None:
-    """Notes that a majority refused the campaign, which cannot be won any more."""
+    """Records as the reason that a majority refused the campaign, which cannot be won any more."""
     raft.why = f"a majority refused it ({_names(node for node, granted in raft.votes.items() if not granted)})"
 
 
 def withdrew(raft: Raft, better: NodeId) -> None:
-    """Notes that the member withdrew for another pre-candidate, which has the longer log, or the larger id."""
+    """Records as the reason that the member withdrew for another pre-candidate, which has the longer log, or the larger
+    id."""
     raft.why = f"it gave way to node {better}, which is a candidate too"
 
 
 def handed_over(raft: Raft, leader: NodeId) -> None:
-    """Notes that the leader told the member to campaign."""
+    """Records as the reason that the leader transferred leadership to the member (TimeoutNow)."""
     raft.why = f"node {leader} transferred leadership"
 
 
 def higher_term(raft: Raft, node: NodeId, term: int) -> None:
-    """Notes that another node is in a later term."""
+    """Records as the reason that another node is in a later term."""
     raft.why = f"node {node} is in term {term}"
 
 
 def quorum_unheard(raft: Raft) -> None:
-    """Notes that the leader did not hear from a majority (check-quorum)."""
+    """Records as the reason that the leader received nothing from a majority (check-quorum)."""
     silent = [node for node, peer in raft.members.peers.items() if not peer.was_active and raft.members.is_voter(node)]
     ticks = raft.config.election_ticks
     raft.why = f"it did not hear from a majority of the voters within {ticks} ticks ({_names(silent)})"
 
 
 def stood_aside(raft: Raft) -> None:
-    """Notes that the election timeout passed, but the member must not campaign."""
+    """Records as the reason that the election timeout passed, but the member must not campaign."""
     if raft.holds:
         raft.why = f"it must not lead: {', '.join(sorted(raft.holds))}"
     elif raft.vote_withheld_since is not None:
@@ -69,12 +70,12 @@ def stood_aside(raft: Raft) -> None:
 
 
 def removed(raft: Raft) -> None:
-    """Notes that the member's own removal is committed."""
+    """Records as the reason that the member's own removal is committed."""
     raft.why = "it was removed from the cluster"
 
 
 def resigned(raft: Raft) -> None:
-    """Notes that the node told its core to resign."""
+    """Records as the reason that the node made its core resign."""
     raft.why = "it resigned"
 
 

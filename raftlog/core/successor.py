@@ -13,8 +13,8 @@ def successor(
     voters: Collection[NodeId],
     may: Callable[[PeerStatus], bool] = lambda peer: True,
 ) -> NodeId:
-    """Returns the voter that can take over soonest: one that is fit, was heard since the last check-quorum if any voter
-    was, and has the longest log. Among equals, the one with the lowest id; NOBODY if there is none.
+    """Returns the voter that can take over soonest: one that is fit, has answered since the last check-quorum if any
+    voter has, and has the longest log. Among equals, the one with the lowest id; NOBODY if there is none.
 
     `peers` and `voters` come from the leader's `Status`. `may` is a further condition of the caller, such as an open
     connection.

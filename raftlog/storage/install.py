@@ -95,8 +95,8 @@ def _why_it_stays(
 ) -> str:
     """Returns the reason why the old log must stay; "" if it may be replaced.
 
-    If the old log cannot be opened, nobody knows what it contains above the new log, or whether that was acknowledged.
-    The vote is therefore withheld first.
+    If the old log cannot be opened, it is unknown what it contains above the new log, and whether that was
+    acknowledged. The vote is therefore withheld first.
     """
     if install is None:
         return "INSTALL is damaged: the log stays, and a new one is fetched if it is needed"

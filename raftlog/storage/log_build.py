@@ -141,8 +141,8 @@ class LogBuild:
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Appends the next bytes of the log, which may end anywhere within a frame. Returns when the whole frames are
-        durable.
+        """Appends the next bytes of the log, which may end anywhere within a frame. Returns when all complete frames
+        are durable.
 
         Raises FrameError if they are not the frames that follow: nothing of `data` is kept, and `next_position` tells
         from where to continue, perhaps with another peer. Raises OutOfSpaceError in the same way, and any other
@@ -290,7 +290,7 @@ class SegmentBuild:
 
     @property
     def tail(self) -> LogTail:
-        """The log's tail after the last whole frame."""
+        """The log's tail after the last complete frame."""
         return self._stream.tail
 
     @property

@@ -53,12 +53,12 @@ def members_at_opening(
     applied: Membership | None,
     applied_index: int,
 ) -> list[Membership]:
-    """Returns the memberships of the group as RawNode takes them: ascending, the last one in force. `applied`: the
-    newest MEMBERSHIP that the state has applied, up to `applied_index`.
+    """Returns the memberships of the group, in the form that RawNode takes: ascending, the last one in force.
+    `applied`: the newest MEMBERSHIP that the state has applied, up to `applied_index`.
 
     This node need not be one of the members: it may not know yet that it joined, or it left; then it neither votes for
-    itself nor campaigns. Raises IdentityError if they are of another cluster than IDENTITY, or know this node's id as
-    another node's.
+    itself nor campaigns. Raises IdentityError if they belong to another cluster than IDENTITY, or have this node's id
+    as another node's.
     """
     base = applied or memberships.of_genesis(genesis)
     found = [base, *all_above(log, applied_index)]

@@ -98,8 +98,8 @@ def _create(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) ->
 
 
 def _check_complete(fs: FileSystem, path: Path) -> None:
-    """Raises IdentityError if a file is gone that every node has from its first moment on, unless an install is about
-    to put it there."""
+    """Raises IdentityError if a file is missing that every node has from its first moment on, unless an install is
+    about to put it there."""
     if fs.exists(path / layout.LOG) or fs.exists(path / layout.INSTALL):
         return
     raise IdentityError(

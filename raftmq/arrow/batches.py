@@ -51,7 +51,7 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches with one row per frame that `rows` keeps, in order, and the columns `names`: one batch, unless
     bodies inflate to more than MAX_BODIES_BYTES. All frames are of `topic`; they have `index` and `term` if these are
-    among the columns. Of frames that are not kept, no other columns are built than those that `rows` needs.
+    among the columns. For frames that are not kept, only the columns that `rows` needs are built.
 
     Bodies are decompressed only if `body` is among the columns. `undecodable` decides about one that cannot be; without
     it, and if it says so, Unreadable is raised.

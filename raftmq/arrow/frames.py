@@ -110,7 +110,8 @@ def message_starts(data: bytes) -> bytes | None:
 
 
 def parse_frames(data: bytes) -> Frames:
-    """Parses every message in `data`, which contains whole stored messages back to back. Raises MessageFormatError."""
+    """Parses every message in `data`, which contains complete stored messages back to back. Raises
+    MessageFormatError."""
     starts = message_starts(data)
     if starts is None:
         _refuse(data)

@@ -118,9 +118,9 @@ def _counted(
     *,
     clamp: bool,
 ) -> Bounds:
-    """Returns the bounds with plain offsets in place of kept positions. `met`: queue -> the topic that is there now;
-    `of_others`: that of all queues. Raises Unreadable for a position in another topic; with `clamp` it becomes the
-    first offset that is kept."""
+    """Returns the bounds with plain offsets in place of stored positions. `met`: queue -> the topic that has the name
+    now; `of_others`: the topic for queues that are not in `met`. Raises Unreadable for a position in another topic;
+    with `clamp` such a position becomes the first offset that is kept."""
 
     def plain(bound: Bound, met: TopicIdentity | None) -> Bound:
         if not isinstance(bound, Position):

@@ -25,7 +25,7 @@ class Pace:
         """The time at which everything read so far would have been read at this pace."""
 
     def took(self, size: int) -> None:
-        """Notes that `size` bytes were read; sleeps until the reader may read more."""
+        """Counts `size` bytes that were read; sleeps until the reader may read more."""
         if self._bytes_per_s is None:
             return
         now = self._clock()

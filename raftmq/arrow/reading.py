@@ -1,7 +1,7 @@
 """Reads one planned range: returns every message of it, in order, as Arrow batches, or raises an error.
 
-Reads go to a follower unless told otherwise. If a follower lacks messages that the plan includes, or does not answer,
-the reader continues at the leader, so a range is read completely although nodes come and go.
+Reads go to a follower by default. If a follower lacks messages that the plan includes, or does not answer, the reader
+continues at the leader, so a range is read completely although nodes come and go.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _cancel(flight: deque[_Pull]) -> None:
 
 
 class _PullSize:
-    """Learns how many messages a reply has room for, so that the offset after it is known before it comes."""
+    """Learns how many messages fit into a reply, so that the offset after a reply is known before it comes."""
 
     def __init__(self) -> None:
         self.count = MAX_PULL_MESSAGES
@@ -97,7 +97,7 @@ class _PullSize:
         """The size of a reply that had room for no more; 0 if there was none."""
 
     def got(self, asked: int, came: int, size: int) -> None:
-        """Takes note of a reply of `came` messages, of `size` bytes together."""
+        """Records a reply of `came` messages, of `size` bytes together, to a pull that asked for `asked` messages."""
         if not size:
             return
         if came < asked and size >= _FULL_BYTES:

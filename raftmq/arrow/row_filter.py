@@ -31,8 +31,8 @@ KINDS = (
 
 
 class Condition(NamedTuple):
-    """A condition that a column fulfils: `kind` is one of KINDS. Values are texts or whole numbers, of a timestamp the
-    microseconds since the epoch; those of IS_IN are a tuple, which may have None."""
+    """A condition on a column. `kind` is one of KINDS. `value` is a text or an integer, for a timestamp the
+    microseconds since the epoch; for IS_IN it is a tuple, which may contain None."""
 
     column: str
     kind: str

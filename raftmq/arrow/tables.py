@@ -167,7 +167,7 @@ def _copy_table(
 
 
 def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the columns to read. Raises ValueError for one that there is not."""
+    """Returns the columns to read. Raises ValueError for an unknown column."""
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     for name in names:
         if name not in COLUMNS:
@@ -207,8 +207,8 @@ class QueueReads:
     def batches(
         self, planned: QueueRange, columns: Sequence[str], batch_rows: int, undecodable: Undecodable | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the batches of one range, of which all rows are of the topic that it was planned in. Raises
-        Unreadable and other RaftMQErrors."""
+        """Yields the batches of one range. All rows belong to the topic for which the range was planned, not to a later
+        one of the same name. Raises Unreadable and other RaftMQErrors."""
         from raftmq.arrow.reading import RangeReader
 
         check_counted(self._mq, planned)

@@ -36,7 +36,7 @@ class Undecodable:
         self._lock = threading.Lock()
 
     def met(self, place: str, why: str) -> bool:
-        """Takes note of the message at `place`; returns True if its row stays, with the body as stored. Raises
+        """Records the undecodable message at `place`; returns True if its row stays, with the body as stored. Raises
         Undecoded if the read is to fail."""
         if self.choice == FAIL:
             raise Undecoded(

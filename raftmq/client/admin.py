@@ -128,10 +128,10 @@ class AsyncAdmin(Offsets):
         groups: Iterable[int] | None = None,
     ) -> None:
         """Creates the topic, or changes it to these values, with `queues` queues in each group of brokers. A new topic
-        gets queues in all groups, one that exists keeps its own: in a group that is added, keys would come to other
-        queues. `groups` adds or changes those of these numbers. Raises Refused for a name or number that is not
-        allowed; unless `now`, also for fewer queues than it has if that hides messages that are not consumed. Raises
-        Unknown if it is done in some groups and not in another: the error says which."""
+        gets queues in all groups; an existing one keeps its groups, because with another group, keys would go to other
+        queues. `groups`: the numbers of the groups in which queues are added or changed. Raises Refused for a name or
+        number that is not allowed; unless `now`, also for fewer queues than it has if that hides messages that are not
+        consumed. Raises Unknown if it is done in some groups and not in another: the error says which."""
         ext = {
             "topic": name,
             "defaultTopic": AUTO_CREATE_TOPIC,
@@ -164,8 +164,8 @@ class AsyncAdmin(Offsets):
         self._view.forget_route(name)
 
     async def _groups_for(self, topic: str) -> list[int]:
-        """Returns the groups of brokers that have the topic, all groups if it does not exist: also one that has joined
-        since this client last heard of them."""
+        """Returns the groups of brokers that have the topic; all groups, also ones that joined since this client last
+        asked, if the topic does not exist."""
         known = await self.broker_groups()
         try:
             return await self._groups_of(topic)

@@ -1,6 +1,6 @@
 """Checks of arguments that users give: a wrong one is an error of the call that has it, before anything is sent.
 
-Unchecked, most of them would fail on the event loop of the client, where nobody waits for the error.
+Unchecked, most of them would fail on the event loop of the client, where the error reaches no caller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The client's knowledge of the cluster (the leader, the other nodes, each topic's queues), and calls to the leader.
 
-To find the leader, the client asks every server (request 106) in a task of its own, each with a short growing back-off,
+To find the leader, the client asks every server (request 106) in a separate task, each with a short growing back-off,
 and the node that a server names must confirm it by answering itself. The first confirmed one wins, so a dead or stopped
 leader that others still name costs nothing but its own task. Any node forwards requests to the leader; when no leader
 is confirmed for a while, the client uses a node that answers instead.
@@ -72,7 +72,7 @@ class _MembersBody(msgspec.Struct):
 
 
 class Contact(NamedTuple):
-    """A first look for the leader."""
+    """The result of a first search for the leader."""
 
     leader: str | None
     """Its address; None if it was not found in time."""
@@ -214,7 +214,7 @@ class ClusterView:
         return ClusterView(self.environment, self.servers, group=group, first=self.groups.first)
 
     def close(self) -> None:
-        """Ends the searches for leaders and all connections, of all views of the client."""
+        """Ends the searches for leaders and closes all connections of all views of the client."""
         for view in self.groups.views():
             view._end()
 
@@ -242,14 +242,14 @@ class ClusterView:
         return loop
 
     def suspect(self, address: str | None) -> None:
-        """Notes that `address` did not behave like a leader: the next call looks for one. A wrong suspicion costs
-        little."""
+        """Records that `address` did not behave like a leader: the next call searches for the leader. A wrong suspicion
+        costs little."""
         if address is not None and address == self.leader:
             self.leader = None
 
     def doubt(self, address: str) -> None:
-        """Notes that `address` answers nothing although it is connected: the next call looks for a leader, and believes
-        the other nodes first."""
+        """Records that `address` answers nothing although it is connected: the next call searches for a leader, and
+        believes the other nodes first."""
         if self.leader in (None, address):  # else the present leader is another one, and no search begins
             self._doubted, self.leader = address, None
 
@@ -301,7 +301,7 @@ class ClusterView:
             logger.warning("no leader found yet: %s", why)
 
     async def contact(self, wait_s: float) -> Contact:
-        """Looks for the leader for at most `wait_s` seconds, and less if no server can know it."""
+        """Searches for the leader for at most `wait_s` seconds, and less if no server can know it."""
         finding = asyncio.create_task(self.find_leader())
         ends_at = asyncio.get_running_loop().time() + wait_s
         try:
@@ -405,7 +405,7 @@ class ClusterView:
         return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | others).items())
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
-        """Takes the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
+        """Reads the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
         none or comes from another cluster. Raises msgspec.DecodeError."""
         if reply.code == ResponseCode.NO_PERMISSION:
             self.groups.take("")
@@ -429,8 +429,8 @@ class ClusterView:
         return leader, others
 
     def _is_ours(self, server: str, said: str) -> bool:
-        """Returns True if a server belongs to the cluster that this client began with, or to one that continues it. The
-        address of a node that left may belong to anybody by now."""
+        """Returns True if a server belongs to the cluster to which this client first connected, or to one that
+        continues it. The address of a removed node may belong to another cluster by now."""
         clusters = tuple(said.split())
         ours = self.groups.clusters
         if clusters and ours and ours[0] not in clusters:

@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self, ending: str = "was given up") -> None:
-        """Ends the connection now and drops queued frames; `ending` is the reason."""
+        """Closes the connection now and drops queued frames; `ending` is the reason."""
         self.ending = self.ending or ending
         if self._transport is not None:
             self._transport.abort()
@@ -266,13 +266,13 @@ class ConnectionPool:
             self._on_lost(connection.address)
 
     def drop(self, address: str) -> None:
-        """Ends the connection to `address`: its calls fail at once, and the next `get` dials a new one."""
+        """Closes the connection to `address`: its calls fail at once, and the next `get` dials a new one."""
         connection = self._open.pop(address, None)
         if connection is not None:
             connection.abort()
 
     def close(self) -> None:
-        """Ends all connections and dials of the pool."""
+        """Closes all connections and dials of the pool."""
         for task in list(self._dialling.values()):
             task.cancel()
         for connection in self._open.values():

@@ -84,7 +84,7 @@ def found_folder(
     servers: str | Iterable[str] | None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Path | None:
     """Returns the folder of the local cluster if `find_servers`, with the same arguments, finds the servers there; None
-    for servers that somebody named.
+    for servers that were named explicitly.
 
     Its CA and its user count only then: what a program does must not depend on the directory in which it was started,
     once it names its servers.

@@ -58,13 +58,13 @@ class Unreachable(Failed):
 
 
 class Unknown(RaftMQError):
-    """The operation may have happened, may still happen, or may not: nobody answered for it in time."""
+    """The operation may have happened, may still happen, or may not: no answer came in time."""
 
     default_hint = "Look the message up by its id before sending it again under a new one."
 
 
 class Refused(RaftMQError):
-    """The operation did not happen: the cluster said no before doing anything."""
+    """The operation did not happen: the cluster refused it before doing anything."""
 
 
 class Denied(Refused):
@@ -75,7 +75,7 @@ class Denied(Refused):
     nothing. Consumers wait until it is switched on again."""
 
     def advise(self, hint: str) -> None:
-        """Puts `hint` in the place of the hint, unless it is ""."""
+        """Replaces the hint of the error by `hint`, unless that is ""."""
         if hint and hint != self.hint:
             self.__notes__ = [hint if note == self.hint else note for note in self.__notes__]
             self.hint = hint
@@ -149,7 +149,7 @@ TRY_AGAIN = TOO_MUCH | {ResponseCode.SERVICE_NOT_AVAILABLE}
 
 
 def is_disk_full(code: int, remark: str | None) -> bool:
-    """Returns True for a refusal because the disk is full. It lasts until somebody frees space; no election ends it."""
+    """Returns True for a refusal because the disk is full. It lasts until space is freed; no election ends it."""
     return code == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("the disk is full")
 
 

@@ -69,7 +69,7 @@ class View(Protocol):
         """Returns the leader's address."""
 
     def suspect(self, address: str | None) -> None:
-        """Notes that a node did not behave like a leader."""
+        """Records that a node did not behave like a leader."""
 
     def of_group(self, group: int) -> Self:
         """Returns a new view of another group of the same cluster."""
@@ -79,7 +79,7 @@ _V = TypeVar("_V", bound=View)
 
 
 class GroupViews(Generic[_V]):
-    """The groups of brokers that a client has heard of, and its views of them. Event loop only."""
+    """The groups of brokers that a client knows, and its views of them. Event loop only."""
 
     def __init__(self, first: _V, *, heard_s: float = HEARD_S) -> None:
         """`first`: the view of the first group. `heard_s`: time in seconds for which a server may take to tell of the
@@ -98,11 +98,11 @@ class GroupViews(Generic[_V]):
 
     @property
     def heard(self) -> bool:
-        """True once a server has told of its groups, or that there is one."""
+        """True once a server has named its groups, or reported that there is only one."""
         return self._told.is_set()
 
     def heard_within(self, seconds: float) -> bool:
-        """Returns True if a server has told of its groups in the last `seconds`: one may have joined since."""
+        """Returns True if a server has named its groups in the last `seconds`: another one may have joined since."""
         return self.heard and asyncio.get_running_loop().time() - self._told_s <= seconds
 
     @property
@@ -148,13 +148,13 @@ class GroupViews(Generic[_V]):
         return view
 
     async def when_heard(self, group: int) -> _V:
-        """Returns the view of a group. Waits until a server has told of the groups, unless it is the first. Raises
-        Refused as `of`; Unreachable if no server tells."""
+        """Returns the view of a group. Unless it is the first group, waits until a server has named the groups. Raises
+        Refused as `of` does; Unreachable if no server answers."""
         await self._hear(group)
         return self.of(group)
 
     async def _hear(self, group: int) -> None:
-        """Returns once a server has told of the groups, or at once for the first. Raises Unreachable."""
+        """Returns once a server has named the groups, or at once for the first group. Raises Unreachable."""
         if group != FIRST_GROUP and not self.heard:
             finding = asyncio.create_task(self.first.find_leader())
             with contextlib.suppress(TimeoutError):
@@ -188,8 +188,9 @@ class GroupViews(Generic[_V]):
         self.clusters = clusters
 
     def take(self, told: str, retired: str = "") -> None:
-        """Takes the names of groups from an answer (ext fields `raftmqGroups`, `raftmqRetiredGroups`); what cannot be
-        read is left out. A group is forgotten only if it has retired: a node may not have heard of one yet."""
+        """Takes the names of groups from an answer (ext fields `raftmqGroups`, `raftmqRetiredGroups`); rows that cannot
+        be parsed are ignored. A group is forgotten only if it has retired, not if an answer lacks it: the node may not
+        know it yet."""
         self._told.set()
         self._told_s = asyncio.get_running_loop().time()
         for row in told.split():
@@ -199,7 +200,7 @@ class GroupViews(Generic[_V]):
             self._forget(number)
 
     def _forget(self, number: str) -> None:
-        """Forgets a group that has retired, for ever; the first one never does."""
+        """Forgets a group that has retired and will not return; the first group never retires."""
         gone = {name for name, group in self.names.items() if str(group) == number and group != FIRST_GROUP}
         self._has_retired = self._has_retired or bool(gone)
         for name in gone:
@@ -214,6 +215,6 @@ class GroupViews(Generic[_V]):
         return found if found is not None else self.names.get(_ALIAS.sub("", broker_name), 0)
 
     def lost(self, address: str | None) -> None:
-        """Notes that the connection to a node has ended."""
+        """Records that the connection to a node has ended."""
         for view in self._views.values():
             view.suspect(address)

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for the blocking client."""
+"""An event loop in another thread, for the blocking client."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own. Lifecycle: started when made, `run` from any other thread,
-    `close` once."""
+    """An event loop that runs in another thread. Lifecycle: started when made, `run` from any other thread, `close`
+    once."""
 
     def __init__(self) -> None:
         self.loop = new_loop()

@@ -261,7 +261,8 @@ def decode_messages(data: bytes, *, as_stored: bool = False, first_queue: int = 
 
 
 def plain_body(body: bytes, sys_flag: int) -> bytes:
-    """Returns a stored body as it was before its producer compressed it. Raises UnreadableError."""
+    """Returns the body in the form that its producer gave it, decompressed if it was compressed. Raises
+    UnreadableError."""
     if not sys_flag & COMPRESSED:
         return body
     return decompress(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK)

@@ -26,8 +26,8 @@ class Room:
         self._idle: list[Callable[[], None]] = []
 
     def take(self, size: int, wake: Callable[[], None] | None = None) -> bool:
-        """Takes room for one message of `size` bytes; returns True if there was room. Otherwise `wake` is called later,
-        on any thread, when it is worth trying again."""
+        """Reserves room for one message of `size` bytes; returns True if there was room. Otherwise `wake` is called
+        later, on any thread, when it is worth trying again."""
         with self._lock:
             if self._messages == 0 or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes):
                 self._messages += 1
@@ -38,7 +38,7 @@ class Room:
             return False
 
     def give_back(self, messages: int, size: int) -> None:
-        """Gives back the room that settled sends held."""
+        """Releases the room of settled sends."""
         with self._lock:
             self._messages -= messages
             self._bytes -= size
@@ -59,7 +59,7 @@ class Room:
         call()
 
     async def take_async(self, size: int) -> None:
-        """Takes room as `take` does, waiting for it on the event loop."""
+        """Reserves room as `take` does, waiting for it on the event loop."""
         loop = asyncio.get_running_loop()
         while True:
             future: asyncio.Future[None] = loop.create_future()
@@ -68,7 +68,7 @@ class Room:
             await future
 
     def take_blocking(self, size: int) -> None:
-        """Takes room as `take` does, waiting for it in the calling thread."""
+        """Reserves room as `take` does, waiting for it in the calling thread."""
         while True:
             event = threading.Event()
             if self.take(size, event.set):

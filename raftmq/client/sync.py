@@ -118,7 +118,7 @@ class Client:
         return f"<{type(self).__name__} of {', '.join(self.servers)}>"
 
     def contact(self, wait_s: float) -> Contact:
-        """Looks for the leader for at most `wait_s` seconds."""
+        """Searches for the leader for at most `wait_s` seconds."""
         return self._thread.run(self._client.view.contact(wait_s))
 
     def producer(
@@ -454,8 +454,8 @@ class Consumer:
                 self._thread.run(consumer._try_to_commit())
 
     def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
-        """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at a delay
-        level; see AsyncConsumer.retry."""
+        """Stores the message to be delivered to the group again, after at least `after` seconds (or a timedelta), or at
+        a delay level; see AsyncConsumer.retry."""
         self._thread.run(self._consumer.retry(message, after=after, level=level))
 
     def dead_letter(self, message: Message) -> None:
@@ -485,8 +485,8 @@ class Consumer:
 
     def commit(self, message: Message | None = None) -> None:
         """Commits all messages that were handed out so far (with `manual_ack`: those acknowledged), durably. If
-        `message` is given, commits only its queue, up to and including this message. Raises Unknown if nobody confirmed
-        it in time, Failed if the message's queue has gone to another member."""
+        `message` is given, commits only its queue, up to and including this message. Raises Unknown if the commit was
+        not confirmed in time, Failed if the message's queue has been assigned to another member."""
         self._thread.run(self._consumer.commit(message))
 
     def close(self, *, commit: bool = True) -> None:

@@ -22,7 +22,7 @@ group, in a thread of its own, for one message at a time."""
 
 class TransactionProducer:
     """A member of a producer group, for `with`: it sends transactions, from any thread, and answers the cluster's
-    checks for those of the whole group."""
+    checks for those of all members of the group."""
 
     def __init__(self, thread: LoopThread, view: ClusterView, group: str, check: Check, *, timeout_s: float) -> None:
         if not callable(check):
@@ -88,7 +88,7 @@ class Transaction:
 
     def commit(self) -> None:
         """Commits the message; returns when consumers can see it. Raises Failed if a check rolled it back, Unknown if
-        nobody confirmed the commit in time."""
+        the commit was not confirmed in time."""
         self._thread.run(self._transaction.commit())
 
     def rollback(self) -> None:

@@ -139,8 +139,8 @@ class TlsDialler:
             raise refused_server(error) from None
 
     async def ended(self) -> None:
-        """Waits until closed connections are gone; the other side has GOODBYE_S for its part. If the loop were closed
-        earlier, it would break them off with an error."""
+        """Waits until closed connections have ended; the other side has GOODBYE_S for its part. If the loop were closed
+        earlier, they would end with an error."""
         open_now = dict(self._open)
         if open_now:
             await asyncio.wait(open_now, timeout=GOODBYE_S)
@@ -173,9 +173,9 @@ def refused_server(error: OSError) -> OSError:
 
 
 def refused(error: OSError) -> TlsError:
-    """Returns an error that says that a server refuses this client's TLS, and why as far as the server told. In TLS 1.3
-    the server examines the client's certificate after the handshake is over for the client, so the refusal ends an open
-    connection."""
+    """Returns an error which says that a server refuses this client's TLS, with the reason as far as the server gave
+    one. In TLS 1.3 the server examines the client's certificate after the handshake is over for the client, so the
+    refusal ends an open connection."""
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if reason.endswith("CERTIFICATE_REQUIRED") or reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
         why = "it asks for a certificate of the client (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY, --tls-cert and --tls-key)"

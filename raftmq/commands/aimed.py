@@ -1,5 +1,5 @@
-"""Advice that reaches the same cluster: a command that is told to be typed gets the options by which the running one
-found its cluster. Typed without them, it would find another cluster, that of the working directory.
+"""Advice that reaches the same cluster: a command that the advice names gets the options by which the running command
+found its cluster. Without them it might find another cluster, that of the working directory.
 
 A group of brokers calls its nodes by their ids. In advice of a further group they get their names, "2/1": the id alone
 is that of a node of the first group.

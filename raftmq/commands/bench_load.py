@@ -98,7 +98,7 @@ class Window(asyncio.Protocol):
             self.transport.write(self._whole)
 
     def answered(self, places: list[int], refused: int, now: float, codes: Mapping[int, int] = NO_CODES) -> None:
-        """Takes in answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
+        """Processes answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
         has place -> code of those whose protocol has one. Sends as many requests again, or ends the run when none is
         unanswered."""
         if not places:
@@ -197,7 +197,7 @@ def refusals(data: bytes, stop: int) -> dict[int, int]:
 
 
 def whole_frames(data: bytes) -> tuple[int, int]:
-    """Returns the end of the last whole frame, and the number of frames up to there."""
+    """Returns the end of the last complete frame, and the number of frames up to there."""
     at, end, count = 0, len(data), 0
     while end - at >= 4 and (stop := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= end:
         at, count = stop, count + 1

@@ -167,7 +167,7 @@ async def _closed(target: Target, shape: Shape, seconds: float) -> list[Load]:
 
 
 async def _gone(target: Target) -> None:
-    """Waits until closed connections are gone."""
+    """Waits until closed connections have ended."""
     await asyncio.sleep(0)
     if target.environment.ended is not None:
         await target.environment.ended()
@@ -245,7 +245,8 @@ async def arrive(
 
 
 async def _keep(load: Load, target: Target) -> None:
-    """Keeps a connection open until the run ends. Raises OSError if the first one cannot be made."""
+    """Keeps a connection open until the run ends, and redials if it is lost. Raises OSError if none of the addresses
+    accepted a first connection."""
     assert load.arrivals is not None
     number, had_one = 0, False
     while True:
@@ -267,7 +268,7 @@ async def _keep(load: Load, target: Target) -> None:
 
 
 def precise_loop() -> asyncio.AbstractEventLoop:
-    """Returns a loop whose timers keep microseconds: epoll, and libuv with it, wait whole milliseconds."""
+    """Returns a loop whose timers have a resolution of microseconds. epoll, and so libuv, rounds to milliseconds."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 

@@ -69,8 +69,8 @@ def _asked(groups: Groups, path: str, *, follow: bool) -> tuple[list[Asked], dic
 
 
 def _follow(groups: Groups, seen: dict[NodeName, int], kind: str | None, *, as_json: bool) -> None:
-    """Asks each node for new events, again and again. A node that does not answer is asked later and then returns the
-    events that it noted meanwhile."""
+    """Asks each node for new events, again and again. A node that does not answer is asked later, and then returns all
+    events since the last answer."""
     while True:
         time.sleep(FOLLOW_EVERY_S)
         fresh = []

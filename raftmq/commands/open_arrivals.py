@@ -74,8 +74,8 @@ class Arrivals:
         return len(self._due) - len(self._free)
 
     def begin(self, places: int, send: Callable[[list[int]], None], done: asyncio.Future[None]) -> None:
-        """Starts the schedule on a connection, or goes on with it on the next one. `places`: the most requests without
-        an answer, `send` sends those of the given places, `done` is resolved at the end."""
+        """Starts the schedule on a connection, or continues it on the next one. `places`: the most requests without an
+        answer; `send` sends the requests of the given places; `done` is resolved at the end."""
         self._send, self._done = send, done
         self._free = deque(range(places))
         if not self._due:
@@ -86,8 +86,8 @@ class Arrivals:
         self._arrive()
 
     def answered(self, places: list[int], refused: int, codes: Mapping[int, int], now: float) -> None:
-        """Takes in answers that came at `now` (perf_counter). Of a protocol without codes the first `refused` count as
-        refused. `codes`: place -> code, or UNKNOWN."""
+        """Processes answers that came at `now` (perf_counter). In a protocol without codes, the first `refused` of them
+        count as refused. `codes`: place -> code, or UNKNOWN."""
         at = now - self.begun_s
         for number, place in enumerate(places):
             latency = at, (now - self._due[place]) * 1000
@@ -105,7 +105,7 @@ class Arrivals:
         self._end()
 
     def lost(self) -> None:
-        """Takes in that the connection is lost: the fate of its requests is unknown."""
+        """Records that the connection is lost: the outcome of its requests is unknown."""
         self.unknown += self.outstanding
         if self._timer is not None:
             self._timer.cancel()

@@ -47,8 +47,8 @@ def moment_ms(text: str, *, ages: bool = True) -> int:
 
 
 def time_text(ms: int | None, *, exact: bool = False) -> str:
-    """Returns a time as it is printed, to the second or, if `exact`, to the millisecond; "-" for None. `ms`:
-    milliseconds since the epoch."""
+    """Returns a time in the form in which it is printed, to the second or, if `exact`, to the millisecond; "-" for
+    None. `ms`: milliseconds since the epoch."""
     if ms is None:
         return "-"
     when = datetime.fromtimestamp(min(max(ms, 0), _MS_MAX) / 1000, UTC).astimezone(_zone())
@@ -56,7 +56,7 @@ def time_text(ms: int | None, *, exact: bool = False) -> str:
 
 
 def told_time(text: str) -> str:
-    """Returns a time that a node told, RFC 3339 in UTC, as it is printed."""
+    """Returns a time from a node's answer, RFC 3339 in UTC, in the form in which it is printed."""
     if _zone() is UTC:
         return text
     return time_text(moment_ms(text, ages=False), exact="." in text)

@@ -124,6 +124,11 @@ NOW = click.option("--now", is_flag=True, help="Hide messages that are not consu
 """The switch of commands that change the number of a topic's queues."""
 
 
+def grace_option(text: str) -> Callable[[F], F]:
+    """Returns the option --grace of a command that drains nodes; `text` is its help."""
+    return click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS", help=text)
+
+
 def cluster_options(command: F) -> F:
     """Adds --data, --admin and --json: a cluster by its directory or its HTTP addresses, and JSON instead of text."""
     return data_option(admin_option(json_option(command)))
@@ -177,8 +182,8 @@ def names_cluster(servers: str | None) -> bool:
 
 
 def tell_found(servers: str | None) -> None:
-    """Says on stderr, once per command, that a CA or a user counts which nobody named: those of the local cluster that
-    was found by the working directory. Raises ValueError for a user's file that cannot be used."""
+    """Reports on stderr, once per command, that a CA or a user is used which nobody named: those of the local cluster
+    that was found by the working directory. Raises ValueError for a user's file that cannot be used."""
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, found_folder, local_file
     from raftmq.client.environment import user_of
     from raftmq.client.tls import find_tls
@@ -205,7 +210,8 @@ def data_dir(given: str | None) -> Path:
 
 @contextlib.contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """Has a closed terminal or a kill stop the nodes as Ctrl-C does, instead of leaving them running."""
+    """Makes a closed terminal (SIGHUP) or SIGTERM raise KeyboardInterrupt, so that the nodes are stopped instead of
+    left running."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -293,8 +299,8 @@ def told_of(names: Sequence[NodeName]) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Returns the output for people: stdout, or stderr for progress beside real output. Only a terminal has a width, so
-    text that goes to a file or a pipe is never cut."""
+    """Returns the rich console for human readers: stdout, or stderr for progress besides real output. Only a terminal
+    has a width, so text that goes to a file or a pipe is never truncated."""
     from rich.console import Console
 
     out = Console(stderr=stderr, highlight=False, soft_wrap=True)
@@ -454,13 +460,14 @@ def _cure(why: str) -> str:
 
 
 def _host_before(words: str, why: str) -> str:
-    """Returns the host of the address that stands before these words of a reason; "" if they are not there."""
+    """Returns the host of the address in front of these words of a reason; "" if the reason does not have the words."""
     before, found, _ = why.partition(words)
     return before.rpartition(" ")[2].rpartition(":")[0] if found else ""
 
 
 class _Repeated:
-    """Says on stderr, once, that attempts have failed for a while and are repeated: the command may wait for long."""
+    """Reports on stderr, once, that attempts have failed for a while and are repeated: the command may wait for
+    long."""
 
     def __init__(self) -> None:
         self._first_s = 0.0
@@ -483,7 +490,7 @@ def show_error(what: str, why: str, fix: str) -> None:
 
 
 def _open_client(servers: str | None) -> Client:
-    """Returns a client that has not connected yet. Raises LocalError, and RaftMQError if nobody answers at the
+    """Returns a client that has not connected yet. Raises LocalError, and RaftMQError if no server answers at the
     addresses of a context."""
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers

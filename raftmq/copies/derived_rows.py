@@ -1,8 +1,8 @@
 """Rows of the consume queues and of the message index, derived only from the entries of one segment.
 
-It shares no code with the one that makes these rows while a node applies the log, so each can prove the other. Rows of
-the index depend on their segment only. A block of a queue may begin in one segment and end in another: its pieces from
-all segments together make its rows.
+It shares no code with the state machine, which makes these rows while a node applies the log, so each can verify the
+other. Rows of the index depend on their segment only. A block of a queue may begin in one segment and end in another:
+its pieces from all segments together make its rows.
 """
 
 from __future__ import annotations

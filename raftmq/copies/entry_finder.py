@@ -60,7 +60,7 @@ class EntryFinder:
                 before = header
 
     def _in_place(self, place: Place) -> Iterator[FrameHeader]:
-        """Yields the headers in one file or object, which holds whole frames."""
+        """Yields the headers in one file or object, which contains complete frames."""
         block, start, at = b"", place.base, place.base  # `block` begins at position `start`
         while at < place.end:
             if at + HEADER_SIZE > start + len(block):

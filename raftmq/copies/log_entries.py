@@ -43,7 +43,7 @@ def entries_of(copy: Reads, segment: Segment) -> Iterator[Entry]:
 
 
 def ends_of(copy: Reads, segment: Segment) -> SegmentEnds:
-    """Reads the whole segment; returns its beginning and end. Raises CopyError."""
+    """Reads all of the segment; returns its first and last entry as `SegmentEnds`. Raises CopyError."""
     first = last = None
     for entry in entries_of(copy, segment):
         first, last = first or entry, entry
@@ -69,7 +69,7 @@ def _before(entry: Entry) -> LogTail:
 
 
 def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
-    """Yields the entries in one file or object, which contains whole frames."""
+    """Yields the entries in one file or object, which contains complete frames."""
     held, at = b"", place.base  # `held` begins at position `at`
     read_to = place.base
     while at < place.end:

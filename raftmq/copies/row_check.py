@@ -83,8 +83,8 @@ def kept_rows(queue: Queue, pieces: Iterable[Piece], stored: StoredRows) -> list
 def check_block(
     queue: Queue, block: int, pieces: Iterable[Piece], stored: StoredRows, *, whole: bool = True
 ) -> list[Difference]:
-    """Checks one block. `whole` says that `pieces` are all of its pieces; otherwise the checkpoint may have rows of
-    further pieces."""
+    """Checks the rows of one block of a queue. `whole`: `pieces` are all pieces of the block; otherwise the checkpoint
+    may have rows of further pieces. Returns the differences."""
     wanted = _kept(queue, pieces, stored)
     rows = list(stored.scan(CQ, keys.cq_key(*queue, block), keys.cq_key(*queue, block + BLOCK)))
     if whole and rows == list(block_rows(queue, wanted)):

@@ -1,4 +1,5 @@
-"""Takes out of a raftmq.toml what this version does not know, so that a node can go back to it (docs/upgrade.md)."""
+"""Removes from a raftmq.toml what this version does not know, so that a node can go back to this version
+(docs/upgrade.md)."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ class Downgraded(NamedTuple):
 
 
 def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
-    """Drops unknown keys and sections from the file and keeps a copy beside it. All else stays, comments too.
+    """Drops unknown keys and sections from the file and keeps a copy beside it. Everything else stays, including
+    comments.
 
-    Raises ConfigError for a file that is no TOML, LocalError if a key cannot be taken out line by line: then nothing is
+    Raises ConfigError for a file that is no TOML, LocalError if a key cannot be removed line by line: then nothing is
     written.
     """
     unknown = unknown_keys(path)

@@ -71,5 +71,6 @@ def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _pending(views: Sequence[dict[str, Any]]) -> int | None:
-    """Returns the bytes that wait for upload, from the node that has the most of them in sealed segments."""
+    """Returns the number of bytes that wait for upload, from the node for which it is largest; None if no node
+    answered."""
     return max((view["sealed_end"] - view["verified_to"] for view in views), default=None)

@@ -72,9 +72,9 @@ def look_at(apis: Mapping[int, Api]) -> Would:
 
 
 def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Answer]:
-    """Raises the groups that are left, one after the other. Returns the answers of all, group -> answer; one that had
-    the level before has that of the dry run. Raises LocalError at the first group that refuses; the groups after it are
-    not asked."""
+    """Raises the level of the groups that are left, one after the other. Returns group -> answer for all groups; a
+    group that already had the level has the answer of the dry run. Raises LocalError at the first group that refuses;
+    the groups after it are not asked."""
     answers, raised = dict(would.groups), list[str]()
     for group in would.left:
         try:

@@ -1,4 +1,4 @@
-"""The directories of the groups of a local cluster, made as a whole or not at all.
+"""Makes the directories of further groups of a local cluster, all of them or none.
 
 The first group makes the cluster: its uuid and its secret. A further group gets both, and the settings of the first
 group's nodes; nothing of the first group is changed for it.
@@ -38,8 +38,8 @@ def begun(folder: Path) -> Iterator[None]:
     """Marks the folder of a group while its content is made; the mark stays if that fails.
 
     FOLDER/BEGUN exists from before the first file until all data directories are complete. No node of the group starts
-    meanwhile, so a command that finds it (after Ctrl-C, kill -9 or a power loss) may remove what was made and begin
-    again.
+    during that time, so a command that finds the file (after Ctrl-C, kill -9 or a power loss) may remove what was made
+    and begin again.
     """
     mark = folder / BEGUN
     mark.touch()
@@ -92,8 +92,8 @@ def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
 
 
 def know_each_other(nodes: Sequence[NodeRecord]) -> bool:
-    """Returns True once each of these nodes answers, and has heard of the members of all their groups but those that
-    have retired: until then, what asks it for the groups (the creation of a topic) hears of fewer."""
+    """Returns True once each of these nodes answers and knows members of all groups of the nodes, except for retired
+    groups. Until then the creation of a topic would see fewer groups."""
     groups = {node.group for node in nodes}
     for node in nodes:
         try:
@@ -106,8 +106,9 @@ def know_each_other(nodes: Sequence[NodeRecord]) -> bool:
 
 
 def check_level(first: Sequence[NodeRecord]) -> None:
-    """Raises LocalError if the first group, whose nodes these are, is known to have a level without other groups:
-    called before a further one is made, which nobody could add. Nodes that run say it, else the newest checkpoint."""
+    """Raises LocalError if the first group, whose nodes are `first`, is known to have a level without further groups.
+    Called before a further group is made, which could not be added. Running nodes are asked; without any, the newest
+    checkpoint counts."""
     running = [node for node in first if is_running(node)]
     if running:
         level = int(AdminApi([address_of(node) for node in running], "raftmq status").local("/v1/upgrade")["level"])
@@ -138,8 +139,8 @@ def _share_secret(data: Path, first: Sequence[NodeRecord], uuid: str) -> None:
 
 
 def remove_groups(data: Path) -> None:
-    """Removes what a cluster of several groups has beside the folders of its nodes, which are gone; other files
-    stay."""
+    """Removes what a cluster of several groups has in addition to the folders of its nodes, which are removed already;
+    other files stay."""
     secret = data / GROUPS_SECRET
     for path in (secret, *data.glob(f"{GROUPS_SECRET}.g*{SUFFIX}")):
         path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Checks if this machine suits a node: kernel settings, disk, clock, limits. Made for Linux; other systems get few
+"""Checks whether this machine suits a node: kernel settings, disk, clock, limits. Made for Linux; other systems get few
 checks.
 
-Each check says what it found and, if it should be changed, what to change and why. The values of RocketMQ's os.sh and
-of common advice are asked for only if they are right for a log that is synced for every batch; otherwise the check
+Each check reports what it found and, if it should be changed, what to change and why. The values of RocketMQ's os.sh
+and of common advice are asked for only if they are right for a log that is synced for every batch; otherwise the check
 gives the reason.
 """
 
@@ -92,8 +92,8 @@ VOLATILE = ("tmpfs", "ramfs", "overlay")
 def host_checks(
     directory: Path, root: Path = Path("/"), wait: Callable[[float], None] = time.sleep
 ) -> Iterator[HostCheck]:
-    """Yields all checks. `directory`: where the log is or will be; `root`: the root of /proc and /sys; `wait` lets
-    so many seconds pass, in which the disk is watched."""
+    """Yields all checks. `directory`: where the log is or will be; `root`: the root of /proc and /sys; `wait(s)` sleeps
+    for s seconds, during which the disk is watched."""
     for setting in SETTINGS:
         yield _setting(setting, root)
     yield _reserve(root)
@@ -134,7 +134,7 @@ def _reserve(root: Path) -> HostCheck:
 
 
 def _huge_pages(root: Path) -> HostCheck:
-    """Checks if a thread may have to wait until the kernel has moved pages together."""
+    """Checks whether a thread may have to wait until the kernel has moved pages together."""
     try:
         place = root / "sys/kernel/mm/transparent_hugepage"
         enabled, defrag = (_chosen((place / name).read_text()) for name in ("enabled", "defrag"))
@@ -152,7 +152,7 @@ def _chosen(line: str) -> str:
 
 
 def _memory_kib(root: Path) -> dict[str, int]:
-    """Returns name -> KiB of /proc/meminfo. Raises OSError, and ValueError for one that has another form."""
+    """Returns name -> KiB of /proc/meminfo. Raises OSError, and ValueError for a line of another form."""
     rows = (line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
     return {name: int(value.split()[0]) for name, value in rows}
 

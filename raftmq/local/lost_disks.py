@@ -26,8 +26,8 @@ def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
 
 
 def dead_groups(nodes: Sequence[NodeRecord]) -> list[int]:
-    """Returns the further groups that lost so many directories that the others are no majority. Without the first group
-    there is no cluster: it is never among them."""
+    """Returns the further groups that lost so many directories that the rest is no majority. The first group is never
+    among them, because without it there is no cluster."""
     dead = []
     for group in groups_of(nodes):
         own = [node for node in nodes if node.group == group]

@@ -2,8 +2,8 @@
 
 An emptied data directory looks like one that was never made. If a majority of the disks is lost while no node runs, two
 emptied nodes could therefore make an empty cluster and serve it. The mark remembers that the cluster was made: with it,
-or with a configuration that names its cluster, no new one is made. In a place where no file can be kept (a pod of
-Kubernetes), the operator allows the making until a time soon, which passes by itself.
+or with a configuration that names its cluster, no new one is made. Where no file can be kept (a pod of Kubernetes), the
+operator allows the creation until a given time in the near future.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def write_mark(mark: Path, cluster: str) -> None:
 
 
 def mark_retired(mark: Path) -> None:
-    """Notes in the mark of a group that it has retired. Raises LocalError."""
+    """Records in the mark of a group that it has retired. Raises LocalError."""
     known = _known(mark)
     if not known.endswith(_RETIRED):
         write_mark(mark, known + _RETIRED)

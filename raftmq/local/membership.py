@@ -149,10 +149,9 @@ class LocalMembers:
         return self.wait_promoted(record, "learner" if learner else "voter")
 
     def replace(self, node_id: int) -> tuple[Joined, Path | None]:
-        """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed, stopped
-        and set aside. Returns the new node, and the folder of the old one (None if there is none on
-        this machine).
-        Continues where an interrupted attempt stopped."""
+        """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed and
+        stopped, and its folder is moved aside. Returns the new node, and the folder of the old one (None if there is
+        none on this machine). Continues where an interrupted attempt stopped."""
         members = self.members()
         if node_id not in [member["id"] for member in members["members"]] + [node.id for node in self._nodes]:
             raise _no_member(self._name(node_id), node_id, members)
@@ -161,7 +160,7 @@ class LocalMembers:
         return joined, self.remove(node_id, below_three=True)  # as many as there were
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
-        """Removes a node from the cluster, then stops it and sets its folder aside. Returns the folder's new path.
+        """Removes a node from the cluster, then stops it and moves its folder aside. Returns the folder's new path.
         Leaves fewer than three voters only with `below_three`. Raises LocalError."""
         members = self.members()
         if node_id in [member["id"] for member in members["members"]]:
@@ -175,7 +174,7 @@ class LocalMembers:
         try:
             self._change(lambda: self._api.delete(f"/v1/members/{node_id}{query}"))
         except LocalError as error:
-            # A leader that is taken out may be gone before it can say that it is.
+            # A removed leader may end before it can answer that it was removed.
             if error.exit_code is not ExitCode.UNKNOWN or self._is_member(node_id):
                 raise
 
@@ -294,8 +293,8 @@ class LocalMembers:
 
 @contextmanager
 def _locked_in_turn(data: Path) -> Iterator[None]:
-    """Takes the lock of the directory, as `locked` does, after the command that holds it now, such as the restart of a
-    node. Raises LocalError."""
+    """Takes the lock of the directory as `locked` does, but waits up to LOCK_S while another command holds it, for
+    example the restart of a node. Raises LocalError if there is no cluster, or if the lock is not free in time."""
     read_cluster(data)  # a directory without a cluster is told at once
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:
@@ -313,8 +312,8 @@ def _locked_in_turn(data: Path) -> Iterator[None]:
 def unfinished(
     nodes: list[NodeRecord], node_id: int | None, replaces: int | None, join: dict[str, Any]
 ) -> NodeRecord | None:
-    """Returns the node that an interrupted command began, if any: one that is to replace the same node, or that is no
-    member yet."""
+    """Returns the node that an interrupted command began to make, if any: one that replaces the same node, or that is
+    no member yet."""
     for node in nodes:
         if replaces is not None and node.replaces == replaces:
             return node
@@ -324,8 +323,8 @@ def unfinished(
 
 
 def with_files(nodes: Sequence[NodeRecord], replaces: int | None) -> list[NodeRecord]:
-    """Returns the nodes that have a configuration on this machine, the one that is to be replaced last: its disk may be
-    the one that was lost."""
+    """Returns the nodes that have a configuration on this machine; the one that is to be replaced comes last, because
+    its disk may be the lost one."""
     there = [node for node in nodes if node.config_path.is_file()]
     return sorted(there or nodes, key=lambda node: node.id == replaces)
 

@@ -1,4 +1,4 @@
-"""The ports of nodes that a start has moved, told to the groups that have them in their logs."""
+"""Reports the ports of nodes that a start has moved to the groups that have the old ones in their logs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raftmq.local.status import ClusterView
 
 
 def tell_new_ports(view: ClusterView) -> None:
-    """Tells the leader of a ready group the present address of each member, if the group's log says otherwise.
-    Raises LocalError.
+    """Sends the leader of a ready group the present address of each member, if the group's log has another one. Raises
+    LocalError.
 
     The members of GENESIS are found through each node's raftmq.toml; a node that joined later gave its address when it
     was added.

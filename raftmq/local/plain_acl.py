@@ -35,14 +35,14 @@ class PlainAclError(ValueError):
 
 
 class Unquoted(str):
-    """A text without quotes that YAML takes for something else, such as the number 0123456701. RocketMQ, which knows
-    that a secret is a text, takes the text that stands there."""
+    """An unquoted text that YAML would take for something else, such as the number 0123456701. RocketMQ, which knows
+    that a secret is a text, takes it as it is written."""
 
     __slots__ = ()
 
 
 def document_of(text: str) -> Any:
-    """Returns the content of a YAML file; numbers, dates and words like `on` remain the texts that stand there. Raises
+    """Returns the content of a YAML file; numbers, dates and words like `on` remain the texts in the file. Raises
     yaml.YAMLError."""
     import yaml
 

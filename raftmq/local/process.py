@@ -93,7 +93,7 @@ def exit_code(pid: int) -> int | None:
 
 
 def kill_node(node: Started) -> bool:
-    """Kills the node with kill -9 and waits until the process is gone. Returns False if it did not run."""
+    """Kills the node (SIGKILL) and waits until the process has ended. Returns False if it did not run."""
     process = find_process(node)
     if process is None:
         return False
@@ -266,8 +266,8 @@ def _tail(path: Path) -> list[str]:
 
 
 def ended(record: Started) -> LocalError:
-    """Returns the error for a node or a process of the registry that ended. One that refuses to start says why in three
-    lines (`cluster.node.__main__`); any other end is shown as it is."""
+    """Returns the error for a node, or a process of the registry, that has ended. If it refused to start, the error has
+    its three lines with the reason (`cluster.node.__main__`); for any other end, the end of its log."""
     words = [line for line in log_tail(record, 12) if line.strip()]
     code = exit_code(record.pid) if record.pid is not None else None
     who = node_object(*record.key)

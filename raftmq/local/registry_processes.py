@@ -1,11 +1,11 @@
-"""The registry of a local cluster of several groups (docs/registry.md): three processes beside the nodes.
+"""The registry of a local cluster of several groups (docs/registry.md): three processes in addition to the nodes.
 
     .raftmq/registry/r1/registry.toml     the process's settings; with it the registry is there
     .raftmq/registry/r1/node.log          what it printed
     .raftmq/registry/r1/data/             its directory; if it is lost, the others and the groups fill it again
 
-The nodes' files name the processes in `cluster.registry`. Nothing depends on them, so nothing here keeps nodes from
-their start, except a port that is taken.
+The nodes' files name the processes in `cluster.registry`. Nodes do not depend on them, so a failure here does not keep
+nodes from starting, unless a port is taken.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ def free_beside(records: Iterable[RegistryRecord]) -> Callable[[int], bool]:
 
 
 def write_registry(data: Path, records: Sequence[RegistryRecord], uuid: UUID) -> None:
-    """Writes the files of the processes: new ones, or with other ports. What a file says beside them stays."""
+    """Writes the files of the processes: new files, or existing ones with other ports. All other settings in a file
+    stay."""
     processes = [f"{HOST}:{record.own_port}" for record in records]
     for record in records:
         record.home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,14 +196,15 @@ def remove_registry(data: Path) -> None:
 
 
 def names_another(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord]) -> bool:
-    """Returns True if the files of these nodes name a registry that is not in the data directory: somebody runs one."""
+    """Returns True if the files of these nodes name a registry whose processes are not in the data directory: it is run
+    by other means."""
     named = [load(node.config_path).cluster.registry for node in nodes]
     return not records and any(named)
 
 
 def tell_nodes(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord], wanted: bool) -> None:
-    """Has nodes register with these processes, or no longer if it is not `wanted`: changes their files, and has those
-    that run read them again. Raises LocalError."""
+    """Makes nodes register with these processes, or no longer if it is not `wanted`: changes their configuration files,
+    and reloads those of running nodes. Raises LocalError."""
     own = addresses_of(records)
     for node in nodes:
         named = load(node.config_path).cluster.registry

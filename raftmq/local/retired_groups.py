@@ -26,7 +26,7 @@ _NODES = "n[0-9]*"
 
 
 def retired_groups(data: Path) -> dict[int, Path]:
-    """Returns the groups that were set aside and whose files are still there: number -> their folder."""
+    """Returns the retired groups whose files still exist: number -> their folder."""
     return {
         int(folder.name[1:]): folder / REMOVED
         for folder in sorted(data.glob(GROUP_FOLDERS))
@@ -35,8 +35,8 @@ def retired_groups(data: Path) -> dict[int, Path]:
 
 
 def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) -> set[int]:
-    """Returns those of `groups` that have retired. `first`: the nodes of the first group. Those that run know it, as
-    their answers say; else a folder that was set aside, or the mark that `set_aside` left. Raises LocalError."""
+    """Returns those of `groups` that have retired. `first`: the nodes of the first group. The running ones of them are
+    asked; without any, a folder that was moved aside counts, or the mark that `set_aside` left. Raises LocalError."""
     marked = {group for group in groups if says_retired(mark_beside(data / GROUPS_SECRET, group))}
     found = marked | (retired_groups(data).keys() & set(groups))
     running = [address_of(node) for node in first if is_running(node)]
@@ -46,8 +46,8 @@ def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) ->
 
 
 def _heard(addresses: Sequence[Address]) -> set[int]:
-    """Returns the groups of which any of these nodes knows that they have retired: that is for ever, and a follower
-    learns it a moment later. Raises LocalError if none answers."""
+    """Returns the groups that any of these nodes knows to have retired. A group never returns from that, and a follower
+    learns it a moment later. Raises LocalError if no node answers."""
     found: set[int] = set()
     failed: list[LocalError] = []
     for address in addresses:

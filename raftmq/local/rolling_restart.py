@@ -119,9 +119,9 @@ class RollingRestart:
 def restart_registry(
     cluster: LocalCluster, tell: Callable[[str], object] = lambda text: None, *, older: bool = False
 ) -> list[Restarted]:
-    """Restarts the running processes of a local cluster's registry, one by one: two of them serve meanwhile. `older`:
-    only those that were started well before every node, as before an upgrade. Raises LocalError at the first that does
-    not come back."""
+    """Restarts the running processes of a local cluster's registry, one by one, so that two of them always serve.
+    `older`: only those that were started well before every node, as before an upgrade. Raises LocalError at the first
+    that does not come back."""
     done: list[Restarted] = []
     oldest_s = min((found.create_time() for node in cluster.nodes if (found := find_process(node))), default=0.0)
     for record in cluster.registry:

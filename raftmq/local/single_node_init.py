@@ -2,7 +2,7 @@
 
 The first node decides the uuids of all initial voters. It gives each uuid to one machine, once
 (`cluster.members.voter_claims`), so a machine that lost its disk cannot make its node again. The data directory of a
-node never exists in part: the token of a claim lies beside it until it is complete.
+node is never left half-made unnoticed: the token of the claim is next to it until it is complete.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _token(file: Path) -> str:
-    """Returns the token of this machine's claim: the one that an interrupted attempt drew, else a new one, which is on
-    disk when this returns."""
+    """Returns the token of this machine's claim: the one that an interrupted attempt drew, else a new one. The token is
+    on disk when this returns."""
     try:
         if file.exists() and len(known := file.read_text(encoding="ascii").strip()) == TOKEN_DIGITS:
             return known

@@ -30,7 +30,7 @@ class NodePlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The steps that are left, with the one that is safe now."""
+    """The remaining steps, with the one that is safe now."""
 
     version: str
     """The version of this command, to which the nodes are upgraded."""

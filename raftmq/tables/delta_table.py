@@ -1,11 +1,11 @@
-"""The Delta table of topics: its files, and the offsets up to which each queue is exported, are one commit of the
-Delta log.
+"""The Delta table of topics: its files, and the offsets up to which each queue is exported, are one commit of the Delta
+log.
 
 For each queue the Delta log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue,
 its version is the offset to read next. Four more say in which topic this offset counts: their versions are the topic's
 id, the number of the Raft group, and the two halves of the cluster's uuid. A commit is made on the snapshot from which
-the offsets were read. If another writer has moved one of these transactions meanwhile, the commit fails, and nothing of
-it is visible.
+the offsets were read. If another writer has moved one of these transactions since, the commit fails, and nothing of it
+is visible.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DeltaTarget:
         return rows._replace(fields=self.fields)
 
     def add_fields(self, fields: Sequence[JsonField]) -> None:
-        """Adds columns, in a commit of its own, and reads the table again. Raises deltalake's errors."""
+        """Adds columns, in a separate commit, and reads the table again. Raises deltalake's errors."""
         from deltalake import CommitProperties, Field
 
         new = [Field(each.column, each.kind, nullable=True, metadata={_FIELD: each.name}) for each in fields]
@@ -95,7 +95,7 @@ class DeltaTarget:
         self._snapshot = self.version
 
     def _given(self) -> None:
-        """Makes sure that the fields that were given have columns. Raises TableError if one has another kind."""
+        """Makes sure that the fields that the user named have columns. Raises TableError if one has another kind."""
         known = {field.name: field for field in self.fields}
         for name, kind in self._more.given.items():
             if name in known and known[name].kind != kind:

@@ -48,7 +48,7 @@ class Fields:
         self.met: dict[str, dict[str, int]] = {}
 
     def read(self, body: bytes) -> tuple[Mapping[str, object], str]:
-        """Returns the values that fit, and what does not fit; "" if everything does."""
+        """Returns the values of the body that fit their columns, and the reason why others do not; "" if all do."""
         try:
             found = msgspec.json.decode(body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -80,7 +80,7 @@ class Fields:
 
 
 def merge(all_met: Sequence[Met]) -> Met:
-    """Returns the sum of what several readers met."""
+    """Returns the sum of the counts of fields that several readers found in bodies."""
     found: dict[str, dict[str, int]] = {}
     for met in all_met:
         for name, kinds in met.items():
@@ -117,7 +117,7 @@ def column_name(name: str, taken: set[str]) -> str:
 
 def _most_frequent(kinds: Mapping[str, int]) -> str:
     counts = dict(kinds)
-    if DOUBLE in counts:  # whole numbers fit, the others do not fit a column of whole numbers
+    if DOUBLE in counts:  # whole numbers fit into a column of doubles, but not the reverse
         counts[DOUBLE] += counts.pop(LONG, 0)
     return max(KINDS, key=lambda kind: counts.get(kind, 0))
 

@@ -34,7 +34,7 @@ ROUND_MESSAGES = 200_000
 
 
 class TableOptions(NamedTuple):
-    """The choices of whoever keeps a table. `columns` include those that every table needs (`raftmq.tables.needed`)."""
+    """The options of a table. `columns` include those that every table needs (`raftmq.tables.needed`)."""
 
     columns: tuple[str, ...]
     accept_loss: bool = False
@@ -148,9 +148,9 @@ class KeptTable:
             raise
 
     def written(self, target: KeptTarget, write: Callable[[TableRows], Written]) -> Written:
-        """Has `write` write the files of a round under hidden names. Fields that have no column yet get one, and the
-        files are written again: all files of a commit have the same columns. Raises LostRace, deltalake's errors, and
-        those of `write`."""
+        """Calls `write`, which writes the files of a round under hidden names. Fields without a column get one, and
+        then the files are written again: all files of a commit have the same columns. Raises LostRace, deltalake's
+        errors, and those of `write`."""
         done = write(target.shape(self.rows))
         new = new_fields(done.met, target.fields, RESERVED)
         if not new:

@@ -42,8 +42,9 @@ def kept_of(topic: str, described: Described) -> dict[Queue, Kept]:
 
 
 def moved(target: Target, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> dict[Queue, Position]:
-    """Returns the positions that change without a row: those that an earlier release left without the identity of the
-    topic get that of the one that is there now; with `accept_loss`, those in another topic begin with the new one."""
+    """Returns the positions that change without a row: positions that an earlier release stored without the topic's
+    identity get that of the present topic; with `accept_loss`, positions in a deleted topic are replaced by the
+    beginning of the present one."""
     found = {}
     for queue, kept in ends.items():
         reached = target.reached(*queue, kept.counted_in)
@@ -58,7 +59,8 @@ def moved(target: Target, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> d
 
 def missing(target: Target, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> list[QueueRange]:
     """Returns the ranges that the table does not have yet. Raises TableError if retention has removed some of them, or
-    if the table goes on in another topic; with `accept_loss`, the queue then begins at what is kept."""
+    if the table's position is in another topic of the same name; with `accept_loss`, the queue then begins at the first
+    kept message."""
     ranges = []
     for (topic, queue_id), (first, end, counted_in) in ends.items():
         reached = target.reached(topic, queue_id, counted_in)

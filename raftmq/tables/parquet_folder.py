@@ -73,8 +73,8 @@ class ParquetTarget:
         self._check_columns(columns)
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
-        """Returns the position to read next in the topic `met`, the one that is there now; if the folder has no
-        messages of that one, the position in another topic of the same name. None if there are no messages at all."""
+        """Returns the position to read next in the topic `met`, the present one; if the folder has no messages of it,
+        the position in another topic of the same name. None if there are no messages at all."""
         ends = self._reached.get((topic, queue_id), {})
         if met is None or met not in ends:  # unnamed files lie before the first one with an identity
             named = [identity for identity in ends if identity is not None]
@@ -84,7 +84,8 @@ class ParquetTarget:
     def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> None:
         """Makes the files visible, one by one. Files of an earlier release have no identity in their names: where a
         queue of `reached` gets no new file, its last one is given the name that it would have today. Raises LostRace if
-        another export was faster with a queue; its `kept` are the files that became visible nevertheless."""
+        another export has added messages of the same queue first; its `kept` are the files that became visible
+        nevertheless."""
         kept: list[DayFile] = []
         with self._locked():
             now = self._ends()
@@ -116,8 +117,8 @@ class ParquetTarget:
         return True
 
     def _complete(self, reached: Mapping[Queue, Position]) -> None:
-        """Gives the last file of each queue, which has no identity in its name, that of the position. A rename: a
-        reader sees the rows once at any time."""
+        """Renames the last file of each queue that has no identity in its name to one with that of the position. It is
+        a rename, so a reader sees the rows once at any time."""
         last = self._last() if reached else {}
         for queue, position in reached.items():
             start, path = last.get(queue, {}).get(None, (0, None))

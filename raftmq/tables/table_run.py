@@ -1,8 +1,8 @@
 """Keeps a table up to date with topics, in one process and without Java: `raftmq table run`.
 
 A round reads what the table lacks, at most `round_messages`, writes files by day, and commits them together with the
-offsets that they reach. The table alone says where the next round goes on, so nothing is there twice and nothing is
-left out, wherever a run is killed and whoever else writes to the table.
+offsets that they reach. Only the table says where the next round continues, so nothing is there twice and nothing is
+left out, wherever a run is killed and whichever other process writes to the table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TableRun:
         self._options = options
 
     def __enter__(self) -> TableRun:
-        """Takes the table. Raises TableError and OSError."""
+        """Locks the table, see `KeptTable`. Raises TableError and OSError."""
         self._kept.__enter__()
         return self
 

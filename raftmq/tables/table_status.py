@@ -134,7 +134,7 @@ def _status(mq: Client, queue: Queue, position: Position, kept: Kept) -> QueueSt
 
 
 def _age_s(mq: Client, queue: Queue, offset: int) -> float:
-    """Returns the age of the message at this offset by its log time; 0 if it is gone meanwhile."""
+    """Returns the age of the message at this offset in seconds, by its log time; 0 if it has been removed."""
     pulled = mq.pull(*queue, offset, 1)
     if pulled.status is not PullStatus.FOUND or not pulled.messages:
         return 0.0

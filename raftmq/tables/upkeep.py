@@ -1,7 +1,7 @@
-"""Keeps a Delta table small beside the rounds that add to it: files that are too small become larger ones, and files
-that no version of the table names any more are removed.
+"""Keeps a Delta table small while rounds add to it: small files are merged into larger ones, and files that no version
+of the table names any more are removed.
 
-Both are commits or deletions of their own. Neither touches an offset, so a round never loses a race against them.
+Both happen in separate commits. Neither changes an offset, so a round never loses a race against them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def vacuum(folder: Where, keep_hours: int = KEEP_HOURS) -> Upkept:
 
 
 class Upkeep:
-    """Upkeep in a thread of its own, one step at a time, for `with`. The rounds go on meanwhile."""
+    """Upkeep in another thread, one step at a time, for `with`. Rounds continue during a step."""
 
     def __init__(self, folder: Where, every: int, keep_hours: int) -> None:
         """`every`: the small files of a day at which they are merged."""

@@ -138,7 +138,7 @@ class RaftMQCluster:
     # -- ending
 
     def close(self) -> None:
-        """Ends the nodes and removes their folder; may be called again."""
+        """Stops the nodes and removes their folder; may be called again."""
         with contextlib.suppress(OSError, ValueError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

@@ -77,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
-    """Takes the start times from a worker that has ended."""
+    """Collects the start times from a worker that has ended."""
     config, output = getattr(node, "config", None), getattr(node, "workeroutput", {})
     if isinstance(config, pytest.Config):
         config.stash.setdefault(_READY, []).extend(output.get("raftmq_ready_s", []))

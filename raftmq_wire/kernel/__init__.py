@@ -68,7 +68,7 @@ def native() -> ModuleType:
 
 
 def _again() -> str:
-    """Returns what builds or installs the kernel anew, in a source tree or in an environment of pip."""
+    """Returns the command that builds or installs the kernel again, in a source tree or in a pip environment."""
     if Path(__file__).with_name("_native.pyx").exists():
         return "run make setup"
     return "pip install --force-reinstall --no-deps raftmq"

@@ -76,7 +76,7 @@ class SetRules(AccessCommand, tag="set_rules", frozen=True):
 
 
 class RemoveRules(AccessCommand, tag="remove_rules", frozen=True):
-    """Removes a user's rules of this policy and resource. None stands for every one."""
+    """Removes a user's rules of this policy and resource. None means every policy, or every resource."""
 
     user_id: NumberFrom1
     policy: PolicyNumber | None

@@ -107,7 +107,8 @@ class PutLearnt(Command, tag="put_learnt", frozen=True):
 
 
 class SetLearnt(Command, tag="set_learnt", frozen=True):
-    """Puts an import in force whose topics are all there, in place of the one that is; None: none any more."""
+    """Replaces the import in force by another one, whose topics are all stored; None: no import is in force any
+    more."""
 
     LEVEL: ClassVar[int] = QUOTAS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -155,7 +156,7 @@ class Learnt(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TruthJournal])
 
     @property
@@ -169,7 +170,7 @@ class Learnt(Family):
         return sorted([*self._rows, HEAD] if self._head is not None else self._rows)
 
     def rows_of(self, digest: str) -> list[tuple[str, bytes]]:
-        """Returns (topic, row) of the topics of an import, ascending, as they are there (any thread)."""
+        """Returns (topic, row) of the topics of an import, ascending, as stored now. Any thread may call it."""
         number = import_of(digest)
         found = self._kv.scan(META, meta_keys.learnt_key(number, b""), meta_keys.learnt_key(number + 1, b""))
         return [(meta_keys.learnt_name(key)[1].decode(), row) for key, row in found]
@@ -195,8 +196,7 @@ class Learnt(Family):
 
     @applies(SetLearnt)
     def set(self, stage: Stage, command: SetLearnt) -> CommandResult:
-        """Puts an import in force, or takes away the one that is. The result's value is True if that has changed
-        anything."""
+        """Puts an import in force, or ends the present one. The result's value is True if that has changed anything."""
         if command.head is None:
             was = self._head is not None
             self.copy(stage, HEAD, None)
@@ -236,8 +236,8 @@ class Learnt(Family):
         self._journal.note(stage, TruthKind.LEARNT, name)
 
     def copy(self, stage: Stage, name: Name, row: LearntHead | bytes | None) -> None:
-        """Puts a row as it is, or takes it away if there is none: the head under the name HEAD, and of a topic what
-        `parse_learnt` returns."""
+        """Stores a copied row unchanged, or removes it if `row` is None: the head under the name HEAD, and for a topic
+        the result of `parse_learnt`."""
         if isinstance(row, bytes):
             self._put(stage, name, row)
             return

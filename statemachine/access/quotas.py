@@ -1,8 +1,8 @@
 """Quotas: how much one owner may ask of the cluster, stored as rows of the replicated state (docs/adr/0115).
 
-A row has a *subject*, the text that says whom it limits, and its *limits*, name -> number. The leader that proposes
-a change knows which limits there are (`cluster.flow.quota_buckets`); here their names are names. Nothing in the state
-machine reads a limit: a leader judges by them before it proposes anything.
+A row has a *subject*, the text that says whom it limits, and its *limits*, name -> number. The leader that proposes a
+change knows which limits exist (`cluster.flow.quota_buckets`); to this module their names have no meaning. Nothing in
+the state machine reads a limit: a leader applies them before it proposes anything.
 
 Subjects, `*` for everybody who has no row of his own:
 
@@ -166,7 +166,7 @@ class Quotas(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TruthJournal])
 
     @property
@@ -200,7 +200,7 @@ class Quotas(Family):
         return done(changed)
 
     def copy(self, stage: Stage, subject: str, quota: Quota | None) -> None:
-        """Puts a row, or takes it away if there is no quota."""
+        """Stores a copied row, or removes it if there is no quota."""
         if quota is None:
             if subject in self._rows:
                 self._end(stage, subject)

@@ -1,5 +1,5 @@
-"""Revocations: changes that take rights away, in the log of another group of brokers than the first while that one
-cannot be asked (docs/adr/0110).
+"""Revocations: changes that take rights away, in the log of another group of brokers than the first one, made while the
+first one cannot be asked (docs/adr/0110).
 
 They are kept apart from the copy of users, rules and tokens, whose rows stay those of the first group. Readers see the
 copy less what the revocations take away. Each is kept until the first group has decided about it.
@@ -49,7 +49,7 @@ _READER: Final = CommandReader([ChangeUser, RemoveUser, RemoveRules, RemoveToken
 
 
 class Revoke(Command, tag="revoke", frozen=True):
-    """Takes rights away in this group, until the first one has done it."""
+    """Revokes rights in this group, until the first group has done so."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     act: Annotated[bytes, Meta(max_length=ACT_BYTES_MAX)]
@@ -95,13 +95,12 @@ class Revocations(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Access], families.group)
 
     @applies(Revoke)
     def revoke(self, stage: Stage, command: Revoke) -> CommandResult:
-        """Takes rights away. An equal revocation that waits is replaced by this one. The result's value is its
-        number."""
+        """Revokes rights. An equal revocation that waits is replaced by this one. The result's value is its number."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} changes users and rules themselves")
         act = _act(command.act)
@@ -122,7 +121,8 @@ class Revocations(Family):
 
     @applies(EndRevocations)
     def end(self, stage: Stage, command: EndRevocations) -> CommandResult:
-        """Ends revocations; those that have ended before are left out. The result's value is their number."""
+        """Ends revocations; those that ended before are ignored. The result's value is the number of those that it
+        ended."""
         ended = [self._drop(stage, number) for number in command.numbers if number in self._acts]
         if ended:
             self._look_again(stage, ended)

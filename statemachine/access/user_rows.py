@@ -138,7 +138,7 @@ def listed(texts: list[str]) -> str:
 
 
 def last_super(user: User) -> CommandResult:
-    """Returns the result of a command that would leave nobody who may change anything."""
+    """Returns the refusal of a command that would leave no enabled Super."""
     return CommandResult(False, "refused", f"user {user.name} is the last enabled Super: make another one first")
 
 

@@ -168,7 +168,7 @@ class Access(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[ClusterLevel].staged, families[TruthJournal])
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
@@ -186,8 +186,8 @@ class Access(Family):
         return self._touched.keys()
 
     def less(self, shrunk: Callable[[User], User], is_ended: Callable[[bytes], bool]) -> None:
-        """Has readers see each user as `shrunk` returns it, and no token for which `is_ended` returns True, from the
-        present ones on (revocations.py). The rows stay as they are."""
+        """Makes readers see each user as `shrunk` returns it, and no token for which `is_ended` returns True
+        (revocations.py). The rows stay as they are."""
         self._shrunk, self._is_ended = shrunk, is_ended
         for user in [user for user in self._ids.values() if shrunk(user) is not user]:
             self._publish_one(None, user)
@@ -195,7 +195,7 @@ class Access(Family):
             del self.tokens[digest]
 
     def show(self, stage: Stage, user_id: int) -> None:
-        """Has readers see a user anew."""
+        """Publishes a user's row to readers again, after its revocations changed."""
         user = self._ids.get(user_id)
         if user is not None:
             self._begin_version(stage)
@@ -433,13 +433,14 @@ class Access(Family):
     # -- copies, in other groups of brokers than the first
 
     def copy_common(self, stage: Stage, mode: Mode, key: str) -> None:
-        """Puts the mode and the key as they are in the first group of brokers."""
+        """Stores the mode and the key of the first group of brokers."""
         self._mode, self._key = mode, key
         self._begin_version(stage)
 
     def copy_user(self, stage: Stage, user_id: int, copied: CopiedUser) -> None:
-        """Puts or removes what was copied of a user. Rules and tokens may come before their user, whose row is newer;
-        they have rows, and wait until it is there. No audit row is written: the audit is that of the first group."""
+        """Stores or removes the copied parts of a user. Rules and tokens may come before their user, whose row is
+        newer; they have rows, and wait until it is there. No audit row is written: the audit is that of the first
+        group."""
         if copied.user is not None:
             self._next_id = max(self._next_id, user_id + 1)
         self._begin_version(stage)
@@ -483,7 +484,7 @@ class Access(Family):
         self._store(stage, replace(user, rules=in_order([*rules.values()]), tokens=tuple(sorted(tokens))))
 
     def _renamed(self, stage: Stage, user_id: int, user: User) -> User:
-        """Gives the name of a copied user to this id, whoever had it. Returns the user."""
+        """Gives the name of a copied user to this id, even if another user had it. Returns the user."""
         other = self._names.get(user.name)
         if other is not None and other != user_id:  # its end comes with the same copy
             self.copy_user(stage, other, CopiedUser(ended=True))
@@ -559,7 +560,7 @@ class Access(Family):
         self._store(stage, user)
 
     def _store(self, stage: Stage, user: User) -> None:
-        """Puts a user, which gets the present version."""
+        """Stores a user under the present version."""
         before = self._ids.get(user.id)
         self._supers += (user.is_super and user.enabled) - (before is not None and before.is_super and before.enabled)
         if before is not None:
@@ -596,7 +597,7 @@ class Access(Family):
         stage.put(META, meta_keys.ACCESS_KEY, msgpack.packb(list(common)))
 
     def _counted(self, stage: Stage, user: str) -> int:
-        """Returns the number of a new audit row among those of the user, and removes the one that is too many."""
+        """Returns the number of a new audit row among those of the user, and removes the oldest one above the limit."""
         count = _audit_count(stage, user) + 1
         stage.put(META, meta_keys.audit_count_key(user), keys.U64.pack(count))
         if count > AUDIT_OF_USER_KEPT:

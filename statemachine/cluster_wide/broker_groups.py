@@ -146,7 +146,7 @@ class BrokerGroups(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TruthJournal], families.group)
 
     @property
@@ -189,8 +189,8 @@ class BrokerGroups(Family):
 
     @applies(DrainBrokerGroup)
     def drain(self, stage: Stage, command: DrainBrokerGroup) -> CommandResult:
-        """Begins to drain a group, or ends that. The result's value is the BrokerGroup; a drain that is under way
-        already goes on, and its time stays."""
+        """Begins or ends the drain of a group. The result's value is the BrokerGroup; if the group already drains,
+        nothing changes, and the drain keeps its time."""
         group = self._groups.get(command.number)
         if group is None:
             return not_found(f"there is no group {command.number}")
@@ -205,8 +205,8 @@ class BrokerGroups(Family):
 
     @applies(RetireBrokerGroup)
     def retire(self, stage: Stage, command: RetireBrokerGroup) -> CommandResult:
-        """Retires a group, from whichever state: a drain may have been cancelled after its log was closed. The result's
-        value is the BrokerGroup; one that has retired stays as it is."""
+        """Retires a group, whatever its state: a drain may have been cancelled after the group's log was closed. The
+        result's value is the BrokerGroup; a retired one is unchanged."""
         group = self._groups.get(command.number)
         if group is None:
             return not_found(f"there is no group {command.number}")
@@ -216,7 +216,7 @@ class BrokerGroups(Family):
         return done(group)
 
     def copy(self, stage: Stage, number: int, group: BrokerGroup) -> None:
-        """Puts a group as it is."""
+        """Stores a group unchanged."""
         self._groups[number] = group
         self.own_is_inactive = is_inactive(self._groups, self._own)
         self.changed = True

@@ -64,7 +64,7 @@ class ClosedLog(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[BrokerGroups])
 
     @property
@@ -73,7 +73,7 @@ class ClosedLog(Family):
         return self.end is not None and self.end.force is not None
 
     def stored(self, stage: Stage, index: int) -> None:
-        """Notes that the entry has messages; called if the own group is not active, or the log is shut. Raises
+        """Records that the entry has messages; called if the own group is not active, or the log is shut. Raises
         InvariantViolationError if it is."""
         end = self._end
         if end is not None and self.is_shut:
@@ -84,8 +84,8 @@ class ClosedLog(Family):
 
     @applies(CloseBrokerGroup)
     def close(self, stage: Stage, command: CloseBrokerGroup) -> CommandResult:
-        """Closes the log, unless a message came after the leader's look, or another drain is under way. The result's
-        value is the LogEnd; a log that is closed stays as it is."""
+        """Closes the log, unless a message came after the leader's look, or another drain is in progress. The result's
+        value is the LogEnd; a closed log is unchanged."""
         end = self._end
         if self.is_shut:
             return done(end)

@@ -13,13 +13,14 @@ from statemachine.rows.write_batch import Stage
 
 
 class Acknowledge(Command, tag="acknowledge", frozen=True):
-    """Tells that an operator acknowledges the MEMBERSHIP entry at that index: its alarm ends."""
+    """Acknowledges the MEMBERSHIP entry at that index for an operator, which ends its alarm."""
 
     index: NumberFrom1
 
 
 class Members(Family):
-    """The newest MEMBERSHIP entry that was applied. Readers see an immutable value that is replaced as a whole."""
+    """The newest MEMBERSHIP entry that was applied. Readers see an immutable value, which is replaced when it
+    changes."""
 
     ROWS = ((META, meta_keys.MEMBERSHIP_KEY), (META, meta_keys.ACKNOWLEDGED_KEY))
 
@@ -32,7 +33,7 @@ class Members(Family):
 
     @takes(EntryType.MEMBERSHIP)
     def set(self, stage: Stage, entry: Entry) -> None:
-        """Takes over the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
+        """Stores the members of a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
         self._membership = memberships.decode(entry)
         stage.put(META, meta_keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 

@@ -2,8 +2,8 @@
 
 A change names the version it was made for, so two changes that were checked against the same configuration cannot both
 take effect. The leader that proposes a change knows the meaning and the range of each key
-(`cluster.config.cluster_keys`); here keys are names, and values are whole numbers, texts, or true and false. Nothing in
-the state machine reads a setting: the leader stamps what depends on one into entries.
+(`cluster.config.cluster_keys`); to this module keys are mere names, and values are integers, texts or booleans. Nothing
+in the state machine reads a setting: the leader writes what depends on one into entries.
 
 The module also holds the list of nodes in maintenance, which an operator sets and which survives restarts.
 """
@@ -55,7 +55,7 @@ class Change(NamedTuple):
 
 
 class Maintenance(NamedTuple):
-    """The maintenance of one node: since when, by whom, and why."""
+    """The maintenance of one node: its beginning, its author, and the reason."""
 
     since_ms: int
     """Log time at which the maintenance began."""
@@ -123,7 +123,7 @@ class Settings(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TruthJournal])
 
     @property
@@ -171,7 +171,7 @@ class Settings(Family):
         return done(self._version)
 
     def copy(self, stage: Stage, key: str, setting: Setting) -> None:
-        """Puts a key as it is in the first group of brokers, with its version."""
+        """Stores a key with the value and the version that it has in the first group of brokers."""
         self._rows[key] = setting
         self._version = max(self._version, setting.version)
         self.changed = True

@@ -3,7 +3,7 @@
 The truth consists of *names*, each of a kind: topics, consumer groups, users and so on. A change of a name gets the
 next *version*, and a row that says which name it was. The row takes the place of the one that the name had before, so
 there are as many rows as names. The end of a name is a row of its own, which a name that is made again leaves in its
-place: who copies then sees the end first, and takes the new name for no longer life of the old one. Rows of ends stay
+place: a group that copies then sees the end first, and does not mistake the new name for the old one. Rows of ends stay
 until every group has confirmed them.
 
 Only the first group of a cluster keeps a journal, from the entry on that adds a second group. Names that were there
@@ -120,9 +120,9 @@ class TruthJournal(Family):
         return self._kv.get(META, meta_keys.truth_key(version)) is not None
 
     def followed_from(self, group: int) -> int:
-        """Returns the lowest version, beside 0, from which a group of brokers may go on copying: the newest end that
-        was forgotten. A group that was added after that may be anywhere in its first copy: nothing that had ended
-        before was ever told to it, so the end of it cannot be missed."""
+        """Returns the lowest version, apart from 0, from which a group of brokers may continue its copy: the newest end
+        that was forgotten. A group that was added after that may be anywhere in its first copy: nothing that had ended
+        before was ever sent to it, so it cannot miss an end."""
         is_newer = self._rows.get((TruthKind.BROKER_GROUP, group), 0) > self.forgotten
         return 0 if is_newer else self.forgotten
 
@@ -149,13 +149,13 @@ class TruthJournal(Family):
         return (kind, name) in self._rows
 
     def note(self, stage: Stage, kind: TruthKind, name: Name) -> None:
-        """Gives a name that was changed, or made, the next version."""
+        """Gives the next version to a name that was changed or created."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
             self._add(stage, self._rows, kind, name)
 
     def end(self, stage: Stage, kind: TruthKind, name: Name) -> None:
-        """Gives the end of a name the next version."""
+        """Records the end of a name under the next version."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
             self._remove(stage, self._ends, kind, name)

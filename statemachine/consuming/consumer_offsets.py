@@ -28,8 +28,8 @@ class CommitOffsets(Command, tag="commit_offsets", frozen=True):
 
 
 class ResetOffsets(Command, tag="reset_offsets", frozen=True):
-    """Moves committed offsets of a group. The group's commits of these queues are left out until its consumer is
-    told."""
+    """Moves committed offsets of a group. The group's commits of these queues are ignored until its consumer has
+    learned of the reset."""
 
     group: str
     now_ms: U64
@@ -48,7 +48,7 @@ class ConsumerOffsets(QueueRows[int]):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals], families[Topics], families[Groups], families[OffsetResets])
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:

@@ -156,7 +156,7 @@ class Groups(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[TruthJournal], families[ClusterLevel].staged)
 
     def current(self, name: str) -> GroupConfig | None:
@@ -183,8 +183,8 @@ class Groups(Family):
         return done(self._store(stage, group))
 
     def copy(self, stage: Stage, group: GroupConfig) -> None:
-        """Puts the settings of a group as they are in the first group of brokers. Its subscriptions stay: each group of
-        brokers learns them from the consumers."""
+        """Stores the settings of a group that it has in the first group of brokers. Its subscriptions stay: each group
+        of brokers learns them from the consumers."""
         existing = self.current(group.name) or GroupConfig(group.name)
         self._store(stage, replace(group, subscriptions=existing.subscriptions))
 

@@ -1,7 +1,7 @@
-"""Resets of consumer offsets of which the consumers have not been told yet (RocketMQ: assignResetOffset, 222).
+"""Resets of consumer offsets that the consumers have not learned of yet (RocketMQ: assignResetOffset, 222).
 
 A reset moves the committed offset of a queue. It stays as a row until the queue's consumer continues from that offset.
-Until then the group's commits for the queue are left out: they would undo the reset with an older offset.
+Until then the group's commits for the queue are ignored: they would undo the reset with an older offset.
 
 Invariant: while a queue has such a row, the group's committed offset of the queue is the row's offset.
 """
@@ -30,7 +30,7 @@ ResetRows = Annotated[Sequence[tuple[U32, U32, U63]], Meta(max_length=QUEUES_MAX
 
 
 class EndResets(Command, tag="end_resets", frozen=True):
-    """Ends the resets with these numbers: the queues' consumers know of them."""
+    """Ends the resets with these numbers, because the queues' consumers follow them."""
 
     group: GroupName
     rows: ResetRows
@@ -60,7 +60,7 @@ class OffsetResets(QueueRows[OffsetReset]):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals], families[Topics])
 
     def covers(self, group: str, queue: Queue) -> bool:
@@ -82,7 +82,7 @@ class OffsetResets(QueueRows[OffsetReset]):
 
     @applies(EndResets)
     def end(self, stage: Stage, command: EndResets) -> CommandResult:
-        """Ends the resets with these numbers, once the queues' consumers have been told of them. A later reset of a
+        """Ends the resets with these numbers, because the queues' consumers have learned of them. A later reset of a
         queue stays. The result's value is the number of ended resets."""
         group, told = command.group, set()
         for topic_id, queue_id, number in command.rows:
@@ -105,10 +105,10 @@ class ResetReads(Reads):
     _resets = family_of(OffsetResets)
 
     def resets_of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
-        """Returns the group's offset resets, by queue, of which its consumers have not been told."""
+        """Returns queue -> reset for those of the group's offset resets that its consumers have not learned of."""
         return self._resets.of_group(group)
 
     @property
     def has_resets(self) -> bool:
-        """True if any group has an offset reset of which its consumers have not been told."""
+        """True if any group has an offset reset that its consumers have not learned of."""
         return not self._resets.is_empty

@@ -3,8 +3,9 @@
 A lock is a row of the replicated state, not a value in one node's memory, so a new leader knows every holder. Times are
 log time, which the leader stamps on a command when it proposes it: apply compares numbers and reads no clock.
 
-A client is a user and a client id. A lock that nobody proven took belongs to the first proven user who asks with its
-client id, and a client without a proven user may have any lock of its client id: there is none where users are judged.
+A client is a user and a client id. A lock of a client without a proven user belongs to the first proven user that asks
+with its client id, and a client without a proven user may have any lock of its client id; where users are enforced,
+there is no such client.
 
 Invariant: from the moment a client is granted a lock until that grant's `expires_ms`, no other client is granted the
 lock, unless the holder gave it up, or its group or topic was deleted.
@@ -73,7 +74,7 @@ class LockQueuesOf(Command, tag="lock_queues_of", frozen=True):
 
 
 class UnlockQueues(Command, tag="unlock_queues", frozen=True):
-    """Gives up a client's locks of these queues; None stands for all that the client holds in the group."""
+    """Releases a client's locks of these queues; None means all that the client has in the group."""
 
     group: GroupName
     client_id: ClientId
@@ -119,30 +120,30 @@ class QueueLocks(QueueRows[QueueLock]):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals], families[Topics], families[Groups])
 
     @applies(LockQueues)
     def lock(self, stage: Stage, command: LockQueues) -> CommandResult:
         """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
-        that the client now holds, [[topic_id, queue_id], ...]. Expired locks that nobody takes are removed by
+        that the client now holds, [[topic_id, queue_id], ...]. Expired locks that no client takes are removed by
         `expire_slice`."""
         return self._lock(stage, command, NO_OWNER)
 
     @applies(LockQueuesOf)
     def lock_of(self, stage: Stage, command: LockQueuesOf) -> CommandResult:
-        """Does the same for the client of a proven user."""
+        """Grants locks as `lock` does, to the client of a proven user."""
         return self._lock(stage, command, command.user)
 
     @applies(UnlockQueues)
     def unlock(self, stage: Stage, command: UnlockQueues) -> CommandResult:
-        """Gives up the client's locks of these queues. Locks of other clients stay. The result's value is the number of
-        locks given up."""
+        """Releases the client's locks of these queues. Locks of other clients stay. The result's value is the number of
+        released locks."""
         return self._unlock(stage, command, NO_OWNER)
 
     @applies(UnlockQueuesOf)
     def unlock_of(self, stage: Stage, command: UnlockQueuesOf) -> CommandResult:
-        """Does the same for the client of a proven user."""
+        """Releases locks as `unlock` does, for the client of a proven user."""
         return self._unlock(stage, command, command.user)
 
     def _lock(self, stage: Stage, command: LockQueues | LockQueuesOf, user: int) -> CommandResult:
@@ -173,8 +174,8 @@ class QueueLocks(QueueRows[QueueLock]):
         return done(len(mine))
 
     def expire_slice(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Walks over at most `rows_max` locks from the key `at` on, and removes those that expired before `before_ms`
-        of log time. Locks of deleted groups are removed together with the group's other rows."""
+        """Examines at most `rows_max` locks from the key `at` on, and removes those that expired before `before_ms` of
+        log time. Locks of deleted groups are removed together with the group's other rows."""
         used = 0
         for key, row in self._kv.scan(LOCKS, at, keys.LAST):
             if used == rows_max:

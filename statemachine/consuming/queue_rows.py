@@ -2,7 +2,7 @@
 
 The rows of a deleted group or a deleted topic are removed slice by slice (removals.py). Until then, the topic's rows
 are still in memory but are not shown, and the group's rows are in the store only. If a row is written for a new group
-of the same name meanwhile, it is *spared*: a row of `meta` says so until the removal has passed it.
+of the same name during that time, it is *spared*: a row of `meta` says so until the removal has passed it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class QueueRows(Family, Generic[Value]):
         return not self._published
 
     def forget_group(self, group: str) -> None:
-        """Hides all values of the group from readers. Its rows stay in the store until slices have removed them."""
+        """Hides all values of the group from readers. Its rows stay in the store until the removal of the group has
+        deleted them, a bounded slice at a time."""
         self.changed = True
         change = self._staged[group] = _Change()
         change.forgets = True

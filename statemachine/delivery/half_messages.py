@@ -39,7 +39,8 @@ class EndHalves(Command, tag="end_halves", frozen=True):
 
 
 class CheckHalves(Command, tag="check_halves", frozen=True):
-    """Tells that producers are asked for the outcome of these transactions now, and again at `next_ms` of log time."""
+    """Records that producers are asked for the outcome of these transactions now, and again at `next_ms` of log
+    time."""
 
     next_ms: U64
     positions: Positions
@@ -139,7 +140,7 @@ class HalfMessages(Family):
 
     def due(self, now_ms: int, count_max: int, after: HalfMessage | None = None) -> list[HalfMessage]:
         """Returns up to `count_max` half messages whose producers must be asked by `now_ms`, in the order of their
-        check times. With `after` only those behind that one, as it was found, whether it is still there or not."""
+        check times. With `after`, only those after that one, even if it has ended in the meantime."""
         found: list[HalfMessage] = []
         first_ms = self.check_ms
         if first_ms is None or first_ms > now_ms:
@@ -190,7 +191,7 @@ class HalfMessages(Family):
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
         """Records the new position of the half message `name`, which was carried forward; `items` is one item. Changes
-        nothing if its transaction has ended meanwhile."""
+        nothing if its transaction has ended."""
         half = self._staged_half(stage, name)
         if half is None or len(items) != ITEM.size:
             return

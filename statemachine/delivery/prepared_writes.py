@@ -93,7 +93,7 @@ class DecideWrite(Command, tag="decide_write", frozen=True):
 
 
 class EndPrepared(Command, tag="end_prepared", frozen=True):
-    """Ends what a group has prepared, as it was decided."""
+    """Ends the write that a group has prepared, as the first group decided."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     decider: U63
@@ -104,7 +104,7 @@ class EndPrepared(Command, tag="end_prepared", frozen=True):
 
 
 class ConfirmWrite(Command, tag="confirm_write", frozen=True):
-    """Notes in the first group that another one has followed a decision to commit."""
+    """Records in the first group that another one has followed a decision to commit."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -182,7 +182,7 @@ class PreparedWrites(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[StagedWrites], families[BrokerGroups], families.group)
 
     # -- apply: another group
@@ -283,8 +283,8 @@ class PreparedWrites(Family):
 
     @applies(ConfirmWrite)
     def confirm(self, stage: Stage, command: ConfirmWrite) -> CommandResult:
-        """Notes that a group has followed. The last one removes the decision. `not_found` if the decision does not wait
-        for the group."""
+        """Records that a group has followed. The last group to do so removes the decision. `not_found` if the decision
+        does not wait for the group."""
         decision = self._decided(stage, command.decider)
         if decision is None or command.broker_group not in decision.groups:
             return not_found(f"no decision of {command.decider} waits for group {command.broker_group}")

@@ -81,7 +81,7 @@ class ForgetWrite(Command, tag="forget_write", frozen=True):
 
 
 class AttemptState(IntEnum):
-    """The state of an attempt, and thereby the fate of its messages."""
+    """The state of an attempt, which decides about its messages."""
 
     OPEN = 0
     COMMITTED = 1
@@ -167,7 +167,7 @@ class StagedWrites(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[Removals])
 
     def get(self, number: int) -> Attempt | None:
@@ -277,7 +277,8 @@ class StagedWrites(Family):
 
     @applies(ForgetWrite)
     def forget(self, stage: Stage, command: ForgetWrite) -> CommandResult:
-        """Removes the record of the name's committed write, so that the name may be used anew, from any number."""
+        """Removes the record of the name's committed write, so that the name may be used again, from any write number
+        on."""
         name = command.name
         before = self._committed(stage, name)
         if before is None:
@@ -306,7 +307,7 @@ class StagedWrites(Family):
         return name in self._prepared
 
     def prepare(self, stage: Stage, numbers: Iterable[int]) -> None:
-        """Has open attempts wait for the decision."""
+        """Marks open attempts as prepared: they wait for the decision."""
         for number in numbers:
             self._put(stage, self._known(number)._replace(state=AttemptState.PREPARED))
 
@@ -323,7 +324,7 @@ class StagedWrites(Family):
             self._finish(stage, self._known(number), AttemptState.DISCARDED)
 
     def end(self, stage: Stage, number: int, state: AttemptState) -> bool:
-        """Brings an attempt into the state `state`, if it is open. Returns True if it was."""
+        """Moves an attempt to the state `state`, if it is open. Returns True if it was."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False

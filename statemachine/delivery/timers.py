@@ -63,13 +63,13 @@ class DeliverTimers(Command, tag="deliver_timers", frozen=True):
 
 
 class DropTimers(Command, tag="drop_timers", frozen=True):
-    """Removes rows of scheduled messages without copies: nobody can have the messages any more."""
+    """Removes rows of scheduled messages without making copies: their messages are never delivered."""
 
     names: Sequence[TimerName]
 
 
 class DropStaged(Command, tag="drop_staged", frozen=True):
-    """Removes at most so many rows of a discarded attempt at a staged write."""
+    """Removes at most `rows_max` rows of a discarded attempt at a staged write."""
 
     attempt: U63
     rows_max: Annotated[int, Meta(ge=1, le=keys.U32_MAX)]
@@ -163,7 +163,7 @@ class Timers(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[StagedWrites])
 
     # -- any thread
@@ -265,8 +265,8 @@ class Timers(Family):
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
         """Records the new positions of the messages in the row at position `name`, which were carried forward. Changes
-        nothing if the row is gone or has other messages than the leader read: it was delivered, or a message was
-        recalled, in an entry in between."""
+        nothing if the row no longer exists or has other messages than the leader read: it was delivered, or a message
+        was recalled, by an earlier entry."""
         row = self._staged_row(stage, name)
         if row is None or len(row.items) != len(items):
             return

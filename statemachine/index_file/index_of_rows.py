@@ -91,7 +91,7 @@ def _first_at(kv: KV, topic_id: int, queue_id: int, position: int) -> int | None
             low = max(middle + 1, keys.cq_base(row[0]) + len(row[1]) // ITEM.size)
         else:
             high = min(middle, keys.cq_base(row[0]))
-    # Chunks of a block merge meanwhile: the chunk that holds `low` now holds the answer, wherever it begins.
+    # Chunks of a block merge during the search: the chunk that holds `low` now holds the answer, wherever it begins.
     row = kv.seek_last(CQ, low_key, keys.cq_key(topic_id, queue_id, low + 1))
     if row is None:
         return None
@@ -149,8 +149,8 @@ def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[byte
 
 def sorted_rows(records: bytes, base: int) -> bytes:
     """Returns packed and sorted rows of an index file for records of the message index (`statemachine.message_index`).
-    The records' messages must lie less than 4 GiB above position `base`. Raises struct.error if the records do not end
-    at a whole record."""
+    The records' messages must lie less than 4 GiB above position `base`. Raises struct.error if `records` ends within a
+    record."""
     found = struct.unpack(f">{len(records) // RECORD.size}Q", records)
     return pack_keys(sorted([(record & _HASH) + (record - base & _LOW) for record in found]))
 

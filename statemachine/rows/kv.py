@@ -46,7 +46,7 @@ class KVCorruptError(KVError):
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """Does nothing; the listener of a store whose damage nobody watches."""
+    """Does nothing; the listener of a store whose damage is not watched."""
 
 
 Op = tuple[str, bytes, bytes | None, bytes | None]
@@ -80,15 +80,16 @@ class Batch:
 class KV(Protocol):
     """A key-value store, as the state machine uses it.
 
-    Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on another thread meanwhile. Each of them sees
-    whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
+    Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on other threads at the same time. Each of them
+    sees a batch completely or not at all, and a scan sees the rows of the moment it was called, whatever is written
+    while it is consumed.
 
     Damage raises KVCorruptError, also from a scan that has begun: rows are never left out silently.
     """
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Registers `told`, which is called whenever damage is met, on the thread that met it and before the error is
-        raised, so that a caller that catches the error cannot hide the damage."""
+        """Registers `told`, which is called whenever damage is found, on the thread that found it and before the error
+        is raised, so that a caller that catches the error cannot hide the damage."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the value of the row; None if there is no such row."""
@@ -121,8 +122,8 @@ class KV(Protocol):
         """
 
     def sequence(self) -> int:
-        """Returns the number of the last write whose rows can be read; -1 if the store has no files to copy
-        meanwhile."""
+        """Returns the number of the last write whose rows can be read; -1 if the store has no files that could be
+        copied while it is written."""
 
     def tables(self) -> list[str]:
         """Returns the file names of the tables that are complete and in use."""

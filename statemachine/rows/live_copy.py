@@ -1,7 +1,7 @@
 """Copies an open RocksDB by hard links without stopping its writers.
 
 RocksDB's own checkpoint holds Python's global lock while it syncs half a dozen files: 6 ms on an idle disk, 130 ms on a
-busy one. During that time the node answers nobody. So this module copies the files itself: it links the tables, and
+busy one. During that time the node answers no request. So this module copies the files itself: it links the tables, and
 reads the manifest, CURRENT and the WAL. The copy is the database of one moment because
 
 * the manifest names the tables, and neither the manifest nor the tables changed between the first link and the end of
@@ -86,7 +86,7 @@ def _moment(fs: FileSystem, kv: KV, source: Path) -> _Moment:
 
 
 def _link(fs: FileSystem, moment: _Moment, source: Path, target: Path) -> None:
-    """Links or copies all files except the WAL. Raises FileNotFoundError if a table vanished meanwhile."""
+    """Links or copies all files except the WAL. Raises FileNotFoundError if a table was removed in the meantime."""
     for name in sorted(moment.tables):
         fs.link(source / name, target / name)
     name = moment.current.decode().strip()

@@ -53,7 +53,7 @@ def bad_records(data: bytes) -> list[BadRecord]:
 
 
 class Record(NamedTuple):
-    """A whole record of a log file, put together from its pieces."""
+    """A complete record of a log file, put together from its pieces."""
 
     end: int
     """Offset in the file after the record's last byte."""

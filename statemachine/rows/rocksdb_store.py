@@ -324,7 +324,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
                 self._failed("reading", error)
 
     def close(self) -> None:
-        """Ends the scan."""
+        """Ends the scan, and releases the database."""
         self._view = None
         self._rows = iter(())
 

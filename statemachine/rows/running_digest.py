@@ -4,8 +4,8 @@ marker entries.
 Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The sums work
 like those of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a
 blake2b of a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta
-under "sums", with their index. If they are missing, or stand for another index because a version without them has
-written since, the rows are counted once when the state is opened.
+under "sums", with their index. If they are missing, or have another index because a version without them has written
+since, the rows are counted once when the state is opened.
 
 Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
 compared only there, because each applies at its own pace. The remembered sums are a function of the log.
@@ -105,7 +105,7 @@ def row_sum(family: str, key: bytes, value: bytes) -> int:
 
 
 def _silent(family: str, rows: int) -> None:
-    """Does nothing; the Progress of callers that do not need one."""
+    """Does nothing; the default `Progress`, for callers that need none."""
 
 
 def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:

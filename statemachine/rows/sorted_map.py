@@ -2,8 +2,8 @@
 
 A key is looked up as in a dict. In addition, the keys are kept in order in immutable pieces. A change replaces one
 piece and the tuple of all pieces, which takes some 5 us with 100,000 keys, where a copy of the map would take
-milliseconds. An iteration goes through the pieces that existed when it began: it does not meet keys that are added
-meanwhile, it skips keys that are removed, and it returns values as of the moment in which it reads them.
+milliseconds. An iteration goes through the pieces that existed when it began: it does not see keys that are added
+later, it skips keys that are removed, and it returns values as of the moment in which it reads them.
 
 Only the thread that owns the map calls `put` and `remove`; readers see a plain mapping. No value is None.
 """

@@ -90,7 +90,7 @@ class Stage:
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields the rows with start <= key < end, with the changes staged before this call, ascending. They are read
-        when the caller asks for them, so there may be millions; writing meanwhile is allowed."""
+        when the caller asks for them, so there may be millions; writing during the iteration is allowed."""
         staged = {key: value for key, value in self.rows[family].items() if start <= key < end}
         ranges = [(low, high) for ranged, low, high in self._ranges if ranged == family]
         stored = (

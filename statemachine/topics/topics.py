@@ -1,4 +1,4 @@
-"""Topics: their configuration, and the ids that stand for them in every other row.
+"""Topics: their configuration, and the ids by which all other rows name them.
 
 An id is assigned when a topic is created and never reused, so rows of a deleted topic cannot be mistaken for those of a
 later topic with the same name.
@@ -136,7 +136,7 @@ class TopicConfig:
 
     @property
     def retention_ms(self) -> int | None:
-        """The time in milliseconds of log time for which the topic's messages are kept (0: for ever); None if the
+        """The time, in milliseconds of log time, for which the topic's messages are kept (0: without end); None if the
         cluster's general retention applies."""
         text = self.attributes.get(RETENTION, "")
         return int(text) if is_retention(text) else None
@@ -249,7 +249,7 @@ class Topics(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state."""
+        """Makes this family of rows for one state. `families` has the families on which it depends."""
         level = families[ClusterLevel].staged
         return cls(families.kv, level, families[TruthJournal], families[BrokerGroups])
 
@@ -288,8 +288,8 @@ class Topics(Family):
         return done(topic)
 
     def copy(self, stage: Stage, topic: TopicConfig) -> None:
-        """Puts a topic as it is in the first group: the id is not that of the argument but the one that the topic has
-        here, and so are the numbers of its queues."""
+        """Stores a topic that was copied from the first group, with the id that it has here instead of the argument's,
+        and with the queues of this group."""
         existing = self.current(topic.name)
         topic = self._placed(topic, topic.place, self._next_id if existing is None else existing.id)
         if topic != existing:
@@ -401,17 +401,17 @@ def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[i
 
 
 def place_in(known: TopicConfig | None, groups: Iterable[int], read: int, write: int) -> list[list[int]]:
-    """Returns the field `place` of a `CreateTopic` that has producers write to so many queues in these groups of
-    brokers. One in which the topic is only read any more, and has more queues, keeps those to read."""
+    """Returns the field `place` of a `CreateTopic` after which the topic has `read` and `write` queues in each of these
+    groups of brokers. A group in which the topic was only read, and has more queues, keeps those to read."""
     place = {} if known is None else known.queues_of_groups
     read_out = {group: queues for group, (queues, written) in place.items() if not written}
     return [[group, max(read, read_out.get(group, 0)), write] for group in groups]
 
 
 def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | None) -> Mapping[str, object]:
-    """Returns the configuration of a `CreateTopic` in which numbers of queues are about all groups of brokers that the
-    topic has, as one that gives them in `place`, about this group alone. `known`: the topic as it is, None if there is
-    none."""
+    """Converts the configuration of a `CreateTopic` whose numbers of queues are about all groups of brokers of the
+    topic into one that gives them, in `place`, for this group alone. `known`: the present topic, None if it does not
+    exist."""
     given = [cast("int | None", config.get(name)) for name in _QUEUES]
     if _PLACE in config or given == [None, None]:
         return config

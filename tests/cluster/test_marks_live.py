@@ -20,12 +20,12 @@ from jepsen_like.fuzz.remoting import Requests
 from jepsen_like.fuzz.shot_connections import RemotingLane, ShotDefect
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.hostile.marked_proxy import MarkedProxy
 from jepsen_like.marks import mark_of
 from raftmq.local.cluster import LocalCluster
 from raftmq_wire.codes import RequestCode as Code
 from raftmq_wire.message_format import decode_message_id
 from raftmq_wire.signature import Credentials
+from tests.support.marked_proxy import MarkedProxy
 from tests.support.pace import at_most
 from tests.support.user_cluster import ROOT, as_user, cluster_with_users
 

@@ -128,7 +128,7 @@ def test_h1_rows_go_and_what_is_kept_is_remembered(tiered: Tiered) -> None:
     assert tiered.offsets() == (0, first)
     assert first > 0
     assert state.kept == Kept(0, 0)
-    assert (state.trim_position, state.trim_index) == (begin.position, begin.index)
+    assert (state.trim_position, state.trim_mark.first_index) == (begin.position, begin.index)
     assert state.fetch(1, 0, first, 1)[0].position >= begin.position
     assert state.fetch(1, 0, first - 1, 1) == []
     assert min(keys.index_base(key) for key, _ in tiered.kv.scan(INDEX, keys.FIRST, keys.LAST)) >= begin.position

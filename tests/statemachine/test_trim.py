@@ -93,7 +93,7 @@ def test_queues_begin_at_their_first_message_above_the_position(log: Any) -> Non
     second = rolls[1]
     state.apply([log.trim(second)])
     assert state.trim_mark == trim.TrimMark(second.position, second.index, log.entries[-1].index, log.now_ms)
-    assert (state.trim_position, state.trim_index) == (second.position, second.index)
+    assert (state.trim_position, state.trim_mark.first_index) == (second.position, second.index)
     expected = [item.queue_offset for item in queue_reads.fetch(applied(log)._kv, 1, 0, state.min_offset(1, 0), 200)]
     assert [item.queue_offset for item in kept(state, 1, 0)] == expected == list(range(state.min_offset(1, 0), 200))
     assert kept(state, 1, 0)[0].position >= second.position > 0
@@ -345,7 +345,7 @@ def test_a_sweep_reads_so_many_rows_in_an_entry_and_ends_where_one_trim_would(lo
         first_offset = state.min_offset(1, 0)
         slices += 1
     assert slices > 20_000 / 512
-    assert (state.trim_position, state.trim_index) == (middle.position, middle.index)
+    assert (state.trim_position, state.trim_mark.first_index) == (middle.position, middle.index)
     assert rows_of(swept)[CQ] == rows_of(whole)[CQ]
     assert rows_of(swept)[INDEX] == rows_of(whole)[INDEX]
     assert state.sums.totals == running_digest.count(swept)

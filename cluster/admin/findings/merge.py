@@ -77,8 +77,8 @@ def _expected(finding: Finding, maintained: set[str]) -> Finding:
 
 
 def _about_members(finding: Finding, known: set[str]) -> bool:
-    """Returns False for a finding about a node, or a link to a node, that is no member and does not answer: nobody has
-    to reach a removed node. `known`: the names of the members, and of those that answer."""
+    """Returns False for a finding about a node, or a link to a node, that is no member and does not answer: a removed
+    node need not be reachable. `known`: the names of the members, and of those that answer."""
     if finding.code == "removed" or finding.object.partition(" ")[0] not in ("node", "link"):
         return True
     return all(name in known for name in _names_in(finding.object) if name.replace("/", "").isdecimal())
@@ -147,8 +147,8 @@ def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[F
 
 
 def _explained(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Finding:
-    """Returns the finding with its cause. If one more failure would stop writes because a node is down, the command is
-    the one that brings this node back, or replaces it."""
+    """Returns the finding with its cause. If the next failure would stop writes because a node is down, the finding
+    advises the command that brings this node back, or replaces it."""
     cause = _cause(finding, found)
     if finding.code == "no_quorum_margin" and cause is not None and cause.code == "node_down":
         finding = replace(finding, do_now=found[cause.code, cause.object].do_now)

@@ -148,8 +148,9 @@ class OtherNodes:
         await asyncio.gather(*(self._ask(node, address) for node, address in addresses.items()))
 
     def _note_clock(self, node: int, date: str, asked_ms: int) -> None:
-        """Notes by how much the clock of a node that refused to answer differs. It does not accept the pass of a node
-        whose clock is a minute off, and the header Date of its refusal has its time, in whole seconds."""
+        """Records by how many milliseconds the clock of a node that refused to answer differs from ours. A node refuses
+        the pass of another whose clock is more than a minute off. Its time is in the header Date of the refusal, in
+        whole seconds."""
         try:
             theirs_ms = int(1000 * parsedate_to_datetime(date).timestamp())
         except ValueError:

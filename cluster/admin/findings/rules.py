@@ -1,4 +1,4 @@
-"""Finds problems of the node as a whole: conditions from its status, its alarms and its configuration.
+"""Finds problems that concern the node as such: conditions from its status, its alarms and its configuration.
 
 A service that sees a problem by itself reports it by its part (`cluster.runtime.service_lifecycle.Part.findings`).
 """
@@ -142,15 +142,16 @@ def suspicion(link: LinkView) -> str:
 
 
 def _unacknowledged(link: LinkView) -> bool:
-    """Returns True if the peer is heard and acknowledges nothing: a way does not work, or its disk takes long."""
+    """Returns True if frames arrive from the peer but no acknowledgement does: one direction of the network is broken,
+    or the peer's disk is slow."""
     return link.state == "SUSPEND" and "no acknowledgement" in link.reason
 
 
 def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Yields a condition for each follower that is many entries behind for long, or whose disk does not keep up: what
-    it lacks grows old although the node is heard. Nothing is acknowledged while a sync of seconds is under way, so a
-    link on which only that is missing does not silence it. One whose course is not known yet has just joined, or
-    fetches a snapshot."""
+    """Yields a condition for each follower that is many entries behind for long, or whose disk does not keep up: the
+    age of what it lacks grows although frames arrive from it. Nothing is acknowledged while a sync of seconds is under
+    way, so a link on which only acknowledgements are missing does not suppress the finding. A follower whose trend is
+    not known yet has just joined, or fetches a snapshot."""
     health = port.config.health
     doubted = {link.peer for link in status.links if suspicion(link) and not _unacknowledged(link)}
     for peer in status.peers:

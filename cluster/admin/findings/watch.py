@@ -48,7 +48,8 @@ class FindingsWatch:
         await self._around.close()
 
     async def run(self) -> None:
-        """Looks periodically until it is cancelled, so that a finding's `since` does not depend on requests."""
+        """Checks periodically until it is cancelled, so that a finding's `since` does not depend on when somebody
+        asks."""
         looks = 0
         while True:
             try:
@@ -114,7 +115,8 @@ class FindingsWatch:
         return self._metrics
 
     def _silent(self) -> set[int]:
-        """Returns the silent nodes whose data directories lie beside this node's: those of a local cluster."""
+        """Returns the silent nodes whose data directories are on this machine, next to this node's: those of a local
+        cluster."""
         if self._place != "up":
             return set()
         members = set[int](self._port.nodes.membership.in_force.node_uuids)
@@ -169,7 +171,7 @@ class Memory:
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def note(self, conditions: Iterable[Condition], wall_ms: int, monotonic_ms: int) -> list[Finding]:
-        """Takes all conditions that hold now; returns those that have held long enough, as findings. A condition that
+        """Records all conditions that hold now; returns those that have held long enough, as findings. A condition that
         is not among them has ended."""
         now = {(each.code.finding, each.object): each for each in conditions}
         for key in [key for key in self._seen if key not in now]:
@@ -205,12 +207,12 @@ class Memory:
 
 
 class DataWatch:
-    """Finds out that the data directory of this running node was deleted or moved away, or that of a silent node beside
-    it. The running node has its files open, so it goes on and acknowledges, but none of this survives its end: it
-    cannot start again.
+    """Finds out that the data directory of this running node was deleted or moved away, or that of a silent node on the
+    same machine. The running node has its files open, so it continues to acknowledge, but none of this survives its
+    end: it cannot start again.
 
-    Looks for IDENTITY. Event loop only; each look is one call on a thread, and the next one waits for it, however long
-    the disk takes.
+    It checks for the file IDENTITY. Event loop only; each check is one call on a thread, and the next one waits for it,
+    however long the disk takes.
     """
 
     def __init__(self, directory: Path, node: int, group: int = FIRST_GROUP) -> None:
@@ -222,8 +224,8 @@ class DataWatch:
         """The nodes whose data directories were lost, as last seen: this one, and those that it was to look for."""
 
     def look(self, silent: Collection[int] = ()) -> asyncio.Future[frozenset[int]]:
-        """Takes the result of the last look, if there is one, and begins the next; returns the one under way. `silent`:
-        other nodes of the same local cluster whose directories are looked for too."""
+        """Takes over the result of the last check, if there is one, and begins the next; returns the check in progress.
+        `silent`: other nodes of the same local cluster whose directories are checked too."""
         if self._look is not None and not self._look.done():
             return self._look
         if self._look is not None and self._look.exception() is None:  # a disk that fails shows elsewhere

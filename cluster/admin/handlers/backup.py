@@ -123,8 +123,8 @@ def _check_root(to: str, section: BackupSection) -> None:
 
 
 def _check_url(to: str, config: Config) -> None:
-    """Raises ApiError for a store that is not configured. The cluster's tier may always hold its backups too: that of a
-    further group lies in it, and its backups beside those of the first."""
+    """Raises ApiError for a store that is not configured. The cluster's tier may always hold its backups too: the tier
+    of a further group is a folder in it, and the group's backups are next to those of the first group."""
     try:
         check_url(to)
     except LocalError as error:

@@ -101,7 +101,8 @@ async def get_groups(call: Call) -> BrokerGroupsView:
 
 
 def _view(port: AdminPort, number: int, row: BrokerGroup) -> BrokerGroupView:
-    """Returns a group with its nodes: its own as the configuration has them, others as they were heard of."""
+    """Returns the view of a group with its nodes: those of this node's group from the configuration, others from what
+    this node last learned of them."""
     routes, members = port.services.routes, []
     record, leader = routes.others().get(number), 0
     if number == port.config.cluster.group:

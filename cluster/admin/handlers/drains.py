@@ -1,5 +1,5 @@
-"""/v1/broker-groups/{group}/drain and /retire: what is left in a group of brokers, the begin and the end of its drain,
-and its end (docs/adr/0113). A node of the group itself answers: what is left is in its log."""
+"""/v1/broker-groups/{group}/drain and /retire: what is left in a group of brokers, the start and the end of its drain,
+and its retirement (docs/adr/0113). A node of the group itself answers: what is left is in its log."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _named(topics: tuple[str, ...]) -> str:
 
 
 async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None:
-    """Gives the topics as many queues in each of the other groups as they have here. Raises ApiError."""
+    """Gives the topics the same number of queues in each of the other groups as they have here. Raises ApiError."""
     state, services = call.port.state, call.port.services
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()

@@ -8,17 +8,16 @@ from typing import Final
 
 import msgspec
 
-from cluster.admin import pagination, route, route_rights
+from cluster.admin import route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.group_changes import find_group
 from cluster.admin.node_interface import MemberView
-from cluster.admin.pagination import Page, after_of, limit_of
+from cluster.admin.pagination import Page, after_of, limit_of, list_route
 from cluster.admin.route import PAGE_ITEMS_MAX, Route
 from cluster.admin.streamed_json import Pieces
 from cluster.broker.groups.assignment import own_place, owner
 from cluster.broker.groups.group_lag import QueueLag, lag_steps
-from cluster.requests.verb import Serves
 from raftmq_wire.codes import RequestCode
 from statemachine.consuming.groups import GroupConfig
 from statemachine.consuming.queue_locks import QueueLock
@@ -243,26 +242,16 @@ async def _age_ms(call: Call, each: QueueLag) -> int:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route.of_verb(
-        "GET",
+    list_route(
         "/v1/groups",
         list_groups,
         GroupsView,
-        route.page(),
         route_rights.of_verb(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
-        serves=Serves.READ,
-        because=route.CALLER_CHOOSES,
-        asks=pagination.PAGE_QUERY,
     ),
-    Route.of_verb(
-        "GET",
+    list_route(
         "/v1/groups/{name}",
         describe_group,
         GroupDetail,
-        route.page(),
         route_rights.of_verb(RequestCode.GET_CONSUME_STATS, consumerGroup="name"),
-        serves=Serves.READ,
-        because=route.CALLER_CHOOSES,
-        asks=pagination.PAGE_QUERY,
     ),
 )

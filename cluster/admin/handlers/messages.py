@@ -168,7 +168,7 @@ async def list_messages(call: Call) -> Pieces:
 
 
 def _check_counted(call: Call, topic: TopicConfig) -> None:
-    """Raises ApiError if the request's offset counts in another topic than the one that has the name now."""
+    """Raises ApiError if the request's offset counts in another topic of this name than the present one."""
     try:
         check_counted(call.port.services, topic, call.query.get(COUNTED_IN), number_of(call.query, OFFSET))
     except Refused as refused:
@@ -291,8 +291,8 @@ class _Body(NamedTuple):
 
 
 async def message_parts(call: Call, message: Message, body_bytes: int, room: int = sys.maxsize) -> list[bytes]:
-    """Returns the JSON of a message with at most `body_bytes` of its body; less if the whole would take more than
-    `room` bytes of JSON. Everything except the body is never cut."""
+    """Returns the JSON of a message with at most `body_bytes` of its body; less if the JSON as a whole would take more
+    than `room` bytes of JSON. Everything except the body is never cut."""
     charge_text(len(message.properties))
     properties = parse_properties(message.properties)
     left = room - len(msgspec.json.encode(_view(message, properties, cut=True))) - _QUOTED

@@ -86,7 +86,8 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has a quota, and has asked for something since the node that answers leads."""
+    """An owner (a user, an address or a topic) with a quota and has asked for something since the node that answers
+    leads."""
 
     owner: str
     """Whom the quota limits, in the words of a subject."""

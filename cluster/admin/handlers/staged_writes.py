@@ -138,8 +138,8 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteForgotten(ChangeView, frozen=True, kw_only=True):
-    """The answer after a name was forgotten and may be used anew: a producer that writes under it again writes
-    everything again."""
+    """The answer after a name was forgotten. The name may be used again: a producer that writes under it starts from
+    its first write."""
 
     write: int
     """The newest committed write."""

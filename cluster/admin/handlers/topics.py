@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from cluster.admin import pagination, route, route_rights
+from cluster.admin import route, route_rights
 from cluster.admin.errors import ApiError
 from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, JsonAnswer, ReadView, applied, confirm_read
-from cluster.admin.pagination import AFTER, Page, after_of, limit_of, neighbour
+from cluster.admin.pagination import AFTER, Page, after_of, limit_of, list_route, neighbour
 from cluster.admin.refusals import error_of
 from cluster.admin.request_parsing import flag_of, number_of
 from cluster.admin.route import Route
@@ -21,7 +21,6 @@ from cluster.broker.groups.hidden_queues import check_hides_nothing
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import ATTRIBUTE_VALUES, OTHER_ATTRIBUTES, RANGES, Topics, without_effect, without_home
-from cluster.requests.verb import Serves
 from cluster.runtime.request_limits import ATTRIBUTES_MAX, NewTopic, Text
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 from raftlog.work import ITEM_UNITS, charge
@@ -286,8 +285,8 @@ async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
 
 
 async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:
-    """Returns the answer to a change of a topic that is only judged, with the topic as it is. Raises ApiError if there
-    is none, or it was not to be there."""
+    """Returns the answer to a dry run of a change, with the topic as it is now. Raises ApiError if the topic does not
+    exist, or exists but must not."""
     if existed and wanted.if_exists == "fail":
         raise _exists(wanted.name)
     topic = await _view(call, await find_topic(call, wanted.name))
@@ -411,16 +410,11 @@ async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) 
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route.of_verb(
-        "GET",
+    list_route(
         "/v1/topics",
         list_topics,
         TopicsView,
-        route.page(),
         route_rights.of_verb(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
-        serves=Serves.READ,
-        because=route.CALLER_CHOOSES,
-        asks=pagination.PAGE_QUERY,
     ),
     Route.of_verb(
         "POST",
@@ -433,16 +427,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         (200, 201),
         asks=(DRY_RUN,),
     ),
-    Route.of_verb(
-        "GET",
+    list_route(
         "/v1/topics/{name}",
         describe_topic,
         TopicDetail,
-        route.page(),
         route_rights.of_verb(RequestCode.GET_TOPIC_CONFIG, topic="name"),
-        serves=Serves.READ,
-        because=route.CALLER_CHOOSES,
-        asks=pagination.PAGE_QUERY,
     ),
     Route.of_verb(
         "DELETE",

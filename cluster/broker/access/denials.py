@@ -1,7 +1,8 @@
-"""Denied requests: counted, kept for `raftmq auth show`, and logged, for all fronts alike.
+"""Denied requests: counted, kept for `raftmq auth show`, and logged, for all protocols alike.
 
-Whoever is denied chooses the names in the reason, and may ask as often as it likes. So a reason is cut, what is kept
-has a number, and a user at an address leaves at most one line a second in the log, which says how many there were.
+A denied client chooses the names in the reason, and may ask as often as it likes. So a reason is truncated, the number
+of kept denials is limited, and a user at an address gets at most one line a second in the log, which says how many
+there were.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ class Guesses:
                 self._told.popitem(last=False)
 
     def right(self, name: str, address: str) -> None:
-        """Takes back a wrong secret of this pair that was the right one: this node had not applied a change yet."""
+        """Corrects the count of wrong secrets of this user and address by one that was right after all: this node had
+        not applied a change of the secret yet."""
         pair = self._pairs.get(_key(name, address))
         if pair is not None and pair.times > 0:
             pair.times -= 1
@@ -116,8 +117,8 @@ class Guesses:
                 return
 
     def wait(self, name: str, address: str, turn: Turn) -> None:
-        """Calls `turn` when it is the turn of a secret of this pair: at once, or later. A caller that is gone by then
-        does nothing."""
+        """Calls `turn` when the next secret of this user and address may be tried: at once, or later. A caller that has
+        gone by then does nothing."""
         key = _key(name, address)
         pair, now_ms = self._pairs.get(key), self._now_ms()
         if pair is None or (not pair.waiting and now_ms >= pair.next_ms):
@@ -136,7 +137,7 @@ class Guesses:
             self._call_later(max(1, pair.next_ms - now_ms), self._tick)
 
     def _tick(self) -> None:
-        """Gives each line its next turn; one timer for all of them, while there are any."""
+        """Calls the next waiter of each user and address. There is one timer for all of them, as long as any wait."""
         self._ticking = False
         now_ms = self._now_ms()
         for key, pair in list(self._lines.items()):

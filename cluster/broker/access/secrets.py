@@ -1,9 +1,9 @@
 """Encrypts and decrypts the secrets of users, and encrypts them again after their key was replaced. The log holds the
 encrypted form; the key is in a file of its own.
 
-The key file is one of `cluster.runtime.key_file`: one key per line, base64, the newest first.
-It lies outside the data directory, and only its owner may read it. The state holds the id of the key that encrypts the
-secrets. A node without that key goes on, but can verify no signature; `problem` states the reason.
+The key file is one of `cluster.runtime.key_file`: one key per line, base64, the newest first. It lies outside the data
+directory, and only its owner may read it. The state holds the id of the key that encrypts the secrets. A node without
+that key continues, but can verify no signature; `problem` states the reason.
 
 A secret is bound to its cluster, its user's id and the key: copied to another user's row, it cannot be decrypted.
 """

@@ -1,8 +1,8 @@
-"""A rate for the tokens that a user gives itself.
+"""A limit on the rate of the tokens that a user creates for itself.
 
-Each token that is given, and each one that is taken away, is an entry of the log and a row of the audit. The audit
-keeps a number of rows, so a user without any right could otherwise push the rows of all others out. Taking a token away
-is never refused: it needs a token that was given before.
+Each token that is created or revoked is an entry of the log and a row of the audit. The audit keeps a limited number of
+rows, so a user without any right could otherwise push out the rows of all others. Revoking a token is never refused: it
+needs a token that was created before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TokenRate:
         return len(self._full_ms)
 
     def take(self, user_id: int, name: str, now_ms: int) -> None:
-        """Takes one from the budget of a user. Raises Refused if it is used up."""
+        """Takes one token from the budget of a user. Raises Refused if the budget is used up."""
         if not 0 <= now_ms - self._looked_ms < EVERY_MS:
             self._looked_ms = now_ms
             self._full_ms = {user: full_ms for user, full_ms in self._full_ms.items() if full_ms > now_ms}

@@ -215,8 +215,8 @@ class UserAdmin:
         self._tell(RemoveToken(self._origin(asker), digest), told)
 
     def rotate_key(self, asker: Asker, key: str, told: Changed) -> None:
-        """Has new secrets encrypted with another key, which this node must have; the leader encrypts those of the
-        users again, one by one. Raises Refused."""
+        """Makes the cluster encrypt new secrets with another key, which this node must have; the leader then encrypts
+        the existing secrets again, one by one. Calls `told` with the result. Raises Refused."""
         if key not in self._secrets.key_ids:
             raise Refused(Reason.ILLEGAL, f"auth.key_file of this node does not have the key {key!r:.80}")
         if self._secrets.problem:

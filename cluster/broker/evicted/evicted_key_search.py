@@ -39,7 +39,7 @@ def complete(
     done: Callable[[QueryResult | Refused], None],
 ) -> None:
     """Calls `done` with the messages that were found here, and adds those in the tier if there may be more. If the tier
-    cannot be read and nothing was found, nobody knows whether such a message exists: the answer is UNAVAILABLE."""
+    cannot be read and nothing was found, it is unknown whether such a message exists: the answer is UNAVAILABLE."""
     if found.stopped or state.kept.position >= evicted_position(state):
         done(found)
         return

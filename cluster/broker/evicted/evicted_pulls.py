@@ -19,7 +19,7 @@ Fail = Callable[[Pull, str], None]
 
 
 class Gone(NamedTuple):
-    """The outcome that no message is kept at the pull's offset any more: a TRIM removed it while the pull waited."""
+    """The outcome that the message at the pull's offset no longer exists: a TRIM removed it while the pull waited."""
 
     next_offset: int
     """The offset at which the queue now begins."""
@@ -72,7 +72,8 @@ class EvictedPulls:
         return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
 
     def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
-        """Has the pull answered if its offset is kept. `low` is the first offset on this node.
+        """Answers the pull from the tier if its offset is kept there; returns False if it is not. `low` is the first
+        offset on this node.
 
         Calls `found` with messages, or with the next offset if none matches; `moved` with the offset at which the queue
         begins now.
@@ -99,8 +100,9 @@ class EvictedPulls:
         return True
 
     def answer_early(self, pull: Pull, high: int, found: Reply, here: Callable[[Pull], None]) -> bool:
-        """Has a pull answered from the tier although this node has its messages, if `tier.read` says so. Calls `found`
-        with messages below the offset `high`, or `here` if the tier does not return them: then this node answers."""
+        """Answers a pull from the tier although this node has its messages, if `tier.read` says so. Calls `found` with
+        messages below the offset `high`, or `here` if the tier does not return them; then this node answers. Returns
+        False if the tier is not to be asked."""
         levels, messages = self._levels, self._messages
         if pull.here or levels is None or messages is None:
             return False

@@ -158,7 +158,7 @@ def _at(token: Token) -> int:
 
 
 def _decoded(token: Token) -> str:
-    """Returns the text for which a literal stands."""
+    """Returns the text of a string literal, without its quotes."""
     return str(token)[1:-1].replace("''", "'")
 
 

@@ -71,8 +71,8 @@ class KnownFilters:
         return found
 
     def learn(self, kind: str | None, text: str | None) -> Steps:
-        """Makes a filter in steps; afterwards it is known. Callers that want the same filter meanwhile continue the
-        same work."""
+        """Makes a filter in steps; afterwards it is known. Callers that want the same filter during that time continue
+        the same work."""
         expression = _expression(kind, text)
         making = self._making.get(expression)
         if making is None:
@@ -142,7 +142,7 @@ class _Making:
 
 
 def _expression(kind: str | None, text: str | None) -> Expression:
-    """Returns the expression as a key. Raises Refused for one that is too long, of which nothing is kept."""
+    """Returns the expression as a key. Raises Refused for one that is too long; nothing of it is kept."""
     if not kind or kind == "TAG":
         check_text(text or "*")
         return Expression("TAG", text or "*")

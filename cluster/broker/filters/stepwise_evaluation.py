@@ -1,8 +1,8 @@
-"""Judges one message in parts: a filter stops before a term when the units of this step are used up, and continues
-there later.
+"""Evaluates a filter on one message in parts: it stops before a term when the units of this step are used up, and
+continues there later.
 
 To continue, the filter begins again at its root, and each term that was already evaluated returns its remembered value.
-There is therefore one meaning of every operator, and each term is evaluated once.
+So each operator has one implementation, and each term is evaluated once.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ Share = Callable[[Sequence[int], int, int], Sequence[int]]
 
 
 def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
-    """Returns the client ids among which the topic's queues are divided; None in the place of one that does not read
-    what falls to it."""
+    """Returns the client ids among which the topic's queues are divided; None in the place of a client that does not
+    read its share."""
     if group is None:
         return []
     charge(ITEM_UNITS * len(group.members))
@@ -34,7 +34,7 @@ def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
 
 def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]] | None:
     """Returns the groups of brokers that have the topic's queues, each with the number of those that consumers read.
-    Clients divide the queues in this order. None if it is not known, or nobody may read them."""
+    Clients divide the queues in this order. None if that is not known, or if the topic may not be read."""
     config = services.state.topics.get(topic)
     if config is None or not config.perm & PERM_READ:
         return None
@@ -43,7 +43,8 @@ def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]]
 
 
 def queue_at(placed: Sequence[tuple[BrokerGroup, int]], place: int) -> tuple[str, int]:
-    """Returns the broker name and the id of the queue that stands there among all. Raises IndexError."""
+    """Returns the broker name and the queue id of the queue at position `place` among all queues of the topic. Raises
+    IndexError."""
     for group, count in placed:
         if place < count:
             return group.name, place
@@ -89,9 +90,9 @@ clients every n-th queue."""
 def assigned_places(
     group: ConsumerGroup, others: Iterable[str], client_id: str, topic: str, share: Share, queues: int
 ) -> Sequence[int]:
-    """Returns the places of the client's queues among all queues of the topic. `others`: the members of whom other
-    groups of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a
-    ReadIndex round."""
+    """Returns the places of the client's queues among all queues of the topic. `others`: the members that other groups
+    of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a ReadIndex
+    round."""
     found = {*others} - group.members.keys()
     if found or group.by_topic:
         charge(ITEM_UNITS * (len(group.members) + len(found)))

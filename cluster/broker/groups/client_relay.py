@@ -3,9 +3,9 @@
 
 A client that is connected to this node is asked directly. Otherwise this node asks the other nodes, one after another,
 to pass the request on (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows the
-client behind it. A peer that says nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
-request may reach clients twice**, so it must tolerate that. Nothing is kept after the deadline, and nothing is in the
-log.
+client behind it. A peer that sends nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
+request may reach clients twice**, so such requests must tolerate that. Nothing is kept after the deadline, and nothing
+is in the log.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Asked:
         self.stop_silence: Callable[[], None] = _nothing
 
     def hand_over(self, peer: NodeId) -> None:
-        """Notes that this peer has found the client and written the request."""
+        """Records that this peer has found the client and sent it the request."""
         self.handed_over = True
         self.peer = peer
 
@@ -174,7 +174,7 @@ class ClientRelay:
         return True
 
     def _find(self, relayed: Relayed) -> Client | None:
-        """Returns a client of this node that may get the request."""
+        """Returns a connected client of this node to which the request may be sent; None if there is none."""
         client_id, correlation_id = relayed.client_id, relayed.correlation_id
         if client_id is not None and correlation_id is not None:
             note = self._notes.find(client_id, correlation_id)
@@ -320,7 +320,7 @@ class ClientRelay:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes a frame of one of KINDS. Raises WireError."""
+        """Handles a frame of one of KINDS. Raises WireError."""
         if kind == Kind.RELAY:
             self._on_relay(peer, header, payload)
         else:
@@ -328,7 +328,7 @@ class ClientRelay:
 
 
 def _nothing(*_: object) -> None:
-    """Does nothing: the function for a request that cannot be stopped, or whose result nobody wants."""
+    """Does nothing: the function for a request that cannot be cancelled, or whose result is not used."""
 
 
 def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAnswer | Refused:

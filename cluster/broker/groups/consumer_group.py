@@ -108,7 +108,7 @@ class ConsumerGroup:
     )
 
     def __init__(self, stands: Callable[[Member], bool] = lambda _: True, since_ms: int = 0) -> None:
-        """`stands` returns True if a member may still be in the group. `since_ms`: the time of its first heartbeat."""
+        """`stands` returns True if a member may stay in the group. `since_ms`: the time of its first heartbeat."""
         self.stands = stands
         self.since_ms = since_ms
         self.judged = 0
@@ -137,7 +137,8 @@ class ConsumerGroup:
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
 
     def values(self) -> Iterator[Member]:
-        """Yields all members, each once for every connection that names it. They may come and go meanwhile."""
+        """Yields all members, each once for every connection that names it. Members may come and go during the
+        iteration."""
         for member in self.members.values():
             yield member
             if self.beside:
@@ -173,11 +174,12 @@ class ConsumerGroup:
         self.members.put(member.client_id, member)
 
     def keep_beside(self, old: Member) -> None:
-        """Keeps what another connection said of a client whose member is now that of a newer heartbeat."""
+        """Keeps the heartbeat of a client's older connection beside that of the newer one, which is now the member."""
         self.beside.setdefault(old.client_id, {})[old.connection] = old
 
     def take_beside(self, client_id: str, connection: Client) -> Member | None:
-        """Removes and returns what that connection said of a client whose member is another one's."""
+        """Removes and returns the heartbeat that connection sent for a client whose member came over another
+        connection."""
         others = self.beside.get(client_id, {})
         found = others.pop(connection, None)
         if found is not None and not others:
@@ -185,11 +187,12 @@ class ConsumerGroup:
         return found
 
     def remove(self, member: Member) -> bool:
-        """Removes a member, or what one connection said of it; the member or that must be there. Returns True if the
-        client is gone.
+        """Removes a member, or the heartbeat of one of its connections; the member or the heartbeat must exist. Returns
+        True if the client is gone.
 
-        It is not if another connection named it since this one did first: then that is another client with its id. One
-        that did so before only may be what a client left behind when it connected again.
+        It is not gone if another connection has sent heartbeats for its id since this one began to: then that is
+        another client with the same id. A connection that did so only before may be what a client left behind when it
+        connected again.
         """
         if self.members[member.client_id] is not member:
             self.take_beside(member.client_id, member.connection)
@@ -261,8 +264,8 @@ class ConsumerGroup:
         return (member.connection for member in self.values() if self.stands(member))
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Takes one member's subscriptions as the group's: newer versions replace older ones. Returns True if anything
-        changed."""
+        """Merges one member's subscriptions into those of the group: newer versions replace older ones. Returns True if
+        anything changed."""
         merged = dict(self.subscriptions)
         for new in subscriptions:
             old = merged.get(new.topic)
@@ -286,14 +289,15 @@ class ConsumerGroup:
         return narrowed
 
     def hold_text(self, share: Callable[[], Share]) -> None:
-        """Counts what subscriptions and wishes take now. `share()` makes the group's share of the node's room."""
+        """Counts what subscriptions and wishes take now, in bytes. `share()` makes the group's share of the node's
+        memory for them."""
         charge(ITEM_UNITS * (len(self.subscriptions) + len(self.wishes)))
         if self.text is None:
             self.text = share()
         self.text.hold(text_bytes(self.subscriptions.values()) + self.wishes_bytes)
 
     def was_judged(self, version: int) -> None:
-        """Notes that all members were judged by that version of users and rules."""
+        """Records that all members were checked by that version of users and rules."""
         self.judged = version
 
 
@@ -303,7 +307,8 @@ def text_bytes(subscriptions: Iterable[Subscription]) -> int:
 
 
 def wish_bytes(topics: Iterable[str]) -> int:
-    """Returns the approximate bytes that a wish takes in memory."""
+    """Returns the approximate number of bytes that a member's wish, the topics that it wants to read, takes in
+    memory."""
     return sum(4 * len(topic) + 100 for topic in topics)
 
 

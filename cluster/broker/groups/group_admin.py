@@ -53,8 +53,8 @@ def put_group(services: Services, config: dict[str, Any], done: Done, party: Par
 
 
 def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
-    """Judges what is asked of a group, whichever way it came. What a group has already is never refused, because a
-    request repeats it. Raises Refused (INVALID), which names the field."""
+    """Checks the settings that a request asks for a group, whichever protocol it came by. A setting that the group
+    already has is never refused, because a request may repeat it. Raises Refused (INVALID), which names the field."""
     present = state.groups.get(config["name"])
     changed = {name: value for name, value in config.items() if present is None or getattr(present, name) != value}
     for field, (name, only, why) in FIXED.items():
@@ -69,7 +69,7 @@ def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
 
 
 def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
-    """Returns a remark that names the settings in `config` that are kept and decide nothing; "" if there are none."""
+    """Returns a remark that names the settings in `config` that are stored but have no effect; "" if there are none."""
     said = [
         f"{name}={str(value).lower()} is kept and decides nothing: no RocketMQ broker reads it either"
         for field, (name, default) in UNREAD.items()
@@ -83,7 +83,7 @@ def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
 
 
 def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:
-    """Deletes a group, and its offsets if `clean_offsets`: each front has its own default for that."""
+    """Deletes a group, and its offsets if `clean_offsets`, for which each protocol has its own default."""
     services.propose([DeleteGroup(name, clean_offsets)], done)
 
 

@@ -1,4 +1,5 @@
-"""The lag of consumer groups, counted in one way for both fronts, the command line and the metrics."""
+"""The lag of consumer groups, computed in the same way for the remoting protocol, the HTTP API, the command line and
+the metrics."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class QueueLag(NamedTuple):
     @property
     def lag(self) -> int:
         """The number of kept messages from the committed offset on. If the group never committed, it is the number of
-        all kept messages, wherever the group's consumers would begin. 0 if the offset was set beyond the end."""
+        all kept messages, wherever its consumers would begin. 0 if the offset lies beyond the end."""
         return max(0, self.max_offset - self.stands_at)
 
     @property

@@ -68,7 +68,7 @@ class ProducerGroup:
         """User -> client id -> member. No map is empty."""
 
     def values(self) -> Iterator[Member]:
-        """Yields all members. They may come and go meanwhile."""
+        """Yields all members. Members may come and go during the iteration."""
         for members in list(self.users.values()):
             yield from members.values()
 
@@ -154,13 +154,13 @@ class Members:
         return found.unread() if found is not None else {}
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Returns the subscription to the topic that the group's members on this node told."""
+        """Returns the subscription to the topic from the heartbeats of the group's members on this node."""
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
     def clients_of(self, connection: Client, group: str, user: int = NOBODY) -> frozenset[str]:
         """Returns the ids of the group's consumers that this connection's heartbeats named, if `user` or nobody signed
-        them; all of them for nobody."""
+        the heartbeat; all of them if `user` is NOBODY."""
         mine = self._groups_of.get(connection)
         keys = mine.ids.get((Role.CONSUMER, group), ()) if mine is not None else ()
         return frozenset(client_id for owner, client_id in keys if is_same(owner, user))
@@ -216,8 +216,8 @@ class Members:
         return self._next(users, may_get)
 
     def _next(self, users: list[SortedMap[str, Member]], may: Callable[[Member], bool]) -> Member | None:
-        """Returns the next member in turn: of each user in turn, so that a user with many members, of whom none may,
-        hides nobody."""
+        """Returns the next member that may be asked, one user after the other. So a user with many members, none of
+        which may, does not hide those of others."""
         for _ in range(min(sum(map(len, users)), TRIES_MAX)):
             self._turn += 1
             members = users[self._turn % len(users)]
@@ -234,8 +234,8 @@ class Members:
         return max((member for member in found if member is not None), key=_last_seen, default=None)
 
     def producer_users(self, client_id: str) -> dict[int, int]:
-        """Returns the users of whom a producer with this client id is connected, each with the milliseconds for which
-        one of its open connections has had that client id."""
+        """Returns the users of which a producer with this client id is connected: user -> milliseconds for which one of
+        its open connections has had that client id."""
         now_ms = self._services.awake_ms()
         users = self._named.get(client_id, {})
         return {user: now_ms - min(each.named_ms for each in users[user].values()) for user in users}
@@ -327,8 +327,9 @@ class Members:
         return changed
 
     def _clashes(self, group: str, there: Member | None, member: Member) -> bool:
-        """Returns True if the member of that client id is another user's, and stays. One that nobody has proven gives
-        way to the first proven user, and one whose connection has closed, or brings this one, to anybody."""
+        """Returns True if the client id's present member belongs to another user, and stays. A member of no proven user
+        gives way to the first proven user. A member whose connection has closed, or is the same as the new one's, gives
+        way to any user."""
         if there is None or there.user in (NOBODY, member.user):
             return False
         if there.connection.closed or there.connection is member.connection:
@@ -405,8 +406,8 @@ class Members:
         role: Role,
         group: str,
     ) -> bool:
-        """Notes a heartbeat of a member that takes the place of `old`. Returns True if the client is new or came over
-        another connection."""
+        """Records a heartbeat of a member that replaces `old`. Returns True if the client is new or came over another
+        connection."""
         member.last_seen_ms = self._services.awake_ms()
         if old is not None and old.connection is member.connection:
             member.since_ms = old.since_ms
@@ -457,7 +458,7 @@ class Members:
     # --- standing that ends with the right ---------------------------------------------------------------------------
 
     def rules_changed(self) -> None:
-        """Judges all members by the users and rules in force now, in steps, and removes those that may not stay."""
+        """Checks all members by the users and rules in force now, in steps, and removes those that may not stay."""
         if self._rights.enforces:
             self._services.turns.begin_later(self, self._judge_all())
 
@@ -476,7 +477,7 @@ class Members:
                 yield from self.judged(name, consumers)
 
     def judged(self, name: str, group: ConsumerGroup) -> Generator[None]:
-        """Judges the members of a consumer group by the users and rules in force, in steps, unless that was done."""
+        """Checks the members of a consumer group by the users and rules in force, in steps, unless that was done."""
         version = self._services.state.access.version
         if not self._rights.enforces or group.judged == version:
             return

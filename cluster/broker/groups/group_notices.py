@@ -1,12 +1,13 @@
 """Tells the members of a consumer group that it has changed, so that they divide its queues again (40).
 
-Each change is told to all members. If 2,000 clients joined a group one after the other, that would be two million
+Each change is a notice to all members. If 2,000 clients joined a group one after the other, that would be two million
 notices, and after each the member asks for the list of all members. A group therefore has a *budget*: PER_SECOND
-notices a second, and at most that many at once after a quiet second. A change of a small group, or a single change of a
-large group, is told at once. Changes that come while the budget is overdrawn are told together, as soon as it no longer
-is.
+notices a second, and at most that many at once after a quiet second. The members of a small group, or of a large group
+after a single change, are notified at once. Changes that come while the budget is overdrawn cause one notice together,
+as soon as it no longer is.
 
-Invariant: after the last change of a group, every member that is still there is told once more, whatever came before.
+Invariant: after the last change of a group, every member that is still there gets one more notice, whatever came
+before.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NOTICE_UNITS = FRAME_UNITS + 2 * CALL_UNITS
 
 
 class Budget:
-    """The time at which one group may be told next, and whether there is something to tell."""
+    """The time at which one group may be notified next, and whether there is something to notify it of."""
 
     __slots__ = ("empty_until_ms", "telling", "untold", "waiting")
 
@@ -44,22 +45,22 @@ class Budget:
 
 
 class NotifiedGroup(Protocol):
-    """A group whose members are told."""
+    """A group whose members are notified of its changes."""
 
     budget: Budget
 
     def clients(self) -> Iterator[Client]:
-        """Yields the members' connections, one per member. Members may come and go meanwhile."""
+        """Yields the members' connections, one per member. Members may come and go during the iteration."""
 
 
 class GroupNotices:
-    """Tells the members of all groups of this node. Event loop only."""
+    """Notifies the members of all groups of this node. Event loop only."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def changed(self, name: str, group: NotifiedGroup) -> None:
-        """Tells the members now or a little later."""
+        """Notifies the members of a change, now or a little later."""
         group.budget.untold = True
         self._go_on(name, group)
 
@@ -79,8 +80,8 @@ class GroupNotices:
         self._go_on(name, group)
 
     def _tell(self, name: str, group: NotifiedGroup) -> Generator[None]:
-        """Tells each member once. A client that joins meanwhile may be missed. Its joining is another change, which is
-        told afterwards."""
+        """Notifies each member once. A client that joins during this may be missed, but its joining is another change,
+        of which the members are notified afterwards."""
         told: set[Client] = set()
         for client in group.clients():
             if client not in told:

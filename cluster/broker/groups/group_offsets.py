@@ -72,9 +72,9 @@ class Offsets:
         done: Done,
         counted_in: str | None = None,
     ) -> None:
-        """Commits an offset, and calls `done` when that is applied or undecided. A result that is not ok says that the
-        topic was deleted meanwhile. `name` identifies the commit if the client repeats it, `counted_in` the topic in
-        which the offset counts. Raises Refused."""
+        """Commits an offset, and calls `done` when that is applied or undecided. A result that is not ok means that the
+        topic was deleted in the meantime. `name` identifies the commit if the client repeats it, `counted_in` the topic
+        in which the offset counts. Raises Refused."""
         config = self._committable(group, topic, queue_id, offset, counted_in)
         row = group, config.id, queue_id, offset
         if name is not None:

@@ -37,9 +37,9 @@ class GroupRegistration:
     def propose(
         self, groups: list[str], party: Party, done: Callable[[ProposeResult | None], None], limited: list[str]
     ) -> Generator[None]:
-        """Calls `done` when the log knows these groups, or could not be told of them; with None if this node had
-        nothing to propose. Adds to `limited`, before that, why groups were not made that are over the quota of the
-        party. Yields between two groups."""
+        """Proposes the groups that do not exist yet. Calls `done` when the log has them or could not get them, with
+        None if this node had nothing to propose. Before that it adds to `limited` why groups above the quota of the
+        party were not made. Yields between two groups."""
         telling = _Telling(done)
         news: list[Command] = []
         proposed: list[str] = []
@@ -116,13 +116,13 @@ class _Telling:
         """One more than the number of entries under way, until `all_sent`."""
 
     def ended(self, result: ProposeResult) -> None:
-        """Notes that one of the entries has ended."""
+        """Records that one of the entries has ended."""
         if self._result is None or (result.unacceptable and not self._result.unacceptable):
             self._result = result
         self.all_sent()
 
     def all_sent(self) -> None:
-        """Notes that no more entries will come. It is also called for each that ended."""
+        """Counts one entry as over; the last call answers. Called once more when no more entries will be proposed."""
         self.sent -= 1
         if not self.sent:
             self._done(self._result)

@@ -31,7 +31,7 @@ def named(queues: range) -> str:
 
 def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[None, None, int]:
     """Counts, in steps, the messages of these queues that are kept and that some group has yet to read: one that
-    subscribes to the topic, or has committed in the queue. What no group reads is unread as a whole."""
+    subscribes to the topic, or has committed in the queue. In a queue that no group reads, all messages are unread."""
     kept: dict[int, tuple[int, int]] = {}
     for queue_id in queues:
         if queue_id % QUEUES_PER_STEP == 0:
@@ -53,9 +53,9 @@ def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[N
 
 
 def check_hides_nothing(state: BrokerState, config: Mapping[str, Any]) -> Generator[None, None, None]:
-    """Judges, in steps, a change of a topic (the argument of create_topic) that may not hide unread messages. Raises
-    Refused (ILLEGAL), which names their number. A message that arrives meanwhile may still be hidden: a finding says
-    so."""
+    """Checks, in steps, that a change of a topic (the argument of create_topic) hides no unread messages. Raises
+    Refused (ILLEGAL), which names their number. A message that arrives during the check may still be hidden: a finding
+    says so."""
     topic, wanted = state.topics.get(config["name"]), config.get("read_queues")
     if topic is None or wanted is None or wanted >= topic.read_queues:
         return

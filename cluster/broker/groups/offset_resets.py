@@ -62,7 +62,7 @@ class ResetOrder(NamedTuple):
     """The queue to reset; None for every queue of the topic."""
 
     def done_to(self, queues: int) -> str:
-        """Returns the words for the events when it was done to so many queues."""
+        """Returns the text of the event after the reset of this number of queues."""
         value = f" {self.value}" if self.to in (ResetTo.TIME, ResetTo.OFFSET) else ""
         return f"its offsets in {queues} queues of {self.topic} were reset to {self.to.name.lower()}{value}"
 
@@ -233,7 +233,7 @@ class OffsetResets:
         return ((topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
 
     def _judge_all(self, source: str, topics: Sequence[int], party: Party) -> None:
-        """Judges who asks for the offsets of all topics as if each were named. Raises Refused."""
+        """Checks that the party may read the offsets of all topics, as if each were named. Raises Refused."""
         state = self._services.state
         for topic_id in topics:
             charge(ITEM_UNITS)
@@ -246,15 +246,16 @@ class OffsetResets:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def pending(self, group: str, queue: Queue) -> OffsetReset | None:
-        """Returns the reset of which the queue's consumer must be told, as far as this node has applied. None if the
-        consumer already knows of it and only the log does not say so yet: the consumer would read again what it has
-        read since."""
+        """Returns the reset that the queue's consumer must still learn of, as far as this node has applied. None if the
+        consumer already follows it and only the log does not say so yet: otherwise the consumer would read messages
+        again."""
         state = self._services.state
         reset = state.resets_of_group(group).get(queue) if state.has_resets else None
         return None if reset is None or (group, queue, reset.number) in self._ending else reset
 
     def known(self, group: str, queue: Queue, reset: OffsetReset) -> None:
-        """Notes that the consumer continues from the reset offset: from now on its commits count again. Leader only."""
+        """Proposes the end of the reset, because the consumer continues from the reset offset: from now on its commits
+        count again. Leader only."""
         key = group, queue, reset.number
         self._ending.add(key)
         self._services.propose([EndResets(group, [(*queue, reset.number)])], lambda _: self._ending.discard(key))

@@ -1,9 +1,10 @@
-"""The members of a consumer group of whom other groups of brokers have heard, while this one may not have heard of all.
+"""The members of a consumer group that other groups of brokers know, while this one may not know all of them.
 
 A client sends heartbeats to all brokers of its topics' routes, every 30 s, and looks for new routes every 30 s. So for
-two intervals after its first member was heard of here, the list of a consumer group may lack some whose topics have
-queues in another group of brokers too: a client that got such a list would take the queues of the others. Until then 38
-is answered with what all these groups of brokers know together (docs/adr/0111).
+two intervals after its first member became known here, the list of a consumer group may lack members, if its topics
+have queues in another group of brokers too: a client that got such a list would take the queues of the others. Until
+then request 38 (GET_CONSUMER_LIST_BY_GROUP) is answered with the members that all these groups of brokers know together
+(docs/adr/0111).
 
     MEMBERS         [number, consumer group]
     MEMBERS_REPLY   [number, whether all are there]    payload: msgpack [client id, ...]
@@ -75,8 +76,8 @@ class OtherMembers:
         links.takes(Kind.MEMBERS_REPLY, self._on_answer)
 
     def to_ask(self, group: ConsumerGroup) -> list[int]:
-        """Returns the groups of brokers that may know members of whom this one has not heard yet. None if all members
-        are RaftMQ's clients, which ask each of these groups themselves."""
+        """Returns the groups of brokers that may know members which this one does not know yet. The list is empty if
+        all members are RaftMQ's clients, which ask each of these groups themselves."""
         state = self._services.state
         if not state.broker_groups.by_number or group.all_by_topic:
             return []

@@ -1,12 +1,11 @@
-"""Queue locks as any protocol front offers them: decides on the leader which locks a client gets, with few entries in
-the log.
+"""Queue locks, for every protocol: decides on the leader which locks a client gets, with few entries in the log.
 
 A lock lives in the log's state (`statemachine.consuming.queue_locks`). A client asks again and again for the queues
 that it holds, and for queues that others hold. Both are answered without an entry: the first while enough time is left,
 the second until the other's lock ends.
 
-Anybody can name any client. A client therefore gets a lock only if heartbeats over the connection that asks said that
-it is in the group. From OWNERS_LEVEL on a lock names the user too: two users with one client id are two clients.
+Anybody can name any client. A client therefore gets a lock only if heartbeats over the same connection have named it as
+a member of the group. From OWNERS_LEVEL on a lock names the user too: two users with one client id are two clients.
 
 A client that connects again, because the node was restarted, sends its heartbeat within 30 s and must not lose its
 queues meanwhile: in the first 35 s of a connection it may renew the locks that the log says the client holds, by 35 s
@@ -54,9 +53,9 @@ class Standing(StrEnum):
 def other_holder(
     services: Services, members: Members, group: str, queue: Queue, user: int, clients: Callable[[], Collection[str]]
 ) -> str | None:
-    """Returns the present holder of the queue if it is a member and none of these clients of the user: their commits
-    for the queue would undo the holder's work. None if there are no such clients, the queue is free, or its holder is
-    gone. Leader only."""
+    """Returns the present holder of the queue's lock if it is a member of the group and not one of these clients of the
+    user, whose commits for the queue would undo the holder's work. None if there are no such clients, the queue is not
+    locked, or its holder is gone. Leader only."""
     lock = services.state.locks_of_group(group).get(queue)
     if lock is None or lock.expires_ms <= services.log_time_ms():
         return None
@@ -170,8 +169,9 @@ class QueueLocks:
         """Ends the locks of the user's client on these queues, or all its locks in the group.
 
         It waits for a confirmation as `lock` does, so that it does not overtake a lock request that came before. A
-        second copy of one may: it was forwarded to this leader before the former one's answer came. Done behind the
-        unlock, it would lock the queues for a client that no longer wants them (seed 790000066).
+        second copy of a lock request may still come: it was forwarded to this leader before the former leader's answer
+        came. Carried out after the unlock, it would lock the queues for a client that no longer wants them (seed
+        790000066).
         """
 
         def refuse(refused: Refused) -> None:
@@ -201,7 +201,7 @@ class QueueLocks:
         propose_in_parts(self._node, runs, done)
 
     def _names(self, user: int) -> bool:
-        """Returns True if locks of the user say whose they are."""
+        """Returns True if locks of this user record their owner."""
         return user != NOBODY and self._node.state.level >= OWNERS_LEVEL
 
     def _exists(self, queue: Queue) -> bool:
@@ -211,7 +211,7 @@ class QueueLocks:
 
 class Unheard:
     """Locks that were renewed before a heartbeat confirmed that their client is there. Only the leader remembers them;
-    the next leader counts anew.
+    the next leader starts from nothing.
 
     Invariant: together these renewals of a lock add no more than FIRST_HEARTBEAT_MS to the time that its client was
     last granted as a member.

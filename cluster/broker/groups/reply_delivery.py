@@ -107,8 +107,8 @@ class ReplyDelivery:
         """Peer -> when its connection was last lost."""
 
     def deliver(self, reply: Reply, done: Answered) -> None:
-        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does: NO_CONSUMER also if
-        the requester cannot be told from others."""
+        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does; NO_CONSUMER also means
+        that the requester cannot be distinguished from another client."""
         fits = len(reply.client_id) <= CLIENT_ID_MAX and len(reply.correlation_id) <= CORRELATION_MAX
         if self._services.state.level < OWNERS_LEVEL or not fits:
             self._to_any(reply, done)
@@ -177,8 +177,8 @@ class ReplyDelivery:
         self._to_nobody(reply, why, tuple(sorted({*users, *noted})), done)
 
     def _lost_ms(self, asked: _Asked) -> int:
-        """Returns how many milliseconds ago notes were last lost: a node started, was lost, or does not answer. A node
-        that is down for long has taken no request of late."""
+        """Returns the milliseconds since notes were last lost: because a node started, was lost, or does not answer. A
+        node that has been down for long cannot have taken a recent request."""
         now_ms, gone = self._services.monotonic_ms(), self._gone_ms.items()
         ages_ms = [waits.age_ms for waits in asked.known.values()]
         ages_ms += [now_ms - gone_ms for peer, gone_ms in gone if peer not in asked.known]
@@ -229,7 +229,7 @@ class ReplyDelivery:
                     self._end(ask_id)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Takes a question or an answer. Raises WireError."""
+        """Handles a question or an answer. Raises WireError."""
         if kind == Kind.WHO_WAITS:
             question = decode_question(header)
             waits = self._waits(question.client_id, question.correlation_id, question.ttl_ms)

@@ -80,8 +80,8 @@ class ReplyNotes:
         return Part(name="reply notes", tick=lambda _: self._forget_ended())
 
     def note(self, client_id: str, correlation_id: str, ttl_ms: int, user: int, connection: Client) -> None:
-        """Notes who waits for the reply. A note of another user with the same texts stays: who has them second has read
-        them in the first one's request."""
+        """Records who waits for the reply. The note of another user with the same ids stays: the second user may have
+        read them in the first user's request."""
         if len(client_id) > CLIENT_ID_MAX or len(correlation_id) > CORRELATION_MAX:
             return
         self._forget_ended()
@@ -101,7 +101,7 @@ class ReplyNotes:
         self._bytes += size
 
     def find(self, client_id: str, correlation_id: str) -> Note | None:
-        """Returns who waits for this reply; None if nobody is known to."""
+        """Returns the note of the client that waits for this reply; None if no waiting client is known."""
         note = self._notes.get((client_id, correlation_id))
         return note if note is not None and note.ends_ms > self._services.monotonic_ms() else None
 

@@ -131,7 +131,7 @@ class EarlyRoutes:
             client.on_close.append(lambda: self._forget(client))
         now_ms = self._services.monotonic_ms()
         asks = groups.get(group)
-        if asks is not None and asks.topic_id != topic_id:  # the topic was made anew
+        if asks is not None and asks.topic_id != topic_id:  # the topic was deleted and created again
             self._is_aware(client, asks.topic_id)
             asks = None
         if asks is None or now_ms - asks.began_ms >= (ASKS_MS if asks.count <= ASKS_MAX else PAUSE_MS):
@@ -153,7 +153,7 @@ class EarlyRoutes:
             self._unaware.pop(topic_id, None)
 
     def _on_applied(self, grown: Collection[Queue]) -> None:
-        """Tells consumers when messages arrive in a retry topic whose queues perhaps no consumer has."""
+        """Notifies consumers when messages arrive in a retry topic whose queues perhaps no consumer has."""
         if not self._unaware:
             return
         for topic_id in {topic_id for topic_id, _ in grown} & self._unaware.keys():
@@ -162,7 +162,7 @@ class EarlyRoutes:
     def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
         """Returns True if the retry topic may have messages to read. That includes a topic that ever had messages if
         the group never committed: a consumer may begin at the end of a queue that it gets late
-        (CONSUME_FROM_TIMESTAMP), and would skip what came meanwhile."""
+        (CONSUME_FROM_TIMESTAMP), and would skip the messages that came in the meantime."""
         state, topic_id = self._services.state, retry_topic.id
         for queue in range(retry_topic.read_queues):
             committed, end = state.offset(group, topic_id, queue), state.max_offset(topic_id, queue)
@@ -171,7 +171,7 @@ class EarlyRoutes:
         return False
 
     def _call(self) -> Generator[None]:
-        """Tells each connection once: its consumers then divide the queues of all their groups."""
+        """Notifies each connection once: its consumers then divide the queues of all their groups again."""
         told: dict[Client, str] = {}
         for name, group in self._members.consumers.items():
             for member in group.members.values() if _pushes(group) else ():

@@ -51,19 +51,20 @@ class SharedIds:
         self._undelivered: OrderedDict[tuple[str, str], SharedId] = OrderedDict()
 
     def refused(self, group: str, client_id: str, holder: int, user: int) -> None:
-        """Notes that `user`'s client was refused in the group, because it has the client id of `holder`'s."""
+        """Records that `user`'s client was refused in the group, because `holder`'s client has the same client id."""
         self._note(self._refused, client_id, group, (holder, user))
 
     def twice(self, group: str, client_id: str, user: int) -> None:
-        """Notes that heartbeats over two connections of the user name that client of the group by turns."""
+        """Records that heartbeats over two connections of the user name that client of the group in turn."""
         self._note(self._twice, client_id, group, (user,))
 
     def undelivered(self, client_id: str, users: tuple[int, ...]) -> None:
-        """Notes that a reply to that client id reached nobody, because each of these users may have asked for it."""
+        """Records that a reply to that client id reached nobody, because each of these users may have asked for it."""
         self._note(self._undelivered, client_id, "", users)
 
     def conditions(self, by_id: Mapping[int, User], me: str) -> Iterator[Condition]:
-        """Yields what was noticed lately. `by_id`: id -> user; `me`: this node as findings speak of it."""
+        """Yields a condition for each conflict that was noticed lately. `by_id`: id -> user; `me`: the name of this
+        node in findings."""
 
         def named(users: tuple[int, ...]) -> str:
             return " and ".join(by_id[user].name if user in by_id else "nobody proven" for user in users)

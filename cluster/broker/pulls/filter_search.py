@@ -58,7 +58,7 @@ SEARCH_BOUNDS = SearchBounds()
 
 
 class ClientGoneError(Exception):
-    """The client is gone, so nobody waits for the answer."""
+    """The client has disconnected, so no answer is needed."""
 
 
 class Searched(NamedTuple):
@@ -223,7 +223,7 @@ class Search:
         return self._units + METER.units - self._began
 
     def _pause(self) -> Steps:
-        """Ends the step, and drops what need not be kept until the next one."""
+        """Ends the step, and drops data that is not needed until the next one."""
         self._pieces = None
         if sum([len(properties) for _, properties, _ in self._window]) > self._bounds.kept_bytes:
             self._window.clear()

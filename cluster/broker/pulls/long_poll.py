@@ -106,8 +106,8 @@ class LongPolls:
     def is_allowed(self, pull: Pull) -> bool:
         """Judges a pull again if users or rules changed since it was judged. Returns False if it was answered. A client
         is told that no message came, asks again and is judged then, if the pull came while requests were not judged, or
-        if this node may lack a change that allows it: whoever asks anew is not denied before that is known (ADR
-        0104)."""
+        if this node may lack a change that allows it. So a client that asks again is not denied before that is known
+        (ADR 0104)."""
         version = self._access.version
         refused = None if self._denied is None or pull.judged == version else self._denied(pull)
         pull.judged = version
@@ -356,13 +356,13 @@ class _Woken:
         """Clients that have woken pulls."""
 
     def take(self, lines: Lines) -> None:
-        """Takes pulls that were removed from the tables."""
+        """Adds pulls that were removed from the tables of parked pulls."""
         self._taken.append((lines, self.waves))
         self.waves += 1
 
     def __iter__(self) -> Iterator[Pull | None]:
-        """Yields the pulls one after the other, including those that are taken meanwhile. None means that some work was
-        done without finding one."""
+        """Yields the pulls one after the other, including those that are added during the iteration. None means that
+        some work was done without finding one."""
         while self._taken or self._turns:
             if self._taken:
                 yield from self._divide(*self._taken.popleft())
@@ -424,14 +424,14 @@ class _Filters:
         return wanted.kept_bytes if isinstance(wanted, SqlFilter) and wanted not in self._pulls else 0
 
     def add(self, wanted: MessageFilter) -> None:
-        """Notes that a pull with this filter is parked."""
+        """Counts a parked pull with this filter."""
         if isinstance(wanted, SqlFilter):
             if wanted not in self._pulls:
                 self._shares[wanted] = self._room.share(wanted.kept_bytes)
             self._pulls[wanted] = self._pulls.get(wanted, 0) + 1
 
     def remove(self, wanted: MessageFilter) -> None:
-        """Notes that a pull with this filter is no longer parked."""
+        """Removes a pull with this filter from the count of parked pulls."""
         if isinstance(wanted, SqlFilter):
             self._pulls[wanted] -= 1
             if not self._pulls[wanted]:

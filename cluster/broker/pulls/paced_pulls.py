@@ -1,9 +1,9 @@
 """Pulls that are over their quota, and wait until their owner may pull again (docs/adr/0115).
 
-A pull waits like any other long poll, as long as it said that it would wait for messages, and is then told that none
-came. It is parked with those (`cluster.broker.pulls.long_poll`), so all their bounds are its bounds; here is only the
-order in which they go on, one line for each bucket. A pull that may go on gets what its buckets have, and takes from
-them what its answer had.
+Such a pull waits like any other long poll, as long as its client asked to wait for messages, and is then answered
+without messages. It is parked with the long polls (`cluster.broker.pulls.long_poll`), so all their limits apply to it;
+this module only keeps the order in which such pulls continue, one queue for each bucket. A pull that may continue gets
+as much as its buckets have, and takes from them what its answer contained.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class PacedPulls:
         return self.buckets.active
 
     def holds(self, pull: Pull) -> bool:
-        """Returns True if the pull must wait: it stands in a line then, and the caller parks it. Otherwise it may have
-        as much as its buckets have."""
+        """Returns True if the pull must wait: it is queued for its quota then, and the caller parks it. Otherwise it
+        may have as much as its buckets have."""
         now_ms = self._services.monotonic_ms()
         found = self._of(pull, now_ms)
         if not found:
@@ -82,14 +82,14 @@ class PacedPulls:
             self._services.call_later(PACE_MS, self._look)
 
     def took(self, pull: Pull, messages: int, size: int) -> None:
-        """Takes what a pull was answered."""
+        """Takes from the pull's buckets what its answer contained."""
         if size:
             now_ms = self._services.monotonic_ms()
             for bucket in self._of(pull, now_ms):
                 bucket.take(now_ms, messages, size)
 
     def remark(self, pull: Pull) -> str:
-        """Returns what a pull is told that has waited in vain."""
+        """Returns the remark in the answer to a pull that waited in vain."""
         found = self._of(pull, self._services.monotonic_ms())
         told = " and ".join(each.why() for each in found)
         return f"{told or 'a quota was just changed'}; pull again later"

@@ -74,10 +74,10 @@ class Pulls:
         search: SearchBounds = SEARCH_BOUNDS,
         scan: ScanBounds = SCAN_BOUNDS,
     ) -> None:
-        """`reads`: tells which node should serve next, and how stale this node may be; with None the leader serves and
-        answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`: decides
-        which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, of which the
-        node shows together what was asked for; None for rules that nobody shows."""
+        """`reads`: decides which node should serve next, and how stale this node may be; with None the leader serves
+        and answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`:
+        decides which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, to
+        which these pulls report what was asked for; None if nothing shows that."""
         self._services = services
         self._access = services.state.access
         self._members = members
@@ -105,7 +105,7 @@ class Pulls:
 
     def pull(self, puller: Puller, asked: PullRequest, tries: int = 0, *, waited: bool = False) -> None:
         """Answers the puller, now or later. `tries`: the number of times that the pull has waited for its topic;
-        `waited`: True if it has waited for its filter, or for a turn with room."""
+        `waited`: True if it has waited for its filter, or for a turn of the loop with time left."""
         charge(PULL_UNITS)
         if not waited and self._services.turns.spent():
             if self._commit_at_once(puller, asked, tries):
@@ -158,8 +158,8 @@ class Pulls:
             raise Refused(Reason.NO_PERMISSION, remark)
 
     def _counts_here(self, puller: Puller, asked: PullRequest, topic: TopicConfig, tries: int) -> bool:
-        """Returns False if this follower has not seen yet the topic in which the pull's offset counts: the pull waits,
-        as for a topic without an older one of its name. Raises Refused if that topic is gone."""
+        """Returns False if this follower has not applied the creation of the topic in which the pull's offset counts:
+        the pull then waits, as for a topic that does not exist yet. Raises Refused if that topic was deleted."""
         try:
             check_counted(self._services, topic, asked.counted_in, asked.offset)
         except Refused as refused:
@@ -174,8 +174,8 @@ class Pulls:
             self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, asked, tries + 1))
 
     def _commit_at_once(self, puller: Puller, asked: PullRequest, tries: int) -> bool:
-        """Notes the offset in a pull that must wait for its turn: offsets that its connection commits meanwhile are
-        newer. Returns False if the pull was refused."""
+        """Commits the offset in a pull that must wait for its turn at once: offsets that its connection commits during
+        the wait are newer. Returns False if the pull was refused."""
         topic = self._services.state.topics.get(asked.topic)
         if asked.commit_offset >= 0 and not tries and topic is not None:
             try:
@@ -227,7 +227,8 @@ class Pulls:
         return Expression(expression_type, sub_string)
 
     def _commit(self, puller: Puller, asked: PullRequest, topic: TopicConfig) -> None:
-        """Notes the offset in a pull. Only the leader can do that; on other nodes, the consumer's own commits do."""
+        """Commits the offset in a pull. Only the leader can do that; on other nodes, the consumer commits in requests
+        of their own."""
         services, members, group = self._services, self._members, asked.group
         client, user = puller.client, puller.user
         if not services.writes_open() or not services.knows_group(group):
@@ -243,8 +244,8 @@ class Pulls:
             self._hold(pull)
 
     def _hold(self, pull: Pull) -> None:
-        """Parks a pull for which there is no message yet, or answers that there is none if it may not or cannot
-        wait."""
+        """Parks a pull for which there is no message yet. If it must not wait, or cannot, it is answered without
+        messages."""
         if pull.paced and pull.suspend_ms <= 0:
             pull.brief, pull.suspend_ms = True, self._services.config.flow.hold_ms
         if pull.suspend_ms <= 0:
@@ -341,7 +342,7 @@ class Pulls:
         return True
 
     def _answer_old(self, pull: Pull, low: int) -> None:
-        """Answers a pull below the first offset of this node, `low`: its message is in the tier, or gone."""
+        """Answers a pull below `low`, the first offset of this node: its message is in the tier, or was removed."""
         if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
             pull, low, self._reply_old, self._reply_gone, self._reply_busy
         ):

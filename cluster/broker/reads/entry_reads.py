@@ -1,6 +1,6 @@
-"""Finds, off the event loop, the entries of the Raft log in which messages lie. 1,024 positions may lie in as many
-segment files. Each of these has the positions of its entries in a file of its own, or, if that is damaged, in its 64
-MiB of frames."""
+"""Finds, off the event loop, the entries of the Raft log that contain the messages at given positions. 1,024 positions
+may lie in as many segment files. Each of these has the positions of its entries in a file of its own, or, if that is
+damaged, in its 64 MiB of frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class EntryReads:
         self._runner: LaneRunner[_Ask] | None = None
 
     def ask(self, positions: Sequence[int], told: EntryAnswer) -> None:
-        """Has the entries of these positions looked up (`ReadEntries`)."""
+        """Queues these log positions for the lane, which looks up their entries (`ReadEntries`) and calls `told` with
+        the result on the event loop. Raises Refused (BUSY) if WAITING_MAX requests wait already."""
         if self._waiting >= WAITING_MAX:
             raise Refused(Reason.BUSY, f"{WAITING_MAX} requests for places of messages wait already")
         if self._runner is None:
@@ -64,7 +65,7 @@ class EntryReads:
             contain("telling the places of messages", ask.told, answer)
 
     def close(self) -> None:
-        """Ends the lane, and blocks until its present work is done."""
+        """Stops the lane; blocks until its current work is done."""
         if self._runner is not None:
             self._runner.close()
 

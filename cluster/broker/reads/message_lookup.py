@@ -97,8 +97,8 @@ def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
 ) -> StoredMessage | None:
     """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
-    With `waiting` also one that is not delivered yet; if it was carried forward, in the form in which it was first
-    stored.
+    With `waiting`, also a message that is not delivered yet; if it was appended again to free the log, in the form in
+    which it was first stored.
 
     Raises UnreadableError. It cannot tell a position at which no message begins from one whose bytes have changed.
     """
@@ -159,8 +159,9 @@ def _stored(node: Services, item: QueueItem) -> StoredMessage:
 
 
 def why_none(node: Services, position: int, error: UnreadableError | None = None) -> str:
-    """Returns the reason for somebody who gets no message by its position. It is the same whether there is none, or one
-    that he may not have: the position alone tells nothing. `error`: the reason why nothing could be read there."""
+    """Returns the reason for a client that gets no message by its position. It is the same whether there is no message,
+    or one that the client may not read, so that the position reveals nothing. `error`: the reason why nothing could be
+    read there."""
     if error is not None and isinstance(error.__cause__, (StorageError, OutOfRangeError)):
         return str(error)  # about the log, whatever lies there
     return _outside(node, position) or f"no message that you may read begins at position {position}"
@@ -284,8 +285,8 @@ class KeyLookup:
 def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
     """Returns True if the message is of the topic, has the key, and was stored within the times.
 
-    Of a property that stands twice the last value is indexed; earlier builds indexed the first. Any of them counts
-    here, so that what the index has is found.
+    If a property occurs twice, the last value is indexed; earlier releases indexed the first. Each of them counts here,
+    so that everything in the index is found.
     """
     if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
         return False

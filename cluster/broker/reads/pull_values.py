@@ -116,17 +116,17 @@ class Puller(Protocol):
         """Bytes of the request that are kept until it is answered."""
 
     def hold(self) -> None:
-        """Notes that the pull is parked for the first time."""
+        """Marks the pull as parked. Called when it is parked for the first time."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of `size` bytes may be made now. Otherwise `again` is called once as soon as it
-        may, unless the client is gone by then."""
+        """Returns True if there is memory for an answer of `size` bytes now. Otherwise `again` is called once when
+        there is, unless the client has disconnected by then."""
 
     def elsewhere(self, position: int) -> bool:
-        """Has another node answer if this one lacks the log at `position`. Returns False if this node has it."""
+        """Lets another node answer if this one lacks the log at `position`. Returns False if this node has it."""
 
     def to_leader(self) -> bool:
-        """Has the leader answer, if another node leads. Returns False if this node must answer."""
+        """Lets the leader answer if another node leads. Returns False if this node must answer."""
 
     def answered(self, answer: PullAnswer) -> None:
         """Sends the answer to the consumer."""
@@ -176,7 +176,7 @@ class Pull(Untracked):
 
 
 def leave_line(pull: Pull) -> None:
-    """Takes the pull out of the line of those who wait for their quota, if it stands in one."""
+    """Removes the pull from the queue of those that wait for their quota, if it is in one."""
     if pull.line is not None:
         del pull.line[pull]
         pull.line = None

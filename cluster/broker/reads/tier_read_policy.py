@@ -71,5 +71,6 @@ class ReadLevels:
         return row is not None and row.state is TierState.VERIFIED
 
     def failed(self) -> None:
-        """Notes that the store failed to deliver an object that it has."""
+        """Records that the store failed to deliver an object that it has. The tier is then not preferred for
+        PAUSE_MS."""
         self._resumes_ms = self._now_ms() + PAUSE_MS

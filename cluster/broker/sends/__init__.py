@@ -1,2 +1,2 @@
-"""Takes sends: checks them, tells repeated sends from new ones, queues them, and stores again the messages that
-consumers send back."""
+"""Handles sends: checks them, distinguishes repeated sends from new ones, queues them, and stores again the messages
+that consumers send back."""

@@ -1,5 +1,5 @@
-"""Collects connections that closed while sends of theirs were under way, until one search through all sends under way
-finds these sends."""
+"""Collects connections that closed while sends of theirs were in flight, until one search through all sends in flight
+handles them together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ClosedConnections:
     """The closed connections that were not searched for yet.
 
     The search comes in the next turn of the loop, or before the next request, which may repeat one of these sends.
-    There is one search for all connections that closed meanwhile, because it costs as much as there are sends under
-    way.
+    There is one search for all connections that closed since the last one, because its cost grows with the number of
+    sends in flight.
     """
 
     def __init__(self, soon: Soon) -> None:
@@ -33,7 +33,7 @@ class ClosedConnections:
         self._listeners.append(told)
 
     def add(self, path: ReplyTo) -> None:
-        """Notes that this connection has closed."""
+        """Adds a connection that has closed."""
         if not self.waiting:
             self._soon(self.look)
         self.waiting[path] = None
@@ -46,6 +46,6 @@ class ClosedConnections:
                 told(closed)
 
     def hears(self, path: ReplyTo) -> bool:
-        """Returns True if the fate of a send through `path` must still be told or remembered. Otherwise the search has
-        done that."""
+        """Returns True if the outcome of a send through `path` must still be answered or remembered. Otherwise the
+        search has done that."""
         return not path.closed or path in self.waiting

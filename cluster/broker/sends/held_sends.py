@@ -1,4 +1,4 @@
-"""Finds out whether a send with an identity is stored or under way already.
+"""Finds out whether a send with an identity is already stored or in flight.
 
 A repeated send is recognised by its session and sequence, and only if it is for the same topic. In doubt it is stored
 as a new message. The session is named by kind, user and what the client brought (`cluster.replication.send_identity`),
@@ -76,8 +76,8 @@ class HeldSends:
         return self._state.max_sequence(session) if highest is None else highest
 
     def find(self, names: Names, sequence: int, topic_id: int) -> Stored | UnderWay | OtherTopic | None:
-        """Returns the place of the message with this sequence, or the send that is under way with it; None if there is
-        none. Raises LongSessionError, and Refused if nobody knows any more whether it was stored."""
+        """Returns the place of the message with this sequence, or the send in flight with it; None if there is neither.
+        Raises LongSessionError, and Refused if it can no longer be known whether the message was stored."""
         for name in names:
             # The log before the proposals: what is applied is decided, whatever this node still has in flight.
             if name and (stored := self._stored(names, name, sequence, topic_id)) is not None:

@@ -1,5 +1,5 @@
-"""Takes back a message that a consumer could not handle. The leader stores a copy for the group, to be delivered again
-later, or makes it a dead letter.
+"""Handles a message that a consumer sends back because it could not process it. The leader stores a copy for the group,
+to be delivered again later, or makes it a dead letter.
 
 The copy waits as a scheduled message of `%RETRY%group`, longer with each attempt, and goes to `%DLQ%group` once
 `reconsumeTimes` has reached the maximum. A failure is identified by the group and the position of the message that
@@ -84,7 +84,7 @@ class _Report(NamedTuple):
 
 
 class SendBacks:
-    """Takes reports of failed consumption. Leader only; callers forward to it."""
+    """Handles reports of failed consumption. Leader only; callers forward to it."""
 
     def __init__(self, services: Services, proposals: Proposals, rights: Rights) -> None:
         self._services = services

@@ -92,7 +92,8 @@ class SendOutcomes:
         self._answers.acknowledge(send, queue_id, queue_offset, positions)
 
     def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
-        """Looks up the due time of a repeated scheduled send: no entry was built from the request itself."""
+        """Looks up the due time of a scheduled send that repeats an earlier one. Its own due time was never computed,
+        because no entry was built from it."""
         if not send.due_ms and type(position) is int and send.schedule is not None and send.schedule.names_due:
             found = self._state.timers.at(position)
             send.due_ms = 0 if found is None else found[0].due_ms

@@ -1,5 +1,5 @@
-"""A producer's send in decoded form, and the request in which it came: the values that a protocol front passes to
-`Sends`."""
+"""A producer's send in decoded form, and the request in which it came: the values that the server of a protocol passes
+to `Sends`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SendPath(ReplyTo, Protocol):
 
 
 class Origin(Protocol):
-    """A send request in the form that its front keeps. The broker reads these attributes and hands the object back."""
+    """A send request in the form of its protocol. The broker reads these attributes and hands the object back."""
 
     identity: Identity | None
     """The identity that the node with the client's connection has issued; None if that has not happened, and for a send

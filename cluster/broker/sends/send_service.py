@@ -69,7 +69,7 @@ _Origin = TypeVar("_Origin", bound=Origin)
 
 
 class Sends(Generic[_Origin]):
-    """Takes sends on the node that leads."""
+    """Handles sends on the leader."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Sends(Generic[_Origin]):
     # --- entry -------------------------------------------------------------------------------------------------------
 
     def send(self, origin: _Origin, decoded: DecodedSend, *, oneway: bool) -> None:
-        """Stores a message, or a batch. `Proposals` tells its fate later. Raises Refused."""
+        """Stores a message, or a batch. `Proposals` reports its outcome later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
@@ -415,7 +415,7 @@ class Sends(Generic[_Origin]):
         # One change for all sends that wait for the topic: each would else propose its own.
         waiting.append(settle)
         if commands is not None:
-            # Sends that find a change under way wait behind it with an entry of no commands.
+            # Sends that find a change in progress wait behind it with an entry without commands.
             self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
 
     def _topic_ready(self, topic: str, result: ProposeResult) -> None:
@@ -496,8 +496,8 @@ class Sends(Generic[_Origin]):
         return self.session_of(origin.path).issue()
 
     def session_of(self, path: SendPath) -> ConnectionSession:
-        """Returns the connection's producer session, which begins with its first send. Its id is random and told to
-        nobody: whoever knows it can take the place of a later send in the session."""
+        """Returns the connection's producer session, which begins with its first send. Its id is random and secret: a
+        client that knew it could send in place of a later send of the session."""
         session = path.session
         if session is None:
             session = path.session = ConnectionSession(self._entropy(ID_SIZE))
@@ -613,8 +613,8 @@ class Sends(Generic[_Origin]):
             origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
 
     def _wait_for_first(self, origin: _Origin, send: Send, first: StrictName) -> None:
-        """Waits, with dedup=strict, while the same message is under way. This request is handled again once the fate of
-        the first is known."""
+        """Makes a send in a topic with dedup=strict wait while the same message is in flight. Its request is handled
+        again once the outcome of the first is known."""
         release = self._hold(origin)
         self._keep_identity(origin, send)
 
@@ -633,7 +633,7 @@ _NO_IDENTITY = Identity(b"", 0, 0)
 
 
 def _batch_hash(batch: tuple[BatchMessage, ...]) -> int:
-    """Returns the hash by which a batch in a topic with dedup=strict is recognised while it is under way."""
+    """Returns the hash by which a batch in a topic with dedup=strict is recognised while it is in flight."""
     return content_hash(0, "", b"".join([message.key_hash.to_bytes(8, "big") for message in batch]))
 
 

@@ -1,4 +1,4 @@
-"""Takes back sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
+"""Withdraws sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
 the right to send to the topic. A send may wait as long as a majority is slow.
 
 What is proposed already is left to the log. A send that waits for no answer stays when its connection ends: its client
@@ -28,7 +28,7 @@ GONE: Final = Refused(Reason.UNAVAILABLE, "its client is gone; nothing was store
 
 
 class WithdrawnSends:
-    """Takes back waiting sends. Event loop only."""
+    """Withdraws waiting sends. Event loop only."""
 
     def __init__(self, proposals: Proposals, outcomes: SendOutcomes, rights: Rights, turns: Turns, soon: Soon) -> None:
         """`soon` calls a function in a later turn of the loop."""
@@ -42,15 +42,17 @@ class WithdrawnSends:
         sends."""
 
     def connections_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Takes back the sends of closed connections, after their identities were remembered for their repetitions."""
+        """Withdraws the sends of closed connections, after their identities were remembered for repetitions."""
         for send in self._proposals.withdraw(lambda send: send.connection in closed and not send.oneway):
             send.hold.answered()
 
     def client_gone(self, path: ReplyTo) -> None:
-        """Takes back the sends of a client behind another node, which waits for their answers and forgets them then.
+        """Withdraws the sends of a client that is connected to another node, which waits for their answers and then
+        forgets the sends.
 
-        The other node tells of one send after the other. All go with the first: if the client sends them again over
-        another connection meanwhile, what stayed would be stored before what was taken back (seed 970000031).
+        The other node reports one send after the other, but all are withdrawn with the first: if the client sends them
+        again over another connection in the meantime, a send that stayed would be stored before one that was withdrawn
+        (seed 970000031).
         """
         if not self._gone:
             self._soon(self._look_for_gone)

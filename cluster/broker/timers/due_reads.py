@@ -75,7 +75,9 @@ class RowReads(NeverIdle):
         return self.state.timers.get(*row.name) or row
 
     def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
-        """Returns the messages of a row. `again`: they could not be read before."""
+        """Returns the row with its messages: an empty list if the row has been delivered or removed, None with the
+        first unreadable item if they cannot be read intact. `again`: they could not be read before, so failures are
+        logged at level DEBUG."""
         now = self.fresh(row)
         if now is not row:
             row, items = now, now.messages()

@@ -1,7 +1,7 @@
-"""Recalls: a scheduled message is taken back before it is due.
+"""Recalls: a client cancels a scheduled message before it is due.
 
 The leader reads the waiting message, and the log decides: `recall_timer` removes the message from its row. While that
-command is under way, the row is held, so that no copy of the message is made from an earlier read. A recall that is
+command is in progress, the row is held, so that no copy of the message is made from an earlier read. A recall that is
 repeated gets the same answer as the first one: it finds that the message no longer waits, that the log still has it,
 and that it is not due yet. Source: RocketMQ's RecallMessageProcessor, which stores a message that deletes another. In
 RocketMQ a recall may come too late although it was confirmed; here that cannot happen.
@@ -46,7 +46,7 @@ the reason of the refusal."""
 
 
 class Recalls:
-    """Takes recalls. Leader only; callers forward to it."""
+    """Handles recalls of scheduled messages. Leader only; callers forward to it."""
 
     def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery, rights: Rights) -> None:
         self._services = services
@@ -55,7 +55,7 @@ class Recalls:
         self._timers = timers
 
     def recall(self, party: Party, topic: str, handle: RecallHandle, done: Done) -> None:
-        """Takes the message back for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
+        """Cancels the message for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
         handle is not of this topic and cluster, names another message, or comes too late; UNAVAILABLE if nothing was
         done; UNKNOWN if it is undecided."""
         # The message may have been stored by a leader that has applied more than this node.
@@ -96,8 +96,8 @@ class Recalls:
         services.propose([command], partial(self._proposed, handle.position, release, done))
 
     def _may_recall(self, party: Party, row: TimerRow) -> bool:
-        """Returns True if the party may send to the topic that the row names. A staged message is recalled by nobody:
-        its write decides."""
+        """Returns True if the party may send to the topic that the row names. A staged message cannot be recalled: its
+        write decides about it."""
         topic = self._services.state.topics_by_id.get(row.topic_id)
         if topic is None or attempt_of(row.due_ms) is not None:
             return False
@@ -131,8 +131,8 @@ class Recalls:
             raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again") from None
 
     def _unique_key(self, item: QueueItem) -> str:
-        """Returns the unique key of a waiting message. The place of a send that was acknowledged early may have gone to
-        another message."""
+        """Returns the unique key of a waiting message. A send that was acknowledged early may have been lost, and its
+        place given to another message."""
         pieces = read_intact(self._services, [item])
         if not pieces:
             self._services.report_damage(item.position, item.size)

@@ -2,12 +2,12 @@
 
 A row of `statemachine.delivery.timers` is delivered as a whole: its copies and the command that removes it are in one
 entry, so each message comes into its queue once, whoever leads. Only the leader that proposed copies knows that they
-are in flight. The next leader opens its writes when everything before its term is applied or will never be, and begins
-from the remaining rows. Copies share the send queue and the entries of clients. ROWS_MAX and BYTES_MAX bound the copies
+are in flight. The next leader opens its writes when every entry of earlier terms is applied or lost, and begins from
+the rows that remain. Copies share the send queue and the entries of clients. ROWS_MAX and BYTES_MAX bound the copies
 that wait there, so that clients do not wait when there are many rows.
 
-Which rows are next, and in which order, is that of the kind of delivery: rows that are due (`timer_delivery`), rows of
-committed writes (`cluster.broker.transactions.staged_delivery`).
+The kind of delivery decides which rows are next: rows that are due (`timer_delivery`), rows of committed writes
+(`cluster.broker.transactions.staged_delivery`).
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ class RowTerm:
         self.paused_until_ms = 0
 
     def begin(self, name: TimerName, size: int) -> None:
-        """Notes that copies of the row, `size` bytes, are in flight."""
+        """Records that copies of the row, `size` bytes, are in flight."""
         self.inflight[name] = size
         self.bytes += size
 
     def end(self, name: TimerName) -> None:
-        """Notes that no copies of the row are in flight any more."""
+        """Records that no copies of the row are in flight any more."""
         self.bytes -= self.inflight.pop(name, 0)
         self.unknown.discard(name)
 
     def end_gone(self, timers: Timers) -> None:
-        """Ends rows of unknown outcome that turned out to be delivered."""
+        """Ends the deliveries of unknown outcome whose row has been removed from `timers` since."""
         for name in [name for name in self.unknown if timers.get(*name) is None]:
             self.end(name)
 
     def refused(self, name: TimerName, now_ms: int) -> None:
-        """Notes that the copies of the row were not stored."""
+        """Called when the copies of the row were not stored. Does nothing here."""
 
     def pause(self, now_ms: int) -> None:
-        """Has nothing read for AGAIN_MS."""
+        """Stops the reading of rows for AGAIN_MS."""
         self.paused_until_ms = now_ms + AGAIN_MS
 
 
@@ -103,7 +103,7 @@ MakeLane = Callable[[Callable[[list[Found]], None]], "LaneRunner[Ask]"]
 
 
 class RowDelivery(ABC, Generic[Term, Ask, Found]):
-    """Delivers rows while this node leads. Event loop only, except for the reads of its lane."""
+    """Delivers rows of waiting messages while this node leads. Event loop only, except for the reads of its lane."""
 
     RECORDS: str
     """The name of its rows in the log of the node."""
@@ -133,7 +133,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         )
 
     def close(self) -> None:
-        """Ends the lane; blocks until it has."""
+        """Stops the lane; blocks until it has ended."""
         if self._lane is not None:
             self._lane.close()
 
@@ -164,8 +164,8 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         return services.writes_open() and self._has_due() and not self._proposals.refusing and not services.fenced()
 
     def tick(self, _now_ms: int) -> None:
-        """Has the lane read the next rows, if some are due and there is room for them. Called several times a second,
-        and as soon as there is room again."""
+        """Starts a read of the next rows on the lane, if some are due and there is room for them. Called several times
+        a second, and as soon as there is room again."""
         if not self._is_due():
             return
         term, now_ms = self._term, self._services.monotonic_ms()
@@ -194,12 +194,12 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
             self._soon()
 
     def _report(self, unreadable: Sequence[QueueItem]) -> None:
-        """Has messages repaired that cannot be read."""
+        """Reports messages that cannot be read, at most REPORTS_MAX, so that they are repaired."""
         for item in unreadable[:REPORTS_MAX]:
             self._services.report_damage(item.position, item.size)
 
     def _soon(self) -> None:
-        """Looks again in a moment, once for all rows that ended in this turn."""
+        """Schedules one more look for the next turn of the loop, however many rows end in this one."""
         if not self._planned:
             self._planned = True
             self._services.call_later(0, self._again)
@@ -215,13 +215,13 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         return is_gone(self._services.state, row)
 
     def _slot(self, row: TimerRow) -> TopicSlot | None:
-        """Returns the topic of the row; None while a change of it is under way."""
+        """Returns the slot of the row's topic; None while a change of the topic is in progress."""
         topic = self._services.state.topics_by_id.get(row.topic_id)
         slot = None if topic is None else self._proposals.topics.slot(topic.name)
         return slot if slot is not None and slot.topic_id == row.topic_id else None
 
     def _settled(self, term: Term, name: TimerName, outcome: Outcome) -> None:
-        """Takes the outcome of the copies of a row, or of its removal."""
+        """Handles the outcome of the copies of a row, or of its removal."""
         if outcome is Outcome.UNKNOWN:
             term.unknown.add(name)
             return

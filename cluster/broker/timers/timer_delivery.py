@@ -212,7 +212,7 @@ class TimerMetrics(ServiceMetrics):
         self._seen: TimerCounts | None = None
 
     def look(self) -> None:
-        """Takes the figures of the present state. Counters begin with the first call."""
+        """Updates the figures from the present state. Counters begin with the first call."""
         timers, applied_ms = self._state.timers, self._state.applied_mark.timestamp_ms
         counts, seen = timers.counts, self._seen
         self._waiting.set(counts.pending)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result
+from cluster.broker.transactions.staged_writes import CommitAnswer, commit_answer, no_result, told_at_once
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import FIRST_GROUP
 from raftlog.work import ITEM_UNITS, charge
@@ -95,15 +95,10 @@ class GroupWriteRequests:
         services = self._services
 
         def prepared(result: ProposeResult) -> None:
-            if result.outcome is not Outcome.OK:
-                done(no_result(result))
+            answer = told_at_once(result, done)
+            if answer is None:
                 return
-            answer = result.results[-1]
-            if answer.ok:
-                done(int(answer.value))
-            elif answer.code == COMMITTED:
-                done(CommitAnswer(int(answer.value), earlier=True))
-            elif answer.code == PREPARED and int(answer.value) > part.decider:
+            if answer.code == PREPARED and int(answer.value) > part.decider:
                 done(Refused(Reason.ILLEGAL, f"a later driver has prepared a write of {part.name!r}"))
             elif answer.code == PREPARED and again:
                 self._settle(int(answer.value), part, done)
@@ -129,8 +124,8 @@ class GroupWriteRequests:
     def _follow(
         self, left: PreparedWrite, then: Callable[[], None], done: Callable[[Refused], None], *, abort: bool
     ) -> None:
-        """Has a prepared write ended as the first group decides, with `abort` at the latest now. Calls `then`, or
-        `done` with the reason if it cannot be known."""
+        """Ends a prepared write as the first group decides; with `abort` the first group decides now, at the latest.
+        Calls `then`, or `done` with the reason if the decision cannot be known."""
         services = self._services
 
         def ended(result: ProposeResult) -> None:
@@ -152,8 +147,9 @@ class GroupWriteRequests:
         services.propose([ask], decided)
 
     def commit(self, part: GroupWrite, groups: Sequence[int], done: Callable[[CommitAnswer | Refused], None]) -> None:
-        """Has the first group commit the write; `part` is that of the first group, `groups` the others, which have
-        prepared theirs. Refused if the decider is not open (any more), or as a commit in one group is."""
+        """Makes the first group commit the write; `part` is that of the first group, `groups` the others, which have
+        prepared theirs. `done` gets Refused if the decider is not open (any more), or for the reasons for which a
+        commit in one group is refused."""
         now_ms = self._services.log_time_ms()
         command: Command = CommitGroups(part.name, part.write, now_ms, part.decider, part.winners, groups)
         self._services.propose([command], lambda result: done(commit_answer(part.name, part.write, result)))

@@ -150,7 +150,7 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
         return self._part("staged writes", StagedMetrics(self._services.state.writes))
 
     def tick(self, now_ms: int) -> None:
-        """Goes on ending attempts. While there is nothing to do, this costs two comparisons."""
+        """Continues with attempts that must end. While there is nothing to do, this costs two comparisons."""
         services = self._services
         if now_ms >= self._expire_ms and not self._expiring:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.turns.work import Steps
     from raftlog.types import EntryId
+    from statemachine.commands import CommandResult
     from statemachine.delivery.staged_writes import StagedWrites
 
 
@@ -253,15 +254,10 @@ class StagedWriteRequests:
         def opened(result: ProposeResult) -> None:
             is_open = result.outcome is Outcome.OK and result.results[-1].ok
             self._places.end(party.user, int(result.results[-1].value) if is_open else None)
-            if result.outcome is not Outcome.OK:
-                done(no_result(result))
+            answer = told_at_once(result, done)
+            if answer is None:
                 return
-            answer = result.results[-1]
-            if answer.ok:
-                done(int(answer.value))
-            elif answer.code == COMMITTED:
-                done(CommitAnswer(int(answer.value), earlier=True))
-            elif answer.code == FULL:
+            if answer.code == FULL:
                 done(Refused(Reason.BUSY, f"{answer.value} attempts are there already: see raftmq writes list"))
             else:
                 done(Refused(Reason.INVALID, str(answer.value)))
@@ -410,6 +406,22 @@ def no_result(result: ProposeResult) -> Refused:
     if result.unacceptable:
         return Refused(Reason.INVALID, result.remark)
     return not_written(result.outcome, result.remark)
+
+
+def told_at_once(result: ProposeResult, done: Callable[[int | CommitAnswer | Refused], None]) -> CommandResult | None:
+    """Tells the outcomes that opening an attempt and preparing a write have in common: no result, a number, or a write
+    that is committed. Returns the result if it is another one, which the caller has to tell."""
+    if result.outcome is not Outcome.OK:
+        done(no_result(result))
+        return None
+    answer: CommandResult = result.results[-1]
+    if answer.ok:
+        done(int(answer.value))
+        return None
+    if answer.code == COMMITTED:
+        done(CommitAnswer(int(answer.value), earlier=True))
+        return None
+    return answer
 
 
 class StagedMetrics(ServiceMetrics):

@@ -2,8 +2,8 @@
 
 A half message is open as long as the log's state has its row (`statemachine.delivery.half_messages`). The leader ends
 it: a commit by a copy for its queue, in whose entry the row is removed; a rollback by the command alone. While one of
-them is under way, everybody else who wants to end the same message is told its outcome. A commit that comes twice,
-late, or at the next leader therefore finds no row, and changes nothing.
+them is in progress, all other requests to end the same message get its outcome. A commit that comes twice, late, or at
+the next leader therefore finds no row, and changes nothing.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Transactions:
         return self._proposals.refusing
 
     def is_ending(self, position: int) -> bool:
-        """Returns True if a copy or a command that ends the message is under way."""
+        """Returns True if a copy or a command that ends the message is in flight."""
         return position in self._ending
 
     def end(self, asked: Ending, settled: Settled) -> None:
@@ -342,7 +342,7 @@ def refusal(outcome: Outcome, why: str) -> Refused | None:
 
 
 def _nobody(end: End | Refused) -> None:
-    """Ignores the outcome of a request for which nobody waits."""
+    """Ignores the outcome of a request whose sender does not wait for it."""
 
 
 # Asks producers about half messages that nobody has ended (docs/adr/0050).
@@ -375,8 +375,8 @@ class CheckBack:
     def tick(self, now_ms: int) -> None:
         """Runs on a timer. While nothing is due, it costs one comparison.
 
-        While sends are refused because the disk is full, no commit can be stored, so nobody is asked: the checks would
-        only be used up.
+        While sends are refused because the disk is full, no commit can be stored, so no producer is asked: the checks
+        would only be used up.
         """
         check_ms = self._node.state.halves.check_ms
         if check_ms is None or self._proposed or not self._node.writes_open() or self._transactions.refusing:

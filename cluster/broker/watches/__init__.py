@@ -1,1 +1,2 @@
-"""Watches of what clients do: groups that stand still, messages that nobody gets, load that is uneven or refused."""
+"""Watches of what clients do: consumer groups that make no progress, messages that no group reads, load that is uneven
+or refused."""

@@ -23,7 +23,8 @@ USES_PER_UNIT: Final = 10
 
 
 def quota_conditions(services: Services, paced: PacedSends) -> Iterator[Condition]:
-    """Yields a condition if something was refused in the last minute: it names those of whom most was."""
+    """Yields one condition if quotas refused anything in the last minute. It names the owners that were refused
+    most."""
     rules, now_ms = paced.buckets.rules, services.monotonic_ms()
     if not rules.rows:
         return
@@ -63,6 +64,6 @@ def learnt_conditions(services: Services, learnt: LearntUse) -> Iterator[Conditi
 
 
 def _listed(first: list[str], count: int) -> str:
-    """Returns the first of so many, and how many more there are."""
+    """Returns the first texts, joined, and the number of those that are left out of `count`."""
     more = count - len(first)
     return "; ".join([*first, f"and {more} more"] if more else first)

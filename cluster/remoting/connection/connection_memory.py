@@ -62,7 +62,7 @@ class ConnectionMemory:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits. The limit on unsent bytes of an open connection stays."""
+        """Applies other limits. The limit on unsent bytes of an open connection stays."""
         self.connection_unsent_max = limits.connection_unsent_bytes_max
         self.stalled_ms = limits.stalled_ms
         self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES
@@ -83,8 +83,8 @@ class ConnectionMemory:
 
 # Requests whose answer may be much larger than the request: they wait for memory before anything is read.
 #
-# The size of the answer is estimated, and so many bytes are reserved until it is given. Pulls have a better estimate
-# and reserve memory themselves (`cluster.broker.pulls.pull_service`).
+# The size of the answer is estimated, and that many bytes are reserved until the answer is sent. Pulls have a better
+# estimate and reserve memory themselves (`cluster.broker.pulls.pull_service`).
 
 Sizes = Mapping[int, Callable[[], int]]
 """Request code -> a function that estimates the present size of its answer in bytes."""

@@ -36,7 +36,7 @@ class Frame(msgspec.Struct, gc=False):
     it. None if nobody had it."""
 
     def may_be_stored(self, unsure: Callable[[Frame, str], None]) -> None:
-        """Has `unsure` answer where this send would be refused."""
+        """Makes `unsure` answer where this send would be refused, because an earlier attempt may have been stored."""
         self.unsure = unsure
 
     @property

@@ -44,9 +44,9 @@ class OpenConnections:
         outcomes: SendOutcomes,
         rates: MinuteRates,
     ) -> None:
-        """`rates` judges how many connections somebody may open (CONNECTIONS). `parked` returns True if pulls of a
-        connection wait. `closings` collects the connections that close with
-        sends under way, whose outcomes `outcomes` then remembers."""
+        """`rates` decides how many connections a user or an address may open (CONNECTIONS). `parked` returns True if
+        pulls of a connection wait. `closings` collects the connections that close with sends in flight, whose outcomes
+        `outcomes` then remembers."""
         self._limits = limits
         self._proposals = proposals
         self.memory = memory
@@ -66,7 +66,7 @@ class OpenConnections:
         self.idle.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits."""
+        """Applies other limits."""
         self._limits = limits
         self.memory.reload(limits)
 
@@ -96,8 +96,8 @@ class OpenConnections:
         return True
 
     def proven(self, connection: RemotingConnection, user: int) -> None:
-        """Notes that the first user has signed on the connection, which ends if he opens too many: what he has asked
-        for is answered, what comes next is refused."""
+        """Records that the first user has signed on the connection. If the user opens too many connections, this one
+        ends: its earlier requests are answered, later ones are refused."""
         self.idle.proven(connection)
         over = self._rates.take(CONNECTIONS, user, connection.peer_address[0])
         if over is not None:
@@ -115,7 +115,7 @@ class OpenConnections:
             self._end_session(connection)
 
     def end_sessions(self, closed: Collection[ReplyTo]) -> None:
-        """Remembers the outcomes that closed connections have not heard, and ends their sessions."""
+        """Remembers the outcomes that the clients of closed connections have not received, and ends their sessions."""
         self._outcomes.connections_closed(self._proposals.unanswered_of(closed))
         for connection in closed:
             self._end_session(connection)

@@ -1,4 +1,5 @@
-"""Clients of other protocols that come to a remoting port by mistake, and what they are told in their own protocol.
+"""Clients of other protocols that connect to a remoting port by mistake, and the answers that they get in their own
+protocol.
 
 The first four bytes of each, read as the length of a frame, mean more than any limit allows (TLS: 353 MiB, see
 `cluster.runtime.tls.port_security`), so they are recognised where an oversized frame is refused.

@@ -73,7 +73,7 @@ class RemotingRequest(Untracked):
         )
 
     def may_come_back(self, frame: Frame) -> None:
-        """Keeps the request as it was received: another node may have to answer it."""
+        """Keeps the received frame, because another node may have to answer the request."""
         self.received = frame
 
     @property
@@ -174,7 +174,7 @@ class RemotingRequest(Untracked):
         self._answered = True
         if self._ended is not None:
             self._ended(self)
-        # Not counted is a code that nobody handles: clients think of any, and the answer waits where it repeats.
+        # An unknown code is not counted as slow: clients may send any code, and its answers are delayed on purpose.
         if self._slow is not None and code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._slow.answered(self, code, self._arrived_s)
         if self.flag & FLAG_ONEWAY:

@@ -82,18 +82,18 @@ class ReplyPath:
         self.write(head + body)
 
     def unanswered(self) -> None:
-        """Takes note that a oneway request is over. Does nothing here: a connection goes on."""
+        """Called when a oneway request is over. Does nothing here, because a connection stays open."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if an answer of `size` bytes may be made now. Otherwise `again` is called when it may, unless
-        the client is gone by then."""
+        """Returns True if there is memory for an answer of `size` bytes now. Otherwise `again` is called when there is,
+        unless the client has disconnected by then."""
         if self.room.fits(size):
             return True
         self.room.wait(size, lambda: None if self.closed else again())
         return False
 
     def leave_now(self) -> None:
-        """Ends the connection once the queued answers were sent. Does nothing here, where there is no connection."""
+        """Closes the connection once the queued answers were sent. Does nothing here, where there is no connection."""
 
     def work_waits(self, count: int) -> None:
         """Does nothing here: only paths that limit the work of their client count it."""
@@ -180,7 +180,7 @@ class ClientCalls:
 
 
 class OrderLine:
-    """The requests of one connection whose order must be kept, by the numbers under which they are held."""
+    """The requests of one connection whose order must be kept, by the numbers under which the forwarder holds them."""
 
     __slots__ = ("_newest", "_newest_sent", "_order", "_waiting")
 

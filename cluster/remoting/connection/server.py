@@ -274,7 +274,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._bad_frame(bad)
 
     def _see_off(self, guest: Guest, error: FrameTooLargeError) -> None:
-        """Tells a client of another protocol, in that protocol, that it is at the wrong port."""
+        """Answers a client of another protocol, in that protocol, that it is at the wrong port, and closes the
+        connection."""
         logger.warning("%s:%d is at the wrong port, connection closed: %s", *self.peer_address, guest.says)
         if not guest.answer:
             self.abort()
@@ -349,14 +350,14 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 return
 
     def _is_turn_over(self) -> bool:
-        """Returns True if frames have used up their step, or this turn of the loop has no room for more."""
+        """Returns True if the frames have used up their step, or if this turn of the loop has no time left."""
         if self._step_ends is None:
             return self._dispatch.turns.spent()
         return METER.units >= self._step_ends
 
     def _want_turn(self) -> None:
         """Makes the remaining frames continue in a turn that has room, one step of each connection after the other.
-        They count as an owner of work of their own, so requests that are cut into steps do not delay the frames behind
+        They count as a separate owner of work, so requests that are cut into steps do not delay the frames behind
         them."""
         if self._turn_wanted or self.closed:
             return
@@ -400,7 +401,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._claim_frame()
 
     def _claim_frame(self) -> None:
-        """Reserves memory for the whole arriving frame, or pauses reading until there is some."""
+        """Reserves memory for the complete frame that is arriving, or pauses reading until there is some."""
         needed = self._buffer.needed
         if self.closed or self._buffer.buffered < EARLY_BYTES:
             return
@@ -441,7 +442,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         return False
 
     def room_given_back(self) -> None:
-        """Checks if reading can continue. For a small answer, or none, no other event would cause this check."""
+        """Checks whether reading can continue. For a small answer, or none, no other event would cause this check."""
         if self._halted and not self._waits:
             self._loop.call_soon(self.go_on)
 
@@ -515,8 +516,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._halt()
 
     def write_all(self, data: bytes) -> None:
-        """Queues the answers to a whole entry, back to back. They are not held back for more answers, which would cost
-        an iteration of the loop. The transport itself joins what is written in one iteration."""
+        """Queues the answers to all sends of an entry, back to back. They do not wait for more answers, which would
+        cost an iteration of the loop. The transport itself joins what is written in one iteration."""
         if self.closed:
             return
         self._out.append(data)
@@ -605,11 +606,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._transport.close()
 
     def end_in(self, seconds: float) -> None:
-        """Ends the connection after a time."""
+        """Closes the connection after a time."""
         self._loop.call_later(seconds, self.leave_now)
 
     def leave_now(self) -> None:
-        """Ends the connection once the queued answers were sent."""
+        """Closes the connection once the queued answers were sent."""
         self._halted = True
         self.say_goodbye()
         self._loop.call_later(FAREWELL_S, self.abort)

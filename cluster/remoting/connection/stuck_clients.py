@@ -125,7 +125,7 @@ TICK_MAX_S = 0.2
 
 
 class Uses(Protocol):
-    """Tells if a connection is in use at this moment."""
+    """A check of whether a connection is in use at this moment."""
 
     def __call__(self, connection: RemotingConnection) -> bool:
         """Returns True if a pull of the connection waits, or its heartbeat is fresh."""
@@ -155,7 +155,7 @@ class IdleClients:
         self._places.add(connection.peer_address[0], connection)
 
     def closed(self, connection: RemotingConnection) -> None:
-        """Forgets a connection that is gone."""
+        """Forgets a connection that has closed."""
         self._seen.pop(connection, None)
         self._places.remove(connection.peer_address[0], connection)
 
@@ -165,8 +165,9 @@ class IdleClients:
             self._places.proven(connection.peer_address[0], connection)
 
     def make_room(self, address: str, opening: int, limit: int, close: Callable[[RemotingConnection], None]) -> bool:
-        """Makes room for a client of `address`, beside `opening` connections that are not open yet: closes one that is
-        idle, or one of a stranger, if addresses have to share. Returns True if there is a place."""
+        """Makes room for a client of `address`, in addition to `opening` connections that are not open yet: if
+        addresses have to share, closes a connection that is idle or whose user is not proven. Returns True if there is
+        a place."""
         leaving, is_free = self._places.make_room(address, opening, limit)
         if leaving is not None:
             self._told.warn("a client makes room for another one", "few places are left")
@@ -195,8 +196,8 @@ class IdleClients:
         return idle_s if idle_s is not None and idle_s >= LEAVES_S else None
 
     def _idle_s(self, connection: RemotingConnection) -> float | None:
-        """Returns the seconds since the client last sent something; None if the connection is in use, closed, or
-        received bytes since the last look."""
+        """Returns the seconds since the client last sent something; None if the connection is in use, closed, or sent
+        bytes since the last check."""
         known = self._seen.get(connection)
         if known is None:
             return None

@@ -1,8 +1,8 @@
 """Requests of other nodes' clients that came before this node could handle them.
 
 Its writes are not open yet, for milliseconds after its election; or it has no connection to the sender yet, so that an
-answer would be lost. They are handled in the order in which they came, a few in each turn. What the same node forwards
-meanwhile waits behind them: it may belong to the same client.
+answer would be lost. They are handled in the order in which they came, a few in each turn. Requests that the same node
+forwards in the meantime wait behind them: they may belong to the same client.
 """
 
 from __future__ import annotations
@@ -65,28 +65,28 @@ class EarlyRequests:
         return True
 
     def gone(self, node: NodeId, forward_id: int) -> None:
-        """Forgets a request whose client is gone, and the sends of that client that wait with it."""
+        """Forgets a request whose client has disconnected, and the sends of that client that wait with it."""
         early = self._remove(node, forward_id)
         if early is not None:
             self.client_gone(node, early.client)
 
     def client_gone(self, node: NodeId, client: Client) -> None:
-        """Forgets the sends of a client that is gone.
+        """Forgets the sends of a client that has disconnected.
 
-        The other node tells of one send after the other. All go with the first: if the client sends them again over
-        another connection meanwhile, what stayed would be stored before what was forgotten.
+        The other node reports one send after the other, but all are forgotten with the first: if the client sends them
+        again over another connection in the meantime, a send that stayed would be stored before one that was forgotten.
         """
         for forward_id in list(self._clients.get(node, {}).get(client, ())):
             if _is_awaited_send(self._waiting[node][forward_id].frame):
                 self._remove(node, forward_id)
 
     def take(self, node: NodeId) -> tuple[Forwarded, bytes] | None:
-        """Takes out the next request of this node, None if there is none."""
+        """Removes and returns the next request of this node; None if there is none."""
         early = self._remove(node, next(iter(self._waiting.get(node, ())), -1))
         return early and (early.forwarded, early.frame)
 
     def drop(self, node: NodeId) -> None:
-        """Forgets the requests of a node that is gone, and will forward them again."""
+        """Forgets the requests of a node whose connection closed; it will forward them again."""
         for early in self._waiting.pop(node, {}).values():
             early.hold.ended()
         self._clients.pop(node, None)

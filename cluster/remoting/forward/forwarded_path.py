@@ -1,4 +1,4 @@
-"""The stand-in, on the leader, for a client whose connection another node holds. It stands for one request."""
+"""The stand-in, on the leader, for a client that is connected to another node. It represents one forwarded request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ forwarding node cannot stop reading from the client because of work here, and mu
 
 
 class ForwardedPath(ReplyPath):
-    """The stand-in, on the leader, for a client whose connection another node holds."""
+    """The stand-in, on the leader, for a client that is connected to another node."""
 
     __slots__ = ("_id", "_open", "_peer", "_transport", "_works", "is_send")
 
@@ -73,7 +73,7 @@ class ForwardedPath(ReplyPath):
         self._end()
 
     def client_gone(self) -> None:
-        """Ends the request: nobody waits for an answer any more."""
+        """Ends the request, because no client waits for its answer any more."""
         self.closed = True
         self._end()
 
@@ -84,7 +84,7 @@ class ForwardedPath(ReplyPath):
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
 
     def _end(self) -> None:
-        """Tells all who keep something of this path: it stands for one request, which is over."""
+        """Calls all who keep something of this path (`on_close`): its only request is over."""
         name = self._peer, self._id
         if self._open.get(name) is self:  # after a lost connection, the same request may have come once more
             del self._open[name]

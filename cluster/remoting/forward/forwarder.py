@@ -146,7 +146,7 @@ class Forwarder:
         )
 
     def reload(self, config: Config) -> None:
-        """Takes another configuration."""
+        """Applies another configuration."""
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
     def _term(self) -> int:
@@ -217,8 +217,9 @@ class Forwarder:
             self._turns.begin(_HELD, self._pass_on_all())
 
     def hurry(self, line: OrderLine) -> None:
-        """Passes on what waits in this line, as this node has just become the leader. It is called for each request
-        that comes behind, so it looks at the held ones only if the first of the line can go and nobody has begun."""
+        """Handles the requests that wait in this order line here, because this node has just become the leader. It is
+        called for each later request, so it examines the held ones only if the first of the line can go and no other
+        call has begun."""
         first = self._held.get(line.first)
         if not self._passing and first is not None and not first.spent:
             self.pump()
@@ -243,8 +244,8 @@ class Forwarder:
             self._passing = False
 
     def _numbers(self) -> Iterator[int]:
-        """Yields the numbers of the held requests in order, those too that come meanwhile: they may wait behind one
-        that was only just passed on."""
+        """Yields the numbers of the held requests in order, including those that are added during the iteration: they
+        may wait behind a request that was only just passed on."""
         last = 0
         while newer := list(takewhile(last.__lt__, reversed(self._held))):
             last = newer[0]
@@ -275,8 +276,8 @@ class Forwarder:
             self._admitting = False
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Remembers the sends of closed connections, whose clients may send them again. Tells the leader of costly
-        requests, and of sends, that nobody waits for any more."""
+        """Remembers the sends of closed connections, whose clients may send them again. Tells the leader which costly
+        requests and sends have no client any more that waits for them."""
         charge(1 + len(self._held) // _HELD_PER_UNIT)
         gone = [forward_id for forward_id, held in self._held.items() if held.frame.path in closed]
         for forward_id in gone:
@@ -302,7 +303,7 @@ class Forwarder:
             self._transport.send_frame(held.sent_to, Kind.FORWARD, [forward_id], b"")
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Takes back the requests that this peer had received, which may be lost, and drops those that it forwarded,
+        """Holds the requests again that this peer had received, which may be lost, and drops those that it forwarded,
         because it will forward them again.
 
         Nothing is forwarded to that peer in this call: its other connection may still be open, and the next attempt
@@ -361,8 +362,8 @@ class Forwarder:
 
     def _pass_on(self, forward_id: int, held: ForwardedRequest) -> None:
         if held.is_orphan:
-            # A leader would begin it after it was told of its end (seed 961000021). Of a send it would store a copy
-            # before those that its client sends again (seed 946000080).
+            # A leader would begin it after it was told of its end (seed 961000021). If it is a send, the leader would
+            # store a copy of it before those that its client sends again (seed 946000080).
             self._drop(forward_id)
             if self._closings.hears(held.frame.path):
                 self._remember(held.frame)
@@ -460,8 +461,8 @@ class Forwarder:
         _answer(frame, ResponseCode.SYSTEM_ERROR, remark)
 
     def _answer_unsure(self, frame: Frame, refusal: str) -> None:
-        """Answers a send that a former leader had, and this one refuses without having looked for it: nobody may be
-        told that nothing was stored (seed 953000052)."""
+        """Answers a send that an earlier leader had and that this leader refuses without having searched for it: it may
+        have been stored, so the answer is UNKNOWN (seed 953000052)."""
         self._answer_unknown(frame, f"a leader before had it, and this one refuses it: {refusal}")
 
     # --- frames between nodes ----------------------------------------------------------------------------------------
@@ -475,7 +476,8 @@ class Forwarder:
                 self._on_reply(peer, header, payload)
 
     def _gone(self, name: tuple[NodeId, int]) -> None:
-        """Ends a forwarded request whose client is gone, also one that came early and waits (seed 831000032)."""
+        """Ends a forwarded request whose client has disconnected, also one that came early and waits (seed
+        831000032)."""
         path = self._open.pop(name, None)
         if path is None:
             self._early.gone(*name)
@@ -528,8 +530,8 @@ class Forwarder:
         named = user if self._trusted() else 0
         passed_on = Frame(path, frame[0], request, header, frame[4 + len(header) :], len(frame) - 4, identity, named)
         if not open_now:
-            # A later send of its connection may be kept already. If this one came back, it would be stored behind that
-            # one, and its client would not learn of it (seed 762000023).
+            # A later send of its connection may be held already. If this one was given back, it would be stored after
+            # that one, and its client would not learn of it (seed 762000023).
             over = self.gate.refusal(path.in_flight, len(frame), named, Ask.EARLY)
             assert over is not None, "it did not fit"
             self._refuse(passed_on, over)
@@ -561,7 +563,7 @@ class Forwarder:
         if held is None:
             return
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
-            return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
+            return  # the answer is about its own attempt only; another node has the request by now, or will soon
         self._drop(forward_id)
         stored, unknown = reply.code == ResponseCode.SUCCESS, is_unknown(reply.code, reply.remark)
         refused = not (stored or unknown)

@@ -81,14 +81,14 @@ class ForwardedRequest:
 
     @property
     def ends_with_client(self) -> bool:
-        """True for a send and a costly request whose client waits for an answer: nobody carries it out once that client
-        is gone."""
+        """True for a send or a costly request whose client waits for an answer: it is not carried out once that client
+        has disconnected."""
         code = self.frame.header.code
         return (code in SENDS or code in COSTLY) and not self.oneway
 
     @property
     def is_orphan(self) -> bool:
-        """True if it ends with its client, which is gone."""
+        """True if the request ends with its client, which has disconnected."""
         return self.frame.path.closed and self.ends_with_client
 
     @property

@@ -25,7 +25,7 @@ class PullForwards:
     def elsewhere(self, request: Request, position: int) -> bool:
         """Forwards a pull to the leader, which has the whole log, if this node lacks the log at `position`. Returns
         True if it did."""
-        # Only where the log is incomplete is a request kept as it was received.
+        # Only a node with an incomplete log keeps the received frame.
         held = isinstance(request, RemotingRequest) and request.received is not None
         return held and position < self._log_begins() and self.to_leader(request)
 

@@ -143,7 +143,7 @@ def _standing(connection: Connection, group: str, client_id: str, user: int, mem
 
 
 def name_standing(frame: Frame, members: Members) -> Frame:
-    """Returns the request with the field STANDING, as it is forwarded. Raises CodecError if its header is malformed."""
+    """Returns the request for forwarding, with the field STANDING. Raises CodecError if its header is malformed."""
     if frame.path.forwarded:
         return frame
     try:

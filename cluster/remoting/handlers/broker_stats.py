@@ -52,8 +52,8 @@ class NodeFigures:
 
     def by_name(self) -> dict[str, str]:
         """Returns the figures that mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in
-        RocketMQ, stands for a figure that does not exist here: sends and pulls wait in no queue of threads, and nothing
-        locks the page cache."""
+        RocketMQ, is the value of a figure that does not exist here: sends and pulls wait in no queue of threads, and
+        nothing locks the page cache."""
         uptime_ms = self._services.monotonic_ms() - self._started_ms
         given = self._rates.given()
         rates = {
@@ -152,7 +152,7 @@ class BrokerFigures:
         answer_in_steps(self._services, request, steps)
 
     def _counts(self, request: Request) -> None:
-        """Answers 315. What a group consumes is not counted, nor are bytes: tools take the refusal for 0."""
+        """Answers 315. Neither consumption by groups nor bytes are counted; tools treat the refusal as 0."""
         name, key = text(request, "statsName"), text(request, "statsKey")
         topic, _, queue = key.partition("@")
         config = self._services.state.topics.get(topic)

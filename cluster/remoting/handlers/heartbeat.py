@@ -224,8 +224,8 @@ class Heartbeats:
 
 
 def _answer_together(request: Request, group: ConsumerGroup, ids: set[str] | None) -> None:
-    """Answers 38 with the members of whom this group of brokers has heard, and those of whom others have. A client
-    that gets no list keeps the queues that it has."""
+    """Answers request 38 with the members that this group of brokers knows, and `ids`, those that others know. Refuses
+    it if `ids` is None, so that the client keeps the queues that it has."""
     if ids is None:
         why = "this group of brokers has not heard of all members yet, and another one, which may have, does not answer"
         refuse(request, Refused(Reason.UNAVAILABLE, f"{why}; try again"))

@@ -71,9 +71,9 @@ class OffsetRequests:
             self._offsets.commit(group, topic, queue_id, offset, name, done, counted_in)
 
     def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
-        """Returns the client that consumes the queue in order, if it is not the one that asks. RocketMQ accepts such a
-        commit, and the holder reads again or skips messages. A commit that RocketMQ drops for another reason, a reset,
-        it answers with SUCCESS and a remark."""
+        """Returns the client that has locked the queue for ordered consumption, if it is another one than the
+        committing client. RocketMQ accepts such a commit, and the holder reads again or skips messages. A commit that
+        RocketMQ drops for another reason, a reset, it answers with SUCCESS and a remark."""
         config = self._services.state.topics.get(topic)
         if config is None:
             return None
@@ -140,7 +140,7 @@ def name_of(request: Request, level: int) -> Name | None:
 
 
 def _answer_update(request: Request, result: ProposeResult) -> None:
-    """Answers a commit. Apply leaves an offset out only if the topic was deleted meanwhile."""
+    """Answers a commit. Apply rejects an offset only if the topic was deleted in the meantime."""
     if result.results and not result.results[0].ok:
         refuse(request, Refused(Reason.NO_TOPIC, "the topic was deleted meanwhile"))
     else:

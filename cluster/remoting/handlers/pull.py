@@ -208,7 +208,7 @@ def decode_pull(request: Request) -> PullRequest:
         fields.maxMsgBytes,
         # The node that holds the connection waits for an answer no longer than for that of a send.
         fields.suspendTimeoutMillis if flags & FLAG_SUSPEND and not forwarded else 0,
-        # Not when another node held it: later commits of its connection may be here already.
+        # Not if another node has held the pull: later commits of its connection may have arrived here before it.
         fields.commitOffset if flags & FLAG_COMMIT_OFFSET and not forwarded else -1,
         Expression(fields.expressionType, fields.subscription) if own else None,
         0 if own else fields.subVersion,

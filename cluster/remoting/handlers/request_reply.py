@@ -36,13 +36,14 @@ TTL = "TTL"
 
 
 class RequesterNotes:
-    """Notes who waits for a reply, of the sends that come over this node's own connections."""
+    """Records, for sends over this node's own connections, which client waits for a reply."""
 
     def __init__(self, notes: ReplyNotes) -> None:
         self._notes = notes
 
     def note(self, frame: Frame, text: str) -> None:
-        """Notes the requester if a send of this node's own client asks for a reply. `text`: its properties."""
+        """Records the requester if a send of this node's own client asks for a reply. `text`: the properties of the
+        send."""
         if frame.path.forwarded:
             return
         properties = parse_properties(text)

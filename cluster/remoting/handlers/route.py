@@ -101,8 +101,8 @@ class Routes:
             answer()
 
     def _numbers(self) -> dict[str, str]:
-        """Returns the ext field that tells the groups' numbers, as "1/raftmq 2/raftmq-g02", none if there is one
-        group; and the one that tells which have retired."""
+        """Returns the ext field with the groups' numbers, for example "1/raftmq 2/raftmq-g02" (absent if there is one
+        group), and the one with the numbers of the retired groups."""
         numbers, rows = self._map.numbers(), self._services.state.broker_groups.by_number
         told = {GROUPS_FIELD: " ".join(f"{number}/{name}" for name, number in numbers.items())} if numbers else {}
         if retired := [str(number) for number, row in rows.items() if row.is_retired]:
@@ -324,7 +324,7 @@ class Routes:
 
 
 def _note(connection: Connection, noted: set[Connection]) -> bool:
-    """Notes a connection until it closes; returns True if it was not noted yet."""
+    """Adds a connection to `noted` until it closes; returns True if it was not there yet."""
     if connection in noted:
         return False
     noted.add(connection)

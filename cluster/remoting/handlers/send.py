@@ -137,7 +137,7 @@ class SendHandler:
         limits: LimitsSection,
         note_requester: Callable[[Frame, str], None],
     ) -> None:
-        """`note_requester` is told of sends whose properties may ask for a reply."""
+        """`note_requester` is called with sends whose properties may ask for a reply."""
         self._note_requester = note_requester
         self._sends = sends
         self._replies = replies
@@ -145,7 +145,7 @@ class SendHandler:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes other limits. `Sends` gets them from the node."""
+        """Applies other limits. `Sends` gets them from the node."""
         self.intake = self._make_intake(limits)
         """Takes plain sends before their headers are decoded."""
 
@@ -191,7 +191,7 @@ class SendHandler:
 
 @shortcut
 class Intake:
-    """Takes plain sends in the native kernel. This Python version takes none, because it has no shorter path."""
+    """Handles plain sends in the native kernel. This Python version takes none, because it has no shorter path."""
 
     def __init__(
         self,

@@ -58,8 +58,8 @@ class SendReplyWriter:
             _answer_refused(frame, refused)
 
     def fail(self, send: Send, refused: Refused) -> None:
-        """Answers a send that was not stored, or whose outcome is unknown: that of one without an identity too, which a
-        former leader may have stored, since nobody can look for it."""
+        """Answers a send that was not stored, or whose outcome is unknown. A send without an identity that an earlier
+        leader may have stored has an unknown outcome too, because there is no way to search for it."""
         frame = send.origin
         if not send.producer_id and type(frame) is Frame and frame.unsure is not None:
             frame.unsure(frame, refused.remark)

@@ -2,7 +2,7 @@
 
 A client that takes a refusal for "not now" asks again at once: an orderly C++ consumer asked for its queue locks
 several thousand times a second before nodes had any. The answers to a code that one connection repeats are therefore
-delayed, longer each time and never longer than DELAY_MAX_MS; other requests of the connection go on meanwhile. Only the
+delayed, longer each time and never longer than DELAY_MAX_MS; other requests of the connection are not delayed. Only the
 answers wait, a bounded number of them. The known codes of tools are never delayed: a tool asks once for each topic and
 group that it prints, whatever the answer is, and a person waits for it.
 """

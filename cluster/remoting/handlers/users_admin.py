@@ -136,7 +136,7 @@ class UserRequests:
         )
 
     def _delete_user(self, request: Request) -> None:
-        """Deletes a user. Deleting one that does not exist succeeds, because the caller has what it wanted."""
+        """Deletes a user. Deleting one that does not exist succeeds, because the result is the same."""
         asker, name = self._asker(request), text(request, "username")
         if name in self._access.users:
             self._users.remove(asker, name, _answering(request))
@@ -152,8 +152,8 @@ class UserRequests:
         self._users.set_rules(asker, name, rules, _answering(request))
 
     def _remove_rules(self, request: Request) -> None:
-        """Removes rules. Removing one that does not exist succeeds, because mqadmin asks every node of a cluster, and
-        all have one log."""
+        """Removes rules. Removing one that does not exist succeeds, because mqadmin sends the request to every node of
+        a cluster, and all have one log."""
         asker, name = self._asker(request), _subject(request)
         resource = request.ext.get("resource") or None
         policy = _choice("policyType", request.ext.get("policyType"), _POLICIES)

@@ -79,7 +79,7 @@ class Degradation:
         """The figures that decided, while sends are answered early; "" if they are not."""
 
     def reload(self, config: Config) -> None:
-        """Takes over a changed configuration."""
+        """Applies a changed configuration."""
         self._take(config)
         self.on_role()
 
@@ -99,7 +99,7 @@ class Degradation:
         return self._clock.monotonic_ms() - self._contact_ms < self._contact_ms_max
 
     def tick(self, now_ms: int) -> None:
-        """Looks at the majority, and begins or ends degradation. Called periodically."""
+        """Checks whether the majority keeps up, and begins or ends degradation. Called periodically."""
         if not self._enabled or not self._proposals.open:
             return
         if self._raw.term != self._term:

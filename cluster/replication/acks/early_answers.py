@@ -100,7 +100,7 @@ class EarlyAnswers:
         """The highest number of messages so far that were answered early and undecided at one time."""
 
     def reload(self, modes: ModesSection) -> None:
-        """Takes over changed modes. Entries that are already proposed are answered as they were promised."""
+        """Applies changed modes. Entries that are already proposed are answered as they were promised."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
@@ -136,6 +136,7 @@ class EarlyAnswers:
             stage = self._stage(send.ack)
             if stage is not None:
                 stages.setdefault(stage, []).append(at)
+        # Without the ledger a loss could not be told later, so nothing is answered early.
         if not stages or self.ledger is None or raw.role is not Role.LEADER:
             return
         now = stages.pop(AnswerStage.MEMORY, None)
@@ -162,6 +163,7 @@ class EarlyAnswers:
 
     def written(self, node: NodeId, entry_id: EntryId) -> None:
         """Records that a node has passed everything up to this entry to its operating system."""
+        # Reports of another term may be of entries that were replaced.
         if entry_id.term > self._written_term:
             self._written.clear()
             self._written_term = entry_id.term
@@ -194,6 +196,7 @@ class EarlyAnswers:
 
         At level `all` the answer still waits: every voter has the message once it has all entries applied here so far.
         """
+        # Applied, so a majority has it on disk: that is all that the default level promises.
         if send.ack != Ack.ALL:
             self._replies.stored_before(send, *found)
             return
@@ -211,8 +214,8 @@ class EarlyAnswers:
         self._lose(pending.id)
 
     def on_applied(self, entries: Sequence[Entry]) -> None:
-        """Decides, by the applied entries, which early answers of this node from before a restart, or from an earlier
-        term as leader, are kept or lost."""
+        """Decides, by the applied entries, which early answers that this node gave before a restart, or in an earlier
+        term as leader, were kept or lost."""
         undecided = self.ledger.undecided if self.ledger is not None else None
         if not undecided:
             return
@@ -268,6 +271,7 @@ class EarlyAnswers:
         return AnswerStage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
 
     def _reached(self, stage: AnswerStage, entry_id: EntryId, raw: RawNode) -> bool:
+        # Of an older term: the next leader may replace it, whatever this disk has.
         if entry_id.term != raw.term:
             return False
         index = entry_id.index
@@ -275,11 +279,13 @@ class EarlyAnswers:
             return raw.persisted_index >= index
         if stage is AnswerStage.DEGRADED:
             return raw.persisted_index >= index and self._in_contact is not None and self._in_contact()
+        # No report in this term yet: what peers wrote before may be another entry.
         if self._written_term != raw.term:
             return False
         own = raw.status().node_id
         if stage is AnswerStage.WRITTEN:
             return self._written.get(own, 0) >= index
+        # By the voters in force: an answer that counted a removed one would promise too much.
         voters = raw.membership.voter_ids
         count = sum(self._written.get(voter, 0) >= index for voter in voters)
         return 2 * count > len(voters)
@@ -290,6 +296,7 @@ class EarlyAnswers:
         if not due or built is None or self.ledger is None:
             return
         messages = sum(len(pending.sends[at].batch) or 1 for at in due)
+        # Recorded before it is sent: an early answer that is lost must be known as lost after kill -9 too.
         if not self.ledger.note(pending.id, messages):
             return  # answered when it is committed
         rest = set(range(len(pending.sends))) - set(due)
@@ -306,6 +313,7 @@ class EarlyAnswers:
     def _look_at_all(self, raw: RawNode) -> None:
         if raw.role is not Role.LEADER:
             return
+        # Every voter in force, the slowest decides: level `all` promises that any single disk is enough.
         lowest = min(self._matches(raw).values(), default=-1)
         done = [wait for wait in self.waiting if wait.index <= lowest]
         if done:
@@ -331,6 +339,7 @@ class EarlyAnswers:
 
     def _decide(self, entry_id: EntryId, term: int | None) -> None:
         assert self.ledger is not None
+        # Trimmed means committed: only another term at the index proves the loss.
         if term is None or term == entry_id.term:
             self.ledger.kept(entry_id)
         else:
@@ -360,7 +369,7 @@ class Twins:
         """(producer id, sequence) -> the repeated sends that wait. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
-        """Lets a repeated send wait for the outcome of the send with the same identity."""
+        """Adds a repeated send, which waits for the outcome of the send with the same identity."""
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:

@@ -1,9 +1,9 @@
-"""Says whether the majority is slow while its leader is not: the condition of `replication.degrade`.
+"""Decides whether the majority is slow while the leader is not: the condition of `replication.degrade`.
 
 An entry is on the leader's disk at one time and on those of a majority at another. The time between is the *wait*. Once
-a second the leader looks at the median of the waits that have ended since; if none has, at the one that goes on. The
+a second the leader looks at the median of the waits that have ended since; if none has ended, at the present one. The
 majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`) and OWN_FACTOR times as long as
-a sync of the leader's own disk: the other way round an earlier answer would help nobody.
+a sync of the leader's own disk: if the leader's own disk is the slow one, an earlier answer would help nobody.
 
 The condition begins when the majority was slow at all of the last BEGIN_LOOKS but STRAYS, and ends when it was slow at
 none of the last END_LOOKS but STRAYS: a disk that is slow has a quick second now and then, and the other way round. A
@@ -64,7 +64,7 @@ class SlowQuorum:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, with another term of leadership for instance."""
+        """Forgets what was measured, for example when a term of leadership begins."""
         self.holds = False
         self.wait_ms = self.own_ms = 0.0
         """The wait, and a sync of the leader's disk, at the last look at which the majority was slow."""
@@ -77,7 +77,8 @@ class SlowQuorum:
         return self.holds or True in self._looks
 
     def look(self, now_ms: int, wait_ms: float | None, own_ms: float | None, bound_ms: int) -> None:
-        """Takes what a look has found: the wait, and the mean time of a sync on the leader; None if there was none."""
+        """Records the result of one check: the wait, and the mean time of a sync on the leader, both in milliseconds;
+        None if there was none."""
         if now_ms - self._last_ms > GAP_MS:
             self._looks.clear()
         self._last_ms = now_ms

@@ -1,7 +1,7 @@
-"""The lag of each follower as its leader measures it: in bytes, in time, and what becomes of it.
+"""The lag of each follower as its leader measures it: in bytes and in time, with a forecast.
 
-The time is the age of the oldest entry that the follower lacks. Both are cheap: they come from the log's index and from
-the ends of the log that the node notes once a second. A forecast begins anew with each term.
+The time is the age of the oldest entry that the follower lacks. Both figures are cheap: they come from the log's index
+and from the ends of the log that the node notes once a second. A forecast starts again with each term.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class FollowerLag:
         return Part(name="follower lag", tick=self.tick, reload=lambda config: self.reload(config.retention))
 
     def reload(self, rules: RetentionSection) -> None:
-        """Takes new rules for what the log keeps."""
+        """Applies new rules for what the log keeps."""
         self._rules = rules
 
     def tick(self, now_ms: int) -> None:
-        """Notes where the log ends and, on the leader, how far each follower is behind it. Called periodically."""
+        """Records where the log ends and, on the leader, how far each follower is behind it. Called periodically."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS

@@ -1,5 +1,5 @@
-"""Forecasts what becomes of a follower's lag: when it will be gone, or when the leader will have deleted what the
-follower lacks, so that the follower needs a snapshot.
+"""Forecasts a follower's lag: when the follower will have caught up, or when the leader will have deleted the entries
+that it lacks, so that the follower needs a snapshot.
 
 A pure function of the lag at each second. The rate is the slope of a straight line through the last minute (least
 squares), unless the lag has taken another course since: then the last ten seconds count. A slope that noise would

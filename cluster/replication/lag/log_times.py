@@ -34,7 +34,7 @@ class LogTimes:
         entries."""
 
     def note(self, now_ms: int, last_index: int) -> None:
-        """Notes that the log ends at `last_index` now. A shorter log than before was cut because of a conflict."""
+        """Records that the log ends at `last_index` now. A shorter log than before was cut because of a conflict."""
         samples = self._samples
         while samples and samples[-1].last_index > last_index:
             samples.pop()

@@ -187,7 +187,7 @@ class FailpointSet:
             ]
 
     def conditions(self, node: str) -> Iterator[Condition]:
-        """Yields a condition for each failpoint that is set. `node`: this node as findings speak of it."""
+        """Yields a condition for each failpoint that is set. `node`: the name of this node in findings."""
         for point in self.states():
             if point.action != "off":
                 says = f"failpoint {point.name} is {point.action}: this node has a fault on purpose"
@@ -216,7 +216,8 @@ class FailpointSet:
         return result
 
     def when_clear(self, name: str, loop: CallsLater, operation: Callable[[], None]) -> None:
-        """Runs an operation of the event loop now, after the delay, or when it is released. Raises OSError for `error`.
+        """Runs an operation of the event loop: now, after the failpoint's delay, or when the failpoint releases it.
+        Raises OSError for `error`.
 
         Held operations are released in order; one that comes right after the release may overtake them, as on any
         network.

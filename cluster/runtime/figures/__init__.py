@@ -1,1 +1,1 @@
-"""Figures that several rooms count."""
+"""Figures that several packages count."""

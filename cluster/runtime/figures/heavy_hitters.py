@@ -56,6 +56,6 @@ class HeavyHitters(Generic[T]):
             self._errors[item] = error
 
     def heaviest(self, number: int) -> list[Heavy[T]]:
-        """Returns at most so many items, the heaviest first; ties in the order in which they came."""
+        """Returns at most `number` items, the heaviest first; ties in the order in which they came."""
         found = nlargest(number, self._counts.items(), key=lambda each: each[1])
         return [Heavy(item, count, self._errors.get(item, 0)) for item, count in found]

@@ -64,7 +64,7 @@ class ServiceMetrics:
         """Sets what is read instead of counted. Called once before each scrape."""
 
     def look_in_steps(self) -> Iterable[None]:
-        """Looks; yields between two steps if the work grows with the data."""
+        """Updates the metrics; yields between two steps if the work grows with the data."""
         self.look()
         return ()
 

@@ -12,7 +12,7 @@ sched-stats.rst)."""
 
 def wanted_s(schedstat: Path = SCHEDSTAT) -> float:
     """Returns the seconds for which the calling thread has used a core or waited for one: on a machine with too few, a
-    busy thread uses no whole core. Where the system does not tell, those for which it has used one."""
+    busy thread uses no whole core. Where the system has no such figures, returns the CPU time of the thread."""
     try:
         used_ns, waited_ns, _ = map(int, schedstat.read_text().split())
     except (OSError, ValueError):

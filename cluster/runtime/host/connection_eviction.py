@@ -122,8 +122,8 @@ class Places(Generic[C]):
     """The places of one table of connections."""
 
     def __init__(self, idle_s: Callable[[C], float | None], reserves: Callable[[], bool] = lambda: False) -> None:
-        """`idle_s` as for ConnectionSlots; a stranger may leave too if it returns None. `reserves` returns True while
-        the last quarter is for connections that have proven a user."""
+        """`idle_s` as for ConnectionSlots; a connection without a proven user may be closed too if it returns None.
+        `reserves` returns True while the last quarter is for connections that have proven a user."""
         self._idle_s = idle_s
         self._reserves = reserves
         self._all: ConnectionSlots[C] = ConnectionSlots(idle_s)
@@ -145,7 +145,7 @@ class Places(Generic[C]):
         return len(self._strangers)
 
     def add(self, address: str, connection: C) -> None:
-        """Adds an open connection, of a stranger at first."""
+        """Adds an open connection, which has not proven a user yet."""
         prefix = prefix_of(address)
         self._all.add(address, connection)
         self._strangers[connection] = address
@@ -193,7 +193,7 @@ class Places(Generic[C]):
         return victim, count - (victim is not None) < limit
 
     def _leaving(self, newcomer: str) -> C | None:
-        """Returns the stranger that leaves for another one; None if there is none."""
+        """Returns the connection without a proven user that is closed for another one; None if there is none."""
         top, prefix = self._networks.top(), prefix_of(newcomer)
         if top is None:
             return None
@@ -208,7 +208,8 @@ class Places(Generic[C]):
         return within.idlest(most) if most is not None and within.held(most) > 1 else self._networks.idlest(top)
 
     def _stranger_idle_s(self, connection: C) -> float:
-        """Returns a measure by which strangers leave: first those that are idle, last those of known addresses."""
+        """Returns a measure that orders connections without a proven user: those with the highest value are closed
+        first, idle ones before others, and those of known addresses last."""
         idle_s = self._idle_s(connection)
         if idle_s is None or idle_s < FIRST_WORD_S:
             idle_s = -1.0  # it is in use
@@ -226,5 +227,6 @@ class Places(Generic[C]):
 
 
 def shared_part(limit: int) -> int:
-    """Returns how many of `limit` places are for everybody while the last quarter is reserved."""
+    """Returns the number of the `limit` places that are for all clients while the last quarter is reserved for proven
+    users."""
     return max(1, limit - limit // 4)

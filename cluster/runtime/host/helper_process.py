@@ -16,18 +16,18 @@ NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line that runs a module of ours, also in a directory that contains a cluster.py of its own:
-    `-P` keeps the working directory off the import path."""
+    """Returns the command line that runs a module of ours. `-P` keeps the working directory off the import path, which
+    may contain another cluster.py."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def background(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line for work for which nobody waits: it lowers its priority before it imports the module."""
+    """Returns the command line for background work: the process lowers its priority before it imports the module."""
     return command(__name__, module, *arguments)
 
 
 def stand_back() -> None:
-    """Lets all other work go first: on the CPU, and on the disk if the platform has a class for that.
+    """Lowers the priority of this process: on the CPU, and on the disk if the platform has a class for that.
 
     It does not use SCHED_IDLE, because then a backup would never end on a machine without idle time.
     """

@@ -1,8 +1,8 @@
-"""Tells systemd (sd_notify) that the node recovers, serves and stops, and that its event loop runs.
+"""Reports to systemd (sd_notify) that the node recovers, serves or stops, and that its event loop runs.
 
-Only the loop feeds the watchdog, so a loop that stands still does not feed it. While a node opens its directory the
-loop cannot run, because recovery reads the log on it. For that time the watchdog gets a period of RECOVERY_S_MAX, and a
-thread asks for more time to start, for as long at most.
+Only the loop feeds the watchdog, so a stalled loop does not feed it. While a node opens its directory the loop cannot
+run, because recovery reads the log on it. For that time the watchdog gets a period of RECOVERY_S_MAX, and a thread asks
+for more time to start, for RECOVERY_S_MAX at most.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ServiceManager:
             self._feed(asyncio.get_running_loop())
 
     def stopping(self) -> None:
-        """Reports that the node was told to stop."""
+        """Reports that the node is stopping."""
         self._tell("STOPPING=1\nSTATUS=stopping")
 
     def close(self) -> None:

@@ -147,8 +147,9 @@ class AcceptedSockets:
             self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all)
 
     def give_way(self, newcomer: str) -> bool:
-        """Closes a socket for a client of this address: one that waits, of the address with most of them or the oldest,
-        else the handshake that has lasted longest. Returns False if there is none, or all of them are young."""
+        """Closes a socket to make room for a client of this address: a waiting one, of the address with most of them or
+        the oldest, else the handshake that has lasted longest. Returns False if there is none, or if all of them are
+        young."""
         victim = self._places.victim(newcomer)
         if victim is None and self._reserves:
             victim = next(iter(self._silent), next(iter(self._queued), None))

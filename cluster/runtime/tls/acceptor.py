@@ -42,8 +42,8 @@ def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _end_with_the_host(listening: socket.socket) -> None:
-    """Has the connections that are accepted from this socket, which inherit it, end when the client's host is gone
-    without a word: its power failed, or its network."""
+    """Enables keepalive on the socket, whose accepted connections inherit it. So a connection ends when the client's
+    host loses its power or its network and sends nothing more."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     tcp = {"TCP_KEEPIDLE": KEEP_IDLE_S, "TCP_KEEPINTVL": KEEP_INTERVAL_S, "TCP_USER_TIMEOUT": SILENT_MS}
     for name, value in tcp.items():

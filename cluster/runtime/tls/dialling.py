@@ -106,7 +106,7 @@ LOOKUP_THREADS = 32
 
 
 def widen() -> None:
-    """Gives uvloop enough threads. Has an effect only before its first lookup."""
+    """Gives uvloop enough threads for lookups of names. Has an effect only before its first lookup."""
     os.environ.setdefault("UV_THREADPOOL_SIZE", str(LOOKUP_THREADS))
 
 

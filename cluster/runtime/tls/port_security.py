@@ -21,7 +21,7 @@ def no_context() -> ssl.SSLContext:
 
 
 class Security(NamedTuple):
-    """Tells an acceptor how to treat connections; immutable. `context` returns the newest context for each
+    """The settings by which an acceptor treats connections; immutable. `context` returns the newest context for each
     connection."""
 
     name: str = ""

@@ -48,7 +48,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         server_side: bool,
         server_hostname: str | None = None,
     ) -> None:
-        """`factory` makes the protocol once the handshake is complete, so that strangers have none."""
+        """`factory` makes the protocol once the handshake is complete, so that nothing is allocated for unauthenticated
+        clients."""
         super().__init__()
         self._loop = loop
         self._factory = factory
@@ -200,7 +201,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 return
 
     def _break(self, error: Exception) -> None:
-        """Ends the connection, because the bytes that arrived are no valid TLS."""
+        """Closes the connection, because the bytes that arrived are no valid TLS."""
         self._flush()
         self._closing = True
         self._forget()
@@ -345,7 +346,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def write_eof(self) -> None:
-        """Tells the other side that no more comes once everything was sent. Its data is still read."""
+        """Ends this direction once everything is sent (a close_notify). What the other side sends is still read."""
         if not self._ends and not self._closing:
             self._ends = True
             if not self._queue:

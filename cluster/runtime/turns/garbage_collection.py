@@ -63,7 +63,7 @@ class Collector:
         gc.unfreeze()
         self.aside = 0
         found = gc.collect()
-        gc.collect()  # of nothing: Python puts a collection off until a quarter of what the last one left has come anew
+        gc.collect()  # finds nothing, but counts as the last one: Python delays the next until many came since
         self._live, self.aside = self.aside, 0
         logger.info("garbage: %d objects were in cycles of all %d", found, self._live + found)
         return found
@@ -94,7 +94,8 @@ class Collector:
         gc.unfreeze()
 
     def _heard(self, phase: Literal["start", "stop"], info: dict[str, Any]) -> None:
-        """Sets surviving objects aside after a collection. Called on the thread that made the last object."""
+        """Freezes the objects that survived a full collection (`gc.freeze`), so that no later one visits them. Python
+        calls it before and after each collection, on the thread whose allocation started the collection."""
         if phase == "stop" and info["generation"] == 2:
             self.aside += len(gc.get_objects(generation=2))
             gc.freeze()
@@ -104,6 +105,6 @@ class Untracked(msgspec.Struct, gc=False, eq=False):
     """A base of classes with annotated fields, which are the arguments of the constructor. The garbage collector does
     not track its objects.
 
-    References still free them, but a cycle through one would stay for ever. Objects to which it refers may therefore
-    refer back only while both are needed, and must then drop the reference.
+    References still free them, but a cycle through one is never freed. Objects to which it refers may therefore refer
+    back only while both are needed, and must then drop the reference.
     """

@@ -48,7 +48,7 @@ class SilenceTimer:
         self._handle: asyncio.Handle = loop.call_later(delay_s, self._due)
 
     def cancel(self) -> None:
-        """Cancels the timer, because the other side was heard."""
+        """Cancels the timer, because the other side has sent something."""
         self._handle.cancel()
 
     def _due(self) -> None:
@@ -67,7 +67,8 @@ class AwakeClock:
         self._ran_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Looks at the clock. Called periodically."""
+        """Adds the time since the last call, at most AWAKE_MS of it, to the time that this node was awake. Called
+        periodically."""
         self._ran_ms += min(now_ms - self._looked_ms, AWAKE_MS)
         self._looked_ms = now_ms
 

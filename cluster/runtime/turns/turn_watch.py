@@ -86,8 +86,8 @@ class LongTurn(NamedTuple):
 
 
 class TurnWatch:
-    """Measures the turns of one loop. `start` and `stop` are called on the loop; `told` is called on the loop, once for
-    each turn of LONG_NS and more."""
+    """Measures the turns of one loop. `start` and `stop` are called on the loop; so is `told`, once for each turn of at
+    least LONG_NS."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, told: Callable[[LongTurn], None]) -> None:
         self._loop = loop
@@ -183,12 +183,12 @@ def running(ident: int, depth: int = 0) -> tuple[dict[str, Any], CodeType] | Non
     """Returns the globals and the code of the function that a thread runs (`depth` 0), of its caller (1), and so on;
     None if there is none.
 
-    All of it is one call of C code, so that no other thread runs meanwhile. A frame of a thread that has gone on must
+    All of it is one call of C code, so that no other thread runs meanwhile. A frame of a thread that has run on must
     not be asked for its caller: on CPython 3.11.2 `f_back` once returned a dict, memory of another frame.
 
     Nothing is collected meanwhile. Some releases of CPython 3.11 make the frames under the lock of the list of threads.
     A collection there calls `gc.callbacks`, which lets other threads run. The first of them that starts a thread waits
-    for that lock, and keeps the interpreter's lock: the process hangs for ever (gh-106883).
+    for that lock, and keeps the interpreter's lock: the process hangs (gh-106883).
     """
     steps = map(_CALLERS[depth], map(itemgetter(ident), starmap(sys._current_frames, [()])))
     collects = gc.isenabled()
@@ -203,7 +203,7 @@ def running(ident: int, depth: int = 0) -> tuple[dict[str, Any], CodeType] | Non
 
 
 def name_of(ident: int) -> str:
-    """Returns the name of the innermost function of ours that a thread runs. The thread may go on meanwhile."""
+    """Returns the name of the innermost function of ours that a thread runs. The thread continues during this call."""
     for depth in range(DEPTH_MAX):
         found = running(ident, depth)
         if found is None:

@@ -1,4 +1,4 @@
-"""Walks over all topics or groups that are cut into slices: each look takes some steps, the next look continues."""
+"""Walks over all topics or groups, cut into slices: each call takes some steps, and the next call continues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 
 
 class Walk:
-    """A walk that begins anew when it has come to its end. Event loop only."""
+    """A walk over objects in steps, which starts again when it has come to its end. Event loop only."""
 
     def __init__(self, begin: Callable[[], Iterator[None]]) -> None:
         """`begin` returns a walk from the first object on, which yields after each step."""
@@ -15,12 +15,12 @@ class Walk:
         self._rest: Iterator[None] | None = None
 
     def go_on(self, steps: int) -> None:
-        """Takes so many steps; at the end of the walk fewer, and the next look begins anew."""
+        """Takes that many steps; fewer at the end of the walk, after which the next call starts again."""
         if self._rest is None:
             self._rest = self._begin()
         if sum(1 for _ in islice(self._rest, steps)) < steps:
             self._rest = None
 
     def forget(self) -> None:
-        """Lets the next look begin anew."""
+        """Makes the next call of `go_on` start from the first object."""
         self._rest = None

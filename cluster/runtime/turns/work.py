@@ -112,8 +112,8 @@ class Turns:
         await turn
 
     def drop(self, owner: Hashable) -> None:
-        """Gives up all work of an owner that is gone. Its coroutines are cancelled. A running step is ended at its next
-        `yield`."""
+        """Drops all work of an owner that has disconnected. Its coroutines are cancelled. A running step ends at its
+        next `yield`."""
         works = list(self._waiting.pop(owner, ()))
         if owner in self._running:
             self._dropped.add(owner)

@@ -20,9 +20,9 @@ class NotTieredError(StoreError):
 # Remembers which objects of the tier could not be read, so that readers, who come many times a second, do not ask the
 # store each time.
 #
-# Each object has a pause of its own. The pause doubles up to PAUSE_MAX_S, or up to RETRY_MAX_S if the store itself
-# failed. Until the pause is over, readers get the last error at once. The log has one line when an object becomes
-# unreadable, and one when it can be read again.
+# Each object has its own pause, which doubles up to PAUSE_MAX_S, or up to RETRY_MAX_S if the store itself failed. Until
+# the pause is over, readers get the last error at once. The log has one line when an object becomes unreadable, and one
+# when it can be read again.
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Broken:
             del self._known[next(iter(self._known))]
 
     def whole(self, key: str) -> None:
-        """Records that the key was read."""
+        """Records that the object was read, which ends its pause."""
         if self._known and self._known.pop(key, None) is not None:
             logger.info("tier: %s can be read again", key, extra={"key": key})
 

@@ -150,7 +150,7 @@ class OldReads:
             logger.info("tier: %s queue %d is read again", pull.topic, pull.queue_id)
 
     async def close(self) -> None:
-        """Gives up the pulls under way; nobody is answered any more."""
+        """Cancels the pulls in progress; their callers get no answer any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -211,7 +211,7 @@ class OldReads:
         return len(kept), b"".join(kept)
 
     def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
-        """Has the first of these items fetched into the cache; returns how many."""
+        """Starts to fetch the first of these items into the cache; returns how many."""
         ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
             self._start(self._warm(ahead, dense=dense))

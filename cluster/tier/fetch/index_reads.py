@@ -89,7 +89,7 @@ class EvictedKeyReads:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Gives up the queries under way; nobody is answered any more."""
+        """Cancels the queries in progress; their callers get no answer any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,7 +186,7 @@ class EvictedBoundReads:
         self._start(lambda: self._first_ms(queue), done)
 
     async def close(self) -> None:
-        """Gives up the lookups under way; nobody is answered any more."""
+        """Cancels the lookups in progress; their callers get no answer any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

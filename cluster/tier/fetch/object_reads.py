@@ -1,4 +1,4 @@
-"""Reads ranges of objects: from the cache, from a request that is under way, or by a new request.
+"""Reads ranges of objects: from the cache, from a request in flight, or by a new request.
 
 A reader reserves memory before it sends a request, and waits while there is none. Two readers that want the same bytes
 share a request.
@@ -26,8 +26,8 @@ in the cache."""
 
 
 class _Flight(NamedTuple):
-    """Bytes [start, stop) that are being fetched. The object stays until the cache has them, so that nobody fetches
-    them twice."""
+    """Bytes [start, stop) that are being fetched. It exists until the cache has them, so that they are not fetched
+    twice."""
 
     start: int
     stop: int
@@ -55,7 +55,7 @@ class ObjectReads:
         self.where = where
 
     async def close(self) -> None:
-        """Gives up the requests under way."""
+        """Cancels the requests in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -91,7 +91,8 @@ class ObjectReads:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def fetch(self, name: str, start: int, stop: int, *, reach: int = 0) -> None:
-        """Has the cache fetch bytes [start, stop) of an object, without those that it has or that are being fetched."""
+        """Fetches bytes [start, stop) of an object into the cache, except those that it already has or that are being
+        fetched."""
         at = start
         while at < stop:
             end = self._cache.end(name, at) if self._cache is not None else None
@@ -113,7 +114,7 @@ class ObjectReads:
         return data[: stop - at]
 
     def _flight(self, name: str, at: int) -> _Flight | None:
-        """Returns the request under way that brings the byte at `at`."""
+        """Returns the request in flight that brings the byte at `at`; None if there is none."""
         return next((each for each in self._flights.get(name, []) if each.start <= at < each.stop), None)
 
     def _until(self, name: str, at: int, stop: int, reach: int) -> int:

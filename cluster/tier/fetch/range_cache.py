@@ -116,7 +116,7 @@ class RangeCache:
         try:
             data = await self._threads.call(_read, self._path(extent.number), begin, end, checksums)
         except (OSError, ValueError) as error:
-            # If the file is absent, the cache has removed it meanwhile as the least recently used.
+            # If the file is absent, the cache has removed it in the meantime as the least recently used one.
             if not isinstance(error, FileNotFoundError):
                 logger.warning("tier: a file of the cache is dropped: %s", error)
                 self.counts.drop()

@@ -121,7 +121,7 @@ class TierLog:
         raise NotTieredError(f"no verified segment of the tier has position {position} of the log")
 
     async def warm(self, items: bytes, *, dense: bool) -> None:
-        """Has the cache fetch the messages that the packed items name. Raises StoreError."""
+        """Fetches the messages that the packed items name into the cache. Raises StoreError."""
         pieces = self._pieces(items)
 
         async def fetch(span: LogSpan) -> None:
@@ -233,8 +233,8 @@ def log_parts(row: TierSegment) -> list[TierPart]:
 # A span has at most AMPLIFICATION times the bytes of the messages in it, and therefore so has any sum of spans.
 #
 # This bound alone would take a request for each message of a topic with a few queues, whose messages take turns in the
-# log. A queue that is a good part of the log (DENSE) is therefore read in blocks. The blocks hold messages of the other
-# queues too, which are then in the cache when those queues are read.
+# log. A queue whose messages make up at least 1/DENSE of the bytes of the log is therefore read in blocks. The blocks
+# hold messages of the other queues too, which are then in the cache when those queues are read.
 
 AMPLIFICATION = 3
 DENSE = 16

@@ -71,8 +71,8 @@ class TierQueues:
         return rows[0].base if rows else 0
 
     async def beside_trims(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Returns what `look` finds. If it fails while the tier gives up its first segments, it is called again: their
-        objects may be gone, and the search goes on behind them. Raises StoreError."""
+        """Returns what `look` finds. If it fails while segments at the beginning of the tier are removed, it is called
+        again: their objects may be gone, and the search continues behind them. Raises StoreError."""
         while True:
             begins = self.begins
             try:
@@ -151,7 +151,7 @@ class TierQueues:
 
     def _verified(self) -> list[TierSegment]:
         rows = self._rows()
-        if rows is not self._seen:  # the rows are replaced as a whole when one changes
+        if rows is not self._seen:  # the rows are replaced by a new list when one changes
             self._seen, self._readable = rows, [row for row in rows if row.state is TierState.VERIFIED]
         return self._readable
 

@@ -314,7 +314,7 @@ class IndexFiles:
 
 
 class IndexMetrics(ServiceMetrics):
-    """Metrics of index files, set when something happens and at each look."""
+    """Metrics of index files, set when something happens and at each check."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +329,8 @@ class IndexMetrics(ServiceMetrics):
         self.failed = counter("raftmq_index_files_failed", "Attempts to build one that failed")
 
     def now(self, files: int, size_bytes: int, pending_bytes: int) -> None:
-        """The files as of the last look."""
+        """Sets the figures to those of the last check: files, their bytes, and bytes of log whose index file is not
+        written yet."""
         self._files.set(files)
         self._bytes.set(size_bytes)
         self._pending.set(pending_bytes)

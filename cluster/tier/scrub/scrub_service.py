@@ -29,7 +29,7 @@ lie there. A node that crashes again and again must not read the whole tier each
 
 
 class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/tier/scrub`: the scrub under way on this node, or its last one."""
+    """`GET /v1/tier/scrub`: the scrub in progress on this node, or its last one."""
 
     node: int
     running: bool
@@ -119,7 +119,7 @@ class TierScrubs:
             self.begin(wishes)
 
     def begin(self, wishes: ScrubOptions) -> bool:
-        """Begins a scrub; returns False if one is under way."""
+        """Begins a scrub; returns False if one is in progress."""
         if self._task is not None and not self._task.done():
             return False
         number = self.view.number + 1
@@ -130,7 +130,7 @@ class TierScrubs:
         return True
 
     async def close(self) -> None:
-        """Gives up the scrub under way."""
+        """Cancels the scrub in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

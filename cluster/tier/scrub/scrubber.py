@@ -75,7 +75,7 @@ class ScrubReport(NamedTuple):
 
 
 class ScrubOptions(NamedTuple):
-    """The work that a scrub does beside listing."""
+    """The options of a scrub, which always lists the store."""
 
     reads: bool = True
     """The scrub compares contents, not only sizes."""
@@ -290,8 +290,9 @@ class ScrubSurvey(NamedTuple):
 
 
 def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> ScrubSurvey:
-    """Compares. `listed`: every object below the cluster's folder except its manifests, with names below that folder.
-    `kept_from`: the position at which the log begins that is kept anywhere."""
+    """Compares the rows with the objects in the store. `listed`: every object below the cluster's folder except its
+    manifests, with names below that folder. `kept_from`: the lowest position of the log that is kept on the nodes or in
+    the tier."""
     named = {part.name for row in rows for part in row.parts}
     expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
     sizes: dict[str, int] = {}
@@ -315,9 +316,9 @@ def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: in
 
 def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
     """Returns True if no upload will ever name another object of the segment at `base`: its names are VERIFIED and do
-    not change, or it lies below all rows or below `kept_from`, while uploads go on above both. The age of an object
-    does not decide. Otherwise a removal that a slow network delays could hit an object that an upload has found and
-    verified meanwhile."""
+    not change, or it lies below all rows or below `kept_from`, and uploads continue only above both. The age of an
+    object does not decide. Otherwise a removal that a slow network delays could hit an object that an upload has found
+    and verified since."""
     number = bisect_right(rows, base, key=lambda row: row.base) - 1
     if number >= 0 and base < rows[number].end:
         return rows[number].state >= TierState.VERIFIED
@@ -331,8 +332,8 @@ def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
 
 
 class IndexOfTier:
-    """A source of index files for repairs. Entries are decoded on a thread. It holds a whole segment in memory
-    meanwhile. Event loop only."""
+    """A source of index files for repairs. A thread decodes the entries; one complete segment is in memory at a time.
+    Event loop only."""
 
     def __init__(self, store: ObjectStore, folder: str, genesis: Genesis) -> None:
         self._store = store

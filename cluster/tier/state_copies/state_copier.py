@@ -51,7 +51,7 @@ class DamagedCheckpointError(OSError):
 
 
 class CheckpointReads:
-    """Event loop only, but for its lane."""
+    """Reads checkpoints for the copies of the state in the tier. Event loop only, except for its lane."""
 
     def __init__(self, context: NodeContext, storage: NodeStorage) -> None:
         self._context = context
@@ -98,8 +98,8 @@ class CheckpointReads:
         return entry.header + entry.payload
 
     def sources(self, checkpoint: Checkpoint) -> list[FileSource]:
-        """Its files. Each is read from front to back; the last read raises DamagedCheckpointError if its CRC is not
-        the manifest's."""
+        """Returns the sources of its files. Each is read from front to back; the last read raises
+        DamagedCheckpointError if its CRC is not the manifest's."""
         return [self._source(checkpoint, file) for file in checkpoint.manifest.files]
 
     def _source(self, checkpoint: Checkpoint, file: CheckpointFile) -> FileSource:
@@ -141,8 +141,7 @@ class _Wanted(NamedTuple):
 
 
 class StateCopier:
-    """Copies the state. Made anew for each leadership; it reads the store when it begins, and knows nothing from
-    before. Event loop only."""
+    """Copies the state. Each term of leadership has its own instance, which reads the store first. Event loop only."""
 
     def __init__(
         self, context: NodeContext, storage: NodeStorage, reads: CheckpointReads, store: ObjectStore, folder: str

@@ -88,7 +88,7 @@ class DirectoryStore:
         return await self._threads.call(self._files.sweep, older_than_ms)
 
     async def close(self) -> None:
-        """Lets the threads go (`ObjectStore.close`), and waits for none."""
+        """Ends the threads (`ObjectStore.close`) without waiting for them."""
         self._threads.close()
 
 

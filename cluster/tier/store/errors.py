@@ -59,7 +59,7 @@ class Unreachable(StoreError):
 
 
 class Full(StoreError):
-    """No space is left, or a quota is used up. Retried, because somebody may make room."""
+    """No space is left, or a quota is used up. Retried, because an operator may make room."""
 
     retryable = True
 

@@ -83,11 +83,11 @@ class ObjectStore(Protocol):
         """Removes the object if it exists."""
 
     async def sweep(self, older_than_ms: int) -> int:
-        """Removes temporary files that writes without a result left behind at least so many ms ago. Returns their
-        number."""
+        """Removes temporary files of interrupted writes that are older than this number of milliseconds. Returns how
+        many it removed."""
 
     async def close(self) -> None:
-        """Closes connections and threads. Calls under way fail or finish."""
+        """Closes connections and threads. Calls in progress fail or finish."""
 
 
 async def checksum_of(store: ObjectStore, name: str, size: int) -> int:

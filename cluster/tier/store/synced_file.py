@@ -108,7 +108,7 @@ def open_direct(path: Path, flags: int, mode: int = 0o640) -> tuple[int, bool]:
 
 
 def through_the_cache(fd: int) -> None:
-    """Ends direct transfers; afterwards any address, offset and length may be used."""
+    """Ends direct I/O on the file; afterwards any address, offset and length may be used."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 

@@ -61,7 +61,7 @@ class Assault:
     """A context in which the attacker plays rounds. Raises AssaultError if the attacker is not ready in time."""
 
     def __init__(self, processes: Processes, orders: Orders, on_round: Callable[[Round], None]) -> None:
-        """`on_round` is called on a thread of its own, twice per round."""
+        """`on_round` is called on another thread, twice per round."""
         self._orders = orders
         self._on_round = on_round
         self._processes = processes
@@ -98,7 +98,7 @@ class Assault:
         self._end()
 
     def deal(self, attacks: Sequence[str]) -> None:
-        """Has these attacks played from now on. With none, no round begins, and those under way may end."""
+        """Plays these attacks from now on. With none, no new round begins, and those that run may end."""
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died, which the end of the context tells
             self._child.stdin.write(json.dumps(list(attacks)) + "\n")

@@ -52,7 +52,7 @@ class Flip(NamedTuple):
             return False
 
     def __str__(self) -> str:
-        """Says in words which byte of which file and node was changed."""
+        """Returns which byte of which file and node was changed, in words."""
         return f"byte {self.offset:,} of {self.path.name} ({self.kind.value}) on node {self.node}"
 
 

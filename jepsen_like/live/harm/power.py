@@ -98,7 +98,7 @@ class NodeDisk:
         struct.pack_into("<q", self._page, 0, offset_ms * 1_000_000)
 
     def set_full(self, full: bool) -> None:
-        """Has every write fail for want of space, also of later processes, or no longer."""
+        """Makes every write fail for want of space, also those of later processes, or ends that."""
         struct.pack_into("<Q", self._page, 32, int(full))
 
     @property
@@ -117,7 +117,7 @@ class NodeDisk:
         return int(struct.unpack_from("<Q", self._page, 24)[0])
 
     def lose_unsynced(self, rng: random.Random, survive: float) -> int:
-        """Does what `fail` does; returns the number of writes that were lost. Raises ShimError."""
+        """Simulates a power failure (`fail`); returns the number of writes that were lost. Raises ShimError."""
         return self.fail(rng, survive).writes
 
     def fail(self, rng: random.Random, survive: float) -> Dropped:

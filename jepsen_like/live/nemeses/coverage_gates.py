@@ -1,7 +1,8 @@
 """Gates: conditions that a run of the random mix must meet to count as a full run, each with its measured value.
 
-A verdict says if a promise was broken; a gate says if the run was hard enough for that to mean much. So a missed gate
-never changes the verdict. It has an exit code of its own, and only if the run was long enough to meet it.
+A verdict says whether a promise was broken; a gate says whether the run was hard enough for the verdict to mean much.
+So a missed gate never changes the verdict. It has an exit code of its own, and only if the run was long enough to meet
+it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def rounds_due(time_s: float) -> float:
 
 
 def applied_and_felt(names: Iterable[str], played: Iterable[tuple[str, Effect]]) -> dict[str, tuple[int, int]]:
-    """Returns fault -> (how often it was applied, how often it had a measured effect); 0 for faults that were never
-    dealt."""
+    """Returns fault -> (how often it was applied, how often it had a measured effect), with 0 for faults that were
+    never applied."""
     applied: Counter[str] = Counter()
     felt: Counter[str] = Counter()
     for name, effect in played:

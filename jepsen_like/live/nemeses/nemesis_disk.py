@@ -20,7 +20,7 @@ def _failpoint(
 ) -> Effect:
     """Sets a failpoint for `hold_s` and calls `then` at its beginning. It counts as felt if the point was hit, or if
     the node stopped itself because of it."""
-    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
+    subject = cast(HasFailpoints, stage.subject)  # a plan deals this fault only to a subject with failpoints
     before = subject.failpoint_hits(node)[point]
     subject.set_failpoint(node, point, action)
     then()
@@ -36,7 +36,7 @@ def _failpoint(
 
 
 def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
-    """Returns the highest number of hits seen until the time is over or the node is gone, including an operation that
+    """Returns the highest number of hits seen until the time is over or the node has ended, including an operation that
     is held now."""
     subject = cast(HasFailpoints, stage.subject)
     hits = 0
@@ -108,7 +108,7 @@ def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
 
 def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
     """Delays syncs, so that the next fault comes between an append and its sync."""
-    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
+    subject = cast(HasFailpoints, stage.subject)  # A plan deals this fault only to a subject with failpoints.
     for node in nodes:
         if stage.subject.is_running(node):
             subject.set_failpoint(node, "append.fdatasync", "delay:300ms")

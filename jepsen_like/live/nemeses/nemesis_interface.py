@@ -117,7 +117,7 @@ class ChangesMembers(Protocol):
         """Removes a node from the cluster, waits until it reports that itself if it runs, and ends it."""
 
     def lose(self, node: int) -> bool:
-        """Kills the node (-9) for ever, and its disk is lost. It stays a member until it is removed."""
+        """Kills the node (SIGKILL) and deletes its disk; it never comes back. It stays a member until it is removed."""
 
 
 class Stage:
@@ -182,7 +182,7 @@ class Stage:
         return self.count_dead(struck)
 
     def count_dead(self, struck: list[int]) -> int:
-        """Waits for the nodes that were just killed; returns how many of them are gone."""
+        """Waits for the nodes that were just killed; returns how many of them have ended."""
         until(lambda: not any(self.subject.is_running(node) for node in struck), _DYING_S, 0.002)
         dead = sum(not self.subject.is_running(node) for node in struck)
         self.kills += dead
@@ -197,7 +197,8 @@ class Stage:
     def wait_healthy(self, timeout_s: float) -> float | None:
         """Returns the seconds until all nodes agree on a leader that accepts writes; None if they do not in time.
 
-        A node that ended by itself meanwhile is started again, since stopping is the right reaction to a broken disk.
+        A node that ended by itself during the wait is started again, since stopping is the right reaction to a broken
+        disk.
         """
         begun = time.monotonic()
         while not is_healthy(self.subject.states()):

@@ -24,7 +24,7 @@ class _Play:
         self._begun = stage.clock()
 
     def ended(self, happened: bool, told: str) -> Effect:
-        """Returns the effect. The fault counts only if messages were acknowledged meanwhile, which proves that it
+        """Returns the effect. The fault counts only if messages were acknowledged during it, which proves that it
         happened under load."""
         acked, took_s = self._stage.load.counts.acked - self._acked, self._stage.clock() - self._begun
         voters = self.members.voters()

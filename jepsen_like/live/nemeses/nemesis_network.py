@@ -45,7 +45,7 @@ def ring(stage: Stage, hold_s: float) -> Effect:
 
 
 def one_way(stage: Stage, hold_s: float) -> Effect:
-    """Cuts one direction: a node is heard and does not hear, or the reverse."""
+    """Cuts one direction: a node no longer receives, or is no longer received."""
     node = stage.some()
     deaf = stage.rng.random() < 0.5
     pairs = [(a, b) for a, b in stage.subject.fabric.pairs if (b if deaf else a) == node]

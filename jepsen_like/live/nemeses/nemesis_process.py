@@ -73,7 +73,7 @@ def rolling_restart(stage: Stage, hold_s: float) -> Effect:
 
 def ping_pong(stage: Stage, hold_s: float) -> Effect:
     """Transfers leadership from node to node, again and again."""
-    subject = cast(Transfers, stage.subject)  # it has the capability, or the fault is not dealt
+    subject = cast(Transfers, stage.subject)  # a plan deals this fault only to a subject that can transfer leadership
     moved = asked = 0
     deadline = stage.clock() + hold_s
     while stage.clock() < deadline or not asked:

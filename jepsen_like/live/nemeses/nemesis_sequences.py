@@ -6,7 +6,7 @@ from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage
 
 
 def _lose(stage: Stage, node: int) -> int:
-    """Takes a node down and returns the number of nodes that died: by a power failure, which loses what the node never
+    """Crashes a node and returns the number of nodes that died: by a power failure, which loses what the node never
     synced, if the machine can play one (then in 7 of 10 cases), else by kill -9."""
     if stage.power is not None and stage.rng.random() < 0.7:
         failed = int(stage.power.cut([node], stage.rng)["nodes"])
@@ -23,8 +23,8 @@ def _acked_during(stage: Stage, hold_s: float) -> int:
 
 def part_kill(stage: Stage, hold_s: float) -> Effect:
     """Cuts a minority off while writes go on; then one node of the majority dies, is started again, and forms the new
-    majority with the returning minority, while the rest is cut off. The entries that were acknowledged meanwhile must
-    have been on the disk of the node that died: the returning minority never had them."""
+    majority with the returning minority, while the rest is cut off. The entries that were acknowledged during the cut
+    must have been on the disk of the node that died: the returning minority never had them."""
     fabric, nodes = stage.subject.fabric, stage.subject.node_ids
     behind, dies, stays = _three(stage)
     rest = [node for node in nodes if node != behind]
@@ -41,8 +41,8 @@ def part_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def pause_kill(stage: Stage, hold_s: float) -> Effect:
-    """Does what `part_kill` does, with pauses: a follower is paused, one of the others dies, and the last one is paused
-    when the first wakes."""
+    """Repeats the scenario of `part_kill` with pauses instead of cuts: a follower is paused, one of the others dies,
+    and the last one is paused when the first continues."""
     behind, dies, stays = _three(stage)
     stopped = stage.subject.pause(behind)
     acked = _acked_during(stage, hold_s)
@@ -57,7 +57,8 @@ def pause_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def stutter_kill(stage: Stage, hold_s: float) -> Effect:
-    """Takes one follower away, delays the other under load, and kills the leader just when it goes on.
+    """Kills one follower, delays the other under load, and kills the leader at the moment when the delayed one
+    continues.
 
     The entries that the leader counted as stored by the delayed follower must still be there when that one leads.
     """
@@ -103,8 +104,8 @@ def swizzle(stage: Stage, hold_s: float) -> Effect:
 
 
 def _three(stage: Stage) -> tuple[int, int, int]:
-    """Returns (the node that falls behind, the one that dies, the one that stays behind alone); the leader is one of
-    the last two."""
+    """Returns (the node that falls behind, the one that dies, the one that ends up alone); the leader is one of the
+    last two."""
     leader = stage.leader()
     first, second, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
     return (first, second, leader) if stage.rng.random() < 0.5 else (first, leader, second)

@@ -1,1 +1,1 @@
-"""Probes, which examine the system and send messages beside the log workload while a run goes on."""
+"""Probes: they examine the system and send messages in addition to the log workload while a run goes on."""

@@ -50,7 +50,7 @@ class BroadcastMember:
         self.stopped = False
 
     async def beat(self, topics: Sequence[str]) -> None:
-        """Says to all nodes that it is there, until it is stopped."""
+        """Sends heartbeats to all nodes until it is stopped."""
         wires: dict[int, Wire] = {}
         body = heartbeat(f"{GROUP}-{self.name}", topics)
         while not self.stopped:
@@ -65,7 +65,8 @@ class BroadcastMember:
             wire.abort()
 
     async def read(self, topic: str, queue: int, is_over: Callable[[], bool]) -> None:
-        """Reads a queue from its beginning, until the member is stopped, or nobody is to read the queue any more."""
+        """Reads a queue from its beginning, until the member is stopped, or `is_over` returns True because the queue is
+        no longer to be read."""
         place = 0
         while not (self.stopped or is_over()):
             with contextlib.suppress(RaftMQError, OSError, TimeoutError):
@@ -74,8 +75,8 @@ class BroadcastMember:
             await asyncio.sleep(PAUSE_S)
 
     def take(self, queue: Queue, place: int, offsets: Sequence[int]) -> int:
-        """Takes messages that were pulled from a place on; returns the next place. They come in order, and none is left
-        out."""
+        """Records messages that were pulled from `place` on, and reports a gap or a wrong order; returns the next
+        place."""
         for offset in offsets:
             if offset != place:
                 what = f"of {queue[0]}/{queue[1]} came offset {offset}, not {place}"

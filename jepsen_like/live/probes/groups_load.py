@@ -195,7 +195,7 @@ class GroupsLoad(Lanes):
         ]
 
     def leave(self, group: int) -> None:
-        """Ends to pull the queues of a group of brokers."""
+        """Stops pulling the queues of a group of brokers."""
         self._left.add(group)
 
     def _is_over(self, topic: str, queue_id: int) -> bool:
@@ -243,8 +243,8 @@ class GroupsLoad(Lanes):
                 await asyncio.sleep(PAUSE_S)
 
     def take_in_order(self, queue: Queue, offset: int) -> None:
-        """Takes a message of the consumer group that reads in order. What comes for the first time follows what came
-        last; what was not acknowledged may come again."""
+        """Records a message of the consumer group that reads in order. A new message must follow the last one; a
+        message that was not acknowledged may be delivered again."""
         highest, handed = self._highest.get(queue, -1), self.handed[IN_ORDER][queue]
         if offset not in handed and offset != highest + 1:
             self.wrong.append(f"{IN_ORDER!r}: of {queue[0]}/{queue[1]} came offset {offset} after {highest}")

@@ -1,5 +1,5 @@
-"""Writers that make a topic hot: processes of their own with many sends in flight, each of which accounts for what it
-sent."""
+"""Writers that make a topic hot: separate processes with many sends in flight, each of which reports the outcomes of
+its sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = 1_000
 
 
 class Written(NamedTuple):
-    """The fates of what one writer sent: message `number` of it has the body b"writer/number"."""
+    """The outcomes of the sends of one writer: message `number` of it has the body b"writer/number"."""
 
     writer: int
     sent: int
@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
 
 def write(servers: str, options: ClientOptions, topic: str, writer: int, seconds: float) -> Written:
-    """Sends for so many seconds. Runs in a process of its own."""
+    """Sends for `seconds`. Runs in a process of its own."""
     number = 0
     failed, unknown, by_group = set[int](), set[int](), Counter[int]()
     until = time.monotonic() + seconds
@@ -51,7 +51,7 @@ def write(servers: str, options: ClientOptions, topic: str, writer: int, seconds
 
 
 class HotWriters:
-    """A context in which so many writers send to a topic for some seconds."""
+    """A context in which `writers` processes send to a topic for some seconds."""
 
     def __init__(self, servers: str, options: ClientOptions, topic: str, writers: int, seconds: float) -> None:
         self._pool = ProcessPoolExecutor(writers, multiprocessing.get_context("spawn"))

@@ -27,8 +27,8 @@ ANSWER_S = 10.0
 
 
 class Lanes:
-    """Runs lanes that share a client on a loop of their own. `start`, `add` and `stop` are called in the main
-    thread."""
+    """Runs lanes that share a client on an event loop in another thread. `start`, `add` and `stop` are called in the
+    main thread."""
 
     def __init__(self, history: HistoryWriter, rng: random.Random, first_process: int) -> None:
         """`first_process`: the first of the process numbers that belong to these lanes."""
@@ -56,7 +56,7 @@ class Lanes:
         self._client = self._thread.run(connected())
 
     def add(self, *lanes: Coroutine[Any, Any, None]) -> None:
-        """Starts these lanes beside those that run."""
+        """Starts these lanes in addition to those that run."""
 
         async def begun() -> None:
             loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ class Lanes:
             self._thread.close()
 
     def abort(self) -> None:
-        """Ends at once, with operations in flight; does nothing after `stop`."""
+        """Stops at once, with operations in flight; does nothing after `stop`."""
         self._thread.close()
 
     async def _stop(self) -> None:
@@ -159,7 +159,7 @@ class Lanes:
             await asyncio.sleep(PAUSE_S)
 
     def _is_over(self, topic: str, queue_id: int) -> bool:
-        """Returns True if nobody is to consume the queue any more."""
+        """Returns True if the queue is no longer to be consumed."""
         return False
 
     async def _pull(self, topic: str, queue_id: int, offset: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class LeaderMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; may be called again."""
+        """Stops the thread; may be called again."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -51,7 +51,7 @@ class LeaderMonitor:
                     self.seen(node, state.term)
 
     def seen(self, node: int, term: int) -> None:
-        """Notes that a node claims to lead a term. A second leader of a term counts when both were seen twice: a node
+        """Records that a node claims to lead a term. A second leader of a term counts when both were seen twice: a node
         that steps down may set its term first and its role a moment later, and be asked just in between."""
         self._sightings[term, node] += 1
         known = self.leaders.setdefault(term, node)

@@ -80,7 +80,7 @@ class LogWorkload:
         return left
 
     def abort(self) -> None:
-        """Ends at once, with sends in flight; does nothing after `stop`."""
+        """Stops at once, with sends in flight; does nothing after `stop`."""
         self._thread.close()
 
     def wait_acks(self, more: int, timeout_s: float) -> bool:

@@ -56,7 +56,7 @@ class Watch:
         self._thread.join()
 
     def forget_peak(self) -> None:
-        """Measures the highest memory anew from now on."""
+        """Starts a new measurement of the highest memory."""
         self.peak = {}
 
     def late_near(self, at_s: float, within_s: float = 2.0) -> float:

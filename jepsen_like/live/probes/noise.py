@@ -1,8 +1,8 @@
-"""Clients that send as fast as they can, and do not mind the answers: processes of their own, each of which accounts
-for what it sent.
+"""Clients that send as fast as they can, and ignore the answers: separate processes, each of which reports the outcomes
+of its sends.
 
-One of them is our client, with many sends in flight. The others have plain connections: whatever a send is answered,
-the next one follows at once, as a program does that repeats what was refused. Some of what they send is oneway.
+One of them is our client, with many sends in flight. The others have plain connections: whatever the answer to a send
+is, the next send follows at once, like those of a program that repeats refused sends. Some of what they send is oneway.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Ack(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The fates of what one process sent: message `number` of it has the body b"writer/number ...". Numbers that are in
-    none of these were acknowledged."""
+    """The outcomes of the sends of one process: message `number` of it has the body b"writer/number ...". Numbers that
+    are in none of these were acknowledged."""
 
     writer: int
     sent: int
@@ -120,7 +120,7 @@ class Noise:
             process.join()
 
     def stop(self) -> list[Sent]:
-        """Ends all; returns what each sent. Raises OSError if one of them ended before."""
+        """Stops all clients; returns what each sent. Raises OSError if one of them ended before."""
         self._stop.set()
         told: list[Sent] = []
         for process, pipe in self._started:

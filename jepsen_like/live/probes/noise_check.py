@@ -1,4 +1,5 @@
-"""Judges what noisy clients were told, by what is stored, and what passed by the rate that a quota allows."""
+"""Checks the outcomes that noisy clients were given against what is stored, and what passed against the rate that a
+quota allows."""
 
 from __future__ import annotations
 
@@ -48,9 +49,9 @@ def _fate(sent: Sent, number: int) -> tuple[str, tuple[int, ...]]:
 
 
 def out_of_order(sent: Iterable[Sent], from_s: float, to_s: float) -> list[str]:
-    """Returns the acknowledged sends of plain connections that stand in their queue before one that was sent earlier on
-    the same connection. Only those count that were sent and acknowledged between these times: a connection may be
-    another one after a fault."""
+    """Returns the acknowledged sends of plain connections that are stored before one that was sent earlier on the same
+    connection, to the same queue. Only sends that were sent and acknowledged between these times count: a connection
+    may be another one after a fault."""
     wrong: list[str] = []
     for each in sent:
         lanes: dict[tuple[int, int], list[Ack]] = {}
@@ -67,7 +68,7 @@ def out_of_order(sent: Iterable[Sent], from_s: float, to_s: float) -> list[str]:
 
 
 class Window(NamedTuple):
-    """A span of time in which a rate must be kept. Seconds."""
+    """A span of time, in seconds, in which clients must not exceed `rate` (per second)."""
 
     from_s: float
     to_s: float
@@ -77,12 +78,12 @@ class Window(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the window."""
         return self.to_s - self.from_s
 
     def most(self, tolerance: float) -> float:
-        """Returns the most that may pass: the rate with this tolerance, one second's worth that was there at the begin,
-        and one for each bucket that began anew."""
+        """Returns the most that may pass: the rate over the window with this tolerance, plus what full buckets allow at
+        once: one second's worth at the start, and one for each bucket that was replaced by a full one since."""
         return (1 + tolerance) * self.rate * self.seconds + self.rate * (1 + self.fresh)
 
     def count(self, times_s: Iterable[float]) -> int:

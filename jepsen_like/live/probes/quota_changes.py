@@ -101,8 +101,8 @@ def draw(subject: str, rng: random.Random, worker: int) -> Change:
 
 
 class Changes:
-    """A context in which threads change quotas, a hundred times a second where the node takes them so fast. All of them
-    change that of one subject, and each has further ones of its own."""
+    """A context in which threads change quotas, a hundred times a second if the node takes them that fast. All threads
+    change the quota of one subject, and each also changes quotas of subjects of its own."""
 
     def __init__(self, ask: Ask, subject: str, rng: random.Random) -> None:
         self._ask, self._subject = ask, subject

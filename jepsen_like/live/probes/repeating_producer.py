@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 class Repeats:
-    """Sends one message at a time, each with an identity of its own, several times."""
+    """Sends one message at a time, each with its own identity, several times."""
 
     def __init__(
         self,

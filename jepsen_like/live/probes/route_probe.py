@@ -1,5 +1,6 @@
-"""Asks the processes of the registry for a route again and again, and judges each answer by what the groups of brokers
-said of themselves meanwhile: no queue is missing, and no leader is named that has been replaced for long."""
+"""Asks the processes of the registry for a route again and again, and checks each answer against what the groups of
+brokers said of themselves at that time: no queue may be missing, and no leader may be named that was replaced long
+ago."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def read_route(process: int, asked_s: float, told_s: float, body: bytes) -> Rout
 
 
 def missing_queues(route: Route, whole: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Returns what a route lacks of the whole one: broker names, and queues of them."""
+    """Returns what a route lacks, compared with the complete one: broker names, and queues of them."""
     lacking = []
     for name, (readable, writable) in whole.items():
         has = route.queues.get(name, (0, 0))
@@ -58,7 +59,7 @@ def missing_queues(route: Route, whole: Mapping[str, tuple[int, int]]) -> list[s
 
 def is_stale(history: list[tuple[float, Leader]], node: int, asked_s: float, told_s: float) -> bool:
     """Returns True if the node led the group at no time from STALE_S before the question until the answer. `history`:
-    the moments at which another leader was seen, with its term; a leader of an older term that somebody still names
+    the moments at which another leader was seen, with its term; a leader of an older term that a node still names
     replaces nothing."""
     reigns: list[tuple[float, Leader]] = []
     for at_s, leader in history:
@@ -72,7 +73,8 @@ def is_stale(history: list[tuple[float, Leader]], node: int, asked_s: float, tol
 
 
 class RouteProbe:
-    """Two threads: one asks all processes, one looks at the groups' leaders. Its results may be read at any time."""
+    """Two threads: one asks all processes, the other observes the groups' leaders. Its results may be read at any
+    time."""
 
     def __init__(
         self,
@@ -98,13 +100,13 @@ class RouteProbe:
         ]
 
     def start(self, whole: Mapping[str, tuple[int, int]]) -> None:
-        """Begins. `whole`: broker name -> the queues that each route must have."""
+        """Starts both threads. `whole`: broker name -> the (readable, writable) queues that each route must have."""
         self._whole = dict(whole)
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ends both threads."""
+        """Stops both threads."""
         self._ended.set()
         for thread in self._threads:
             if thread.is_alive():

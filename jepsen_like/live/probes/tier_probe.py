@@ -74,8 +74,8 @@ class TierProbe:
         )
 
     def scrub(self, node: int, timeout_s: float) -> dict[str, Any]:
-        """Has the leader read the whole tier and sweep it; returns what it found. Raises OSError if it does not end in
-        time."""
+        """Runs a scrub on the leader, which reads all of the tier and sweeps it; returns what it found. Raises OSError
+        if it does not end in time."""
         begun = self._subject.request(node, "POST", "/v1/tier/scrub", {"sweeps": True})["number"]
         view: dict[str, Any] = {}
 

@@ -49,7 +49,7 @@ class Beside(NamedTuple):
 
 
 def play_nothing(scene: Scene, attack: str, deadline: float) -> list[str]:
-    """Lets time pass, and does nothing else."""
+    """Waits until the deadline, and does nothing else."""
     scene.stage.sleep(max(0.0, deadline - time.monotonic()))
     return []
 
@@ -80,7 +80,8 @@ def _is_back(scene: Scene, node: int) -> bool:
 
 
 def play_checkpoint(scene: Scene, attack: str, deadline: float) -> list[str]:
-    """Has every node read its log and rows again, and has one after the other make a checkpoint and a backup of it."""
+    """Makes every node read its log and rows again, then makes a checkpoint and a backup on one node after the other,
+    until the deadline."""
     subject, made = scene.subject, 0
     for node in subject.node_ids:
         subject.request(node, "POST", "/v1/scrub")
@@ -122,8 +123,8 @@ def play_kills(scene: Scene, attack: str, deadline: float) -> list[str]:
 
 
 def _meets_wave(scene: Scene, attack: str, leader: int) -> bool:
-    """Waits until the leader has as much work as in the middle of a wave; returns False if that does not happen in
-    time."""
+    """Waits until the leader has as much work as in the middle of a wave of attacks; returns False if that does not
+    happen in time."""
     metric, wanted = WAVES[attack]
     (port,) = (node.admin_port for node in scene.subject.nodes if node.id == leader)
     return until(lambda: _figure(port, metric) >= wanted, MIDDLE_S, _POLL_S) is True

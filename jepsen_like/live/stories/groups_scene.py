@@ -32,7 +32,7 @@ RATE = 60
 
 
 class GroupsScene:
-    """A second group beside the scene's, and the load on both."""
+    """A second group in addition to the scene's, and the load on both."""
 
     def __init__(self, scene: Scene, servers: str = "") -> None:
         """`servers`: the addresses that the load knows; "" for those of the first group."""
@@ -81,7 +81,7 @@ class GroupsScene:
         return time.monotonic() - begun
 
     def insist(self, what: str, act: Callable[[], None]) -> None:
-        """Does what may be done twice, until it is done: a leader may die meanwhile. Raises StoryEnds."""
+        """Repeats an action that may be done twice until it succeeds: a leader may die during it. Raises StoryEnds."""
         last = ""
 
         def done() -> bool:
@@ -125,7 +125,7 @@ class GroupsScene:
 
     @contextlib.contextmanager
     def no_key_moves(self, topics: Iterable[str]) -> Iterator[None]:
-        """Demands that no key of these topics gets a message in a further queue meanwhile."""
+        """Demands that no key of these topics gets a message in another queue during the context."""
         wanted = {*topics}
         before = {place: list(queues) for place, queues in list(self.load.places.items()) if place[0] in wanted}
         yield
@@ -154,8 +154,8 @@ class GroupsScene:
         return any(each["code"] == code for each in found)
 
     def finish(self, groups: Sequence[int] = (FIRST_GROUP, SECOND)) -> None:
-        """Ends the load, reads all replicas of these groups, and compares the states of the second group's nodes if it
-        is among them."""
+        """Ends the load, reads all replicas of these groups and, if the second group is among them, compares the states
+        of its nodes."""
         scene = self.scene
         with scene.act("the load ends") as told:
             for wrong in [*self.load.finish(), *self.load.wrong]:
@@ -214,7 +214,7 @@ class GroupsScene:
         return rows
 
     def close(self) -> None:
-        """Ends everything."""
+        """Stops the load, the client and the second group."""
         self.load.abort()
         self.mq.close()
         self.second.stop()

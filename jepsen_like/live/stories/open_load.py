@@ -1,4 +1,4 @@
-"""An open loop beside a story: `raftmq bench open`, in a process of its own that the harness's threads do not delay."""
+"""An open loop during a story: `raftmq bench open`, in a separate process that the harness's threads do not delay."""
 
 from __future__ import annotations
 

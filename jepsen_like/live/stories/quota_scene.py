@@ -89,7 +89,7 @@ class QuotaScene:
         }
 
     def take_all_away(self) -> None:
-        """Takes all quotas away, and demands that no node has any."""
+        """Removes all quotas, and demands that no node has any."""
         left = sorted(self.quotas(self.scene.stage.leader()))
         for first in range(0, len(left), ROWS_AT_ONCE):
             self.insist(dict.fromkeys(left[first : first + ROWS_AT_ONCE]))
@@ -139,9 +139,9 @@ class QuotaScene:
     def judge(
         self, sent: list[Sent], windows: Iterable[Window], calm: tuple[float, float], others: bytes = b"-"
     ) -> list[float]:
-        """Demands that all sends have the fate that their clients were told, that in no window more passed than may,
-        and that plain connections were served in order in the calm; returns the moments (monotonic) at which messages
-        were stored. `others`: what bodies that somebody else sent begin with."""
+        """Checks that all sends have the outcome that their clients got, that in no window more passed than the quota
+        allows, and that plain connections were served in order during `calm`; returns the moments (monotonic) at which
+        messages were stored. `others`: what bodies that somebody else sent begin with."""
         scene, rows = self.scene, [row for row in self.stored() if not row.body.startswith(others)]
         wrong = wrong_messages(sent, rows) + out_of_order(sent, *calm)
         # The nodes' clock of the log is the wall clock of this machine.
@@ -169,7 +169,8 @@ class QuotaScene:
         return f"{sent:,} noisy sends, {acked:,} acknowledged, {stored:,} stored"
 
     def flows(self, count: int) -> float:
-        """Sends so many at once and demands that all are stored; returns the seconds that it took. Raises StoryEnds."""
+        """Sends `count` messages at once and demands that all are stored; returns the seconds that it took. Raises
+        StoryEnds."""
         begun = time.monotonic()
         with self.mq.producer() as producer:
             sends = [producer.send_soon(self.topic, b"after/%d" % number) for number in range(count)]
@@ -181,7 +182,7 @@ class QuotaScene:
         return time.monotonic() - begun
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self.mq.close()
 
 

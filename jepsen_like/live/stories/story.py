@@ -1,4 +1,4 @@
-"""Scripted scenarios: fixed acts instead of randomly dealt faults, each with its demands on the system."""
+"""Scripted scenarios: fixed acts instead of randomly chosen faults, each with its demands on the system."""
 
 from __future__ import annotations
 

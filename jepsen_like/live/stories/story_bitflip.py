@@ -2,9 +2,9 @@
 and must be repaired.
 
 Each flip is followed by an action that makes the node notice it: reading around it, inspect-consistency, a restart,
-fsck. No second node is hurt before the frames and rows of the first are whole again: a sound majority has every byte at
-every moment. Tables rot on one node only, because its checkpoints are linked to them and stay rotten after the state
-was replaced.
+fsck. No second node is damaged before the frames and rows of the first are repaired: at every moment a majority has
+every byte intact. Tables rot on one node only, because its checkpoints are linked to them and stay rotten after the
+state was replaced.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ def _rebuild(scene: Scene, node: int) -> None:
 
 
 def _read_around(scene: Scene, made: Flip) -> None:
-    """Reads messages of every queue around the flip from the hurt node itself, which must serve only undamaged ones."""
+    """Reads messages of every queue around the flip from the damaged node itself, which must serve only undamaged
+    ones."""
     node = scene.subject.nodes[made.node - 1]
     address = f"127.0.0.1:{node.broker_port}"
     with connect(scene.subject.servers, **scene.subject.client_options) as mq:

@@ -1,9 +1,9 @@
 """The stories `failover`, `frozen-leader`, `isolated-leader` and `graceful`: how long a client waits when the leader is
 killed, hangs, is cut off from the others, and when it is stopped in an orderly way.
 
-All measure what single clients saw. Four writers send all the time, and each blow is charged with the longest pause
-that any of them had until the cluster was healthy again: the longest time in which a client waited and none of its own
-sends succeeded.
+All measure what single clients saw. Four writers send all the time, and the result of each blow is the longest pause of
+any of them until the cluster was healthy again: the longest time in which a client waited and none of its own sends
+succeeded.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Acks:
     dash."""
 
     def __init__(self, ops: Iterable[Op], writers: Iterable[str]) -> None:
-        """`writers`: the names of those who send all the time. Others send at a pace of their own, such as the probe of
-        repeated sends, and their pace would be taken for a pause."""
+        """`writers`: the names of the clients that send all the time. Other clients send at their own pace, such as the
+        probe of repeated sends, and that would be mistaken for a pause."""
         found: dict[str, list[int]] = {name: [] for name in writers}
         for op in ops:
             if op.f == "send" and op.type == "ok":
@@ -50,10 +50,9 @@ class Acks:
         return sorted(name for name, times in self._times.items() if times)
 
     def worst_us(self, blow: Blow) -> int | None:
-        """Returns the longest pause, in microseconds, of any writer that was not over at the blow and began before its
-        end.
+        """Returns the longest pause of any writer, in microseconds, that overlaps with the blow.
 
-        The whole pause counts, from the acknowledgement before to the one after. None if a writer was never
+        A pause counts in full, from the acknowledgement before it to the one after. None if a writer was never
         acknowledged again.
         """
         pauses = [_longest_ns(times, blow) for times in self._times.values()]

@@ -2,8 +2,8 @@
 again and again.
 
 Producers with and without keys, lanes that pull and commit each queue, and members of consumer groups work on topics of
-the second group and of both. One consumer group reads in order, and one by broadcasting: nobody but its members knows
-what these have read, so the group retires by force once all else is read.
+the second group and of both. One consumer group reads in order, and one by broadcasting: only its members know what
+they have read, so the group retires by force once all else is read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ RETIRE = f"/v1/broker-groups/{SECOND}/retire"
 
 
 def play(scene: Scene) -> None:
-    """The second group drains and retires; nothing acknowledged is lost, and nobody fails who asks for routes."""
+    """Plays the story: the second group drains and retires; nothing acknowledged is lost, and no request for a route
+    fails."""
     with groups_scene(scene) as groups:
         with scene.act("a second group, and topics there and in both"):
             groups.join()
@@ -137,7 +138,7 @@ def _wait_for_grace(scene: Scene, groups: GroupsScene) -> None:
 
 
 def _is_retired(groups: GroupsScene) -> bool:
-    """Asks the group to retire, by force if somebody reads by broadcasting; returns True if it has."""
+    """Asks the group to retire, by force if there are broadcasting consumers; returns True if it has."""
     try:
         left = _ask(groups, "GET", DRAIN)
         force = not left["done"] and is_read_by_others(left)
@@ -170,7 +171,8 @@ def _retire(scene: Scene, groups: GroupsScene) -> None:
 
 
 def _stays_alone(scene: Scene, groups: GroupsScene) -> None:
-    """Looks at what the first group does alone."""
+    """Checks that the first group works alone: it stops the nodes of the retired group, which must have acknowledged
+    nothing since."""
     with scene.act("the first group goes on alone"):
         since = time.monotonic()
         groups.second.stop_in_order()

@@ -1,9 +1,10 @@
 """The stories `group-join` and `first-group-lost`: a second group of brokers joins a cluster under load, and the first
 one, which has the topics, users and settings of all, is away for a while.
 
-Beside the load of all scenarios, which knows the first group alone, topics of both groups are sent to and read. The
-checkers judge all: nothing acknowledged is lost or there twice, the messages of a key are in the order in which they
-were sent one after the other, and no offset of a consumer group goes back.
+In addition to the usual load of all scenarios, which uses only the first group, clients send to and read topics of both
+groups. The checkers examine all of it: nothing acknowledged is lost or duplicated, the messages of a key are stored in
+the order in which they were sent, each after the acknowledgement of the one before, and no offset of a consumer group
+goes back.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _kill_members(scene: Scene, groups: GroupsScene, times: int) -> None:
 
 
 def play_first_lost(scene: Scene) -> None:
-    """The whole first group dies, stays away and comes back, again and again."""
+    """All nodes of the first group die, stay away and come back, again and again."""
     copies_s: list[float] = []
     gaps_s: list[float] = []
     with groups_scene(scene) as groups:
@@ -176,7 +177,7 @@ def longest_gap(times_s: Sequence[float], since: float, end: float) -> float:
 
 
 def _without_first(scene: Scene, groups: GroupsScene, number: int) -> None:
-    """Looks at a client that comes while the first group is away, and at what is refused."""
+    """Checks what a new client can do while the first group is away, and what is refused."""
     subject = scene.subject
     if not subject.has_users:  # a raw request is nobody's
         node = next(node for node in groups.second.nodes if node.id == groups.leader(SECOND))
@@ -189,7 +190,7 @@ def _without_first(scene: Scene, groups: GroupsScene, number: int) -> None:
 
 
 def _new_client(scene: Scene, servers: str, number: int) -> None:
-    """Has a client send, pull, commit and read as a member of a known consumer group, all in the second group."""
+    """Lets a client send, pull, commit and read as a member of a known consumer group, all in the second group."""
     with connect(servers, timeout_s=WELL_S, **scene.subject.client_options) as mq:
         queues = [number_of(SECOND, queue) for queue in range(QUEUES)]
         for queue in queues:

@@ -1,5 +1,5 @@
-"""The story `--nemesis hostile`: deals the attacks of `jepsen_like.hostile` in hands, a few at once, beside honest
-clients, and measures their effect.
+"""The story `--nemesis hostile`: deals the attacks of `jepsen_like.hostile` in hands, a few at once, while honest
+clients run, and measures their effect.
 
 First the honest load finds out what the cluster can take; from then on it runs at a share of it. Then hand after hand
 is played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
@@ -298,7 +298,7 @@ def judge_honest(
 
 
 def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
-    """Returns a line for each of the hands beside which honest sends were slowest."""
+    """Returns a line for each of the hands during which honest sends were slowest."""
     found = sorted(zip(by_hand, hands, strict=False), key=lambda each: -each[0].p99_ms())
     return [
         f"         p99 of honest sends {seen.p99_ms():,.0f} ms beside {', '.join(hand[:_NAMED])}"

@@ -90,7 +90,7 @@ def _cpu_s(groups: GroupsScene) -> dict[int, float]:
 
 
 def _busiest(before: dict[int, float], after: dict[int, float]) -> float:
-    """Returns the largest share of one process in the CPU time that all used meanwhile."""
+    """Returns the largest share of one process in the CPU time that all used between the two measurements."""
     used = [after[pid] - before.get(pid, 0.0) for pid in after]
     return max(used) / sum(used) if sum(used) else 0.0
 

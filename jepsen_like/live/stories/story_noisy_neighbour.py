@@ -1,8 +1,8 @@
-"""The story `noisy-neighbour`: somebody sends and pulls as fast as he can beside others, first without a quota, then
+"""The story `noisy-neighbour`: one user sends and pulls as fast as possible next to others, first without a quota, then
 with one, then with one while nodes are killed, stopped and cut off.
 
-The load of all scenarios is the quiet neighbours: four clients with a small steady load on a topic of their own. The
-noisy one has our client and plain connections that do not mind the answers, oneway sends, and pullers.
+The usual load of all scenarios is the quiet neighbours: four clients with a small steady load on a topic of their own.
+The noisy one has our client and plain connections that do not mind the answers, oneway sends, and pullers.
 """
 
 from __future__ import annotations

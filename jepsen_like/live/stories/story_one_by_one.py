@@ -102,7 +102,7 @@ def judged(
     seen, lost = seen_in(scene.history.ops, [span]), 0
     if beside.is_steady:
         changes = [each.what for each in watch.changes if beside.is_whole or _is_reign(each)]
-        # Registers are changed and read through one node's HTTP port: while that node is down, nobody answers there.
+        # Registers are changed and read through one node's HTTP port: while that node is down, they get no answer.
         lost = sum(seen.unanswered.values()) if beside.is_whole else seen.unanswered["send"]
         scene.demand(not changes, f"{where}: {'; '.join(changes[:_SHOWN])}")
         scene.demand(lost == 0, f"{where}: {lost} honest requests were not answered, the first: {seen.first}")

@@ -86,7 +86,7 @@ def play(scene: Scene) -> None:
             scene.gate(f"seconds for {AFTER} sends without a quota", round(took_s, 1), AFTER_S, at_most=True)
         with scene.act("the judgement") as told:
             sent = noise.stop()
-            # The limit changes all the time; its highest value is one that must be kept.
+            # The limit changes all the time; its highest value must never be exceeded.
             calm = Window(begin_s, calm_s, max(LIMITS), calm_terms)
             whole = Window(begin_s, kills_s, max(LIMITS), changed_terms)
             quotas.judge(sent, [calm, whole], (begin_s, calm_s), others=b"after/")
@@ -158,7 +158,8 @@ def _kill_at_a_change(scene: Scene, changes: Changes) -> None:
 
 
 def _many_rules(scene: Scene, quotas: QuotaScene, rng: random.Random) -> str:
-    """Fills the table of quotas, sees one more refused, and changes quotas beside so many for a while."""
+    """Fills the table of quotas, checks that one more is refused, and changes quotas for a while with the table
+    full."""
     rows: Rows = {f"topic=rule-{number}": {"send_messages": 1 + number} for number in range(QUOTAS_MAX)}
     room = QUOTAS_MAX - len(quotas.quotas(scene.stage.leader()))
     names = list(rows)[:room]

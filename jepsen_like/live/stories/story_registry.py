@@ -1,9 +1,9 @@
 """The stories `registry-loss` and `registry-faults`: the registry of two groups of brokers is lost in every way, under
 load, and its processes have each fault that nodes have in other scenarios.
 
-Its clients know the registry alone. While one, two or all of its processes are away, come back with nothing, stand
-still, or come back with an old copy of their directory, each send is acknowledged, no route shrinks or names a leader
-of long ago, and soon after a majority is back an operation is accepted.
+Its clients know the registry alone. While one, two or all of its processes are away, come back with nothing, hang, or
+come back with an old copy of their directory, each send is acknowledged, no route shrinks or names a leader of long
+ago, and soon after a majority is back an operation is accepted.
 """
 
 from __future__ import annotations
@@ -145,14 +145,15 @@ class _Lost:
         return f"{kind}: an operation was accepted after {took_s:.1f} s"
 
     def _leader(self) -> int:
-        """Returns the process that leads, as its processes told nodes."""
+        """Returns the process that leads, according to what the processes sent to nodes."""
         nodes = self.groups.nodes_of(FIRST_GROUP)
         with contextlib.suppress(OSError):
             return self.registry.leader(nodes.request(nodes.node_ids[0], "GET", "/v1/registry")["processes"])
         return self.registry.ids[0]
 
     def _break_leader(self, kind: str, away_s: float) -> float:
-        """Ends the process that leads, which comes back; returns the moment at which it ended: a majority is there."""
+        """Breaks the leading process, which comes back after `away_s`; returns the moment at which it ended. A majority
+        remains."""
         leader, registry = self._leader(), self.registry
         since_s = time.monotonic()
         if kind == "its leader killed":
@@ -190,7 +191,8 @@ class _Lost:
         return f"{kind}: an operation was accepted after {took_s:.1f} s, and after {self.accepted_s[-1]:.1f} s again"
 
     def _put_back(self, one: int) -> float:
-        """Gives a process back what its directory was a while ago; returns the moment of its loss."""
+        """Restores an older copy of a process's directory; returns the moment at which the process lost its present
+        one."""
         registry, directory = self.registry, self.registry.directory(one)
         registry.lose(one)
         copy = directory.with_name("copy")
@@ -206,7 +208,7 @@ class _Lost:
 
     def _until_accepted(self, since_s: float, without: int = 0) -> float:
         """Returns the seconds until a process says that it had an operation accepted since; that is up to TOLD_S more
-        than it took. What the process `without` says does not count: it stands still, and nodes have what it said
+        than it took. What the process `without` says does not count: it hangs, and nodes still have what it said
         before."""
 
         def is_accepted() -> bool:
@@ -231,7 +233,7 @@ class _Lost:
         return time.monotonic() - since_s
 
     def _move_leader(self, group: int) -> None:
-        """Has another node lead the group, so that routes change: what the registry says must follow."""
+        """Moves the leadership of the group to another node, so that routes change and the registry must follow."""
         nodes = self.groups.nodes_of(group)
         leader = self.groups.leader(group)
         to = self.scene.rng.choice([node for node in nodes.node_ids if node != leader])
@@ -241,8 +243,9 @@ class _Lost:
 
     @contextlib.contextmanager
     def _new_client(self, comes: bool) -> Iterator[list[float]]:
-        """A context in which a client that knows the registry alone comes once it is away, if one `comes`, and is
-        served after it is back: its moment is put into the yielded list."""
+        """A context during which the registry is away. If `comes`, a new client that knows only the registry is started
+        in the middle of that time, and must be served after the registry is back. Yields a list, to which the caller
+        adds the moment (monotonic) from which the registry counts as back."""
         since: list[float] = []
         ended: list[float] = []
         thread = threading.Thread(target=self._come, args=(ended,), name="new-client")
@@ -321,7 +324,8 @@ def _lose(scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
 
 
 def _rounds(scene: Scene, registry: RunRegistry) -> Iterator[tuple[int, str]]:
-    """Yields the rounds of the story, each with its number: so many, or those that begin in time."""
+    """Yields the rounds of the story, each with its number: ROUNDS of them or, with faults, as many as begin in
+    time."""
     if not registry.has_faults:
         yield from zip(range(scene.count(ROUNDS)), itertools.cycle(KINDS), strict=False)
         return

@@ -1,9 +1,10 @@
-"""The story `report-000`: the log is uploaded exactly once, whichever node leads and whatever happens to it meanwhile.
+"""The story `report-000`: the log is uploaded exactly once, whichever node leads and whatever happens to it during an
+upload.
 
 Field report 000: a broker was stopped while it uploaded, and the last file of its index was never in the store. Here
-the leader is held at each step of an upload, and is then killed, told to stop, or cut off from the store. At the end
-all of the log must be in the store, each segment once; keys are found at every moment; and consumers read from offset
-zero while the nodes have only the last few segments.
+the leader is stopped at each step of an upload (a failpoint), and is then killed, shut down, or cut off from the store.
+At the end all of the log must be in the store, each segment once; keys are found at every moment; and consumers read
+from offset zero while the nodes have only the last few segments.
 """
 
 from __future__ import annotations

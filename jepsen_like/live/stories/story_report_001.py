@@ -1,4 +1,5 @@
-"""The story `report-001`: metadata that one leader made is present under every other, after restarts of any majority.
+"""The story `report-001`: metadata that one leader created is present under every later leader, after restarts of any
+majority.
 
 Field report 001: topics and groups were created on A, leadership moved to B, all nodes were stopped, and the metadata
 of A was gone when A and C came back without B. Afterwards the story switches leaders rapidly under load.

@@ -1,8 +1,8 @@
-"""The story `slow-follower`: the disk of one follower becomes slow, and well again, under a steady load.
+"""The story `slow-follower`: the disk of one follower becomes slow, and recovers, under a steady load.
 
-A random follower syncs in 800 ms, or takes half of the bytes that arrive and later more than that. Nobody may wait for
-it: the others' latency stays, no send is refused or unknown, and leadership stays. It must be a finding within 15 s,
-with a forecast if its lag grows. The lag must be gone at the time that was foretold once it shrank.
+A random follower syncs in 800 ms, or takes half of the bytes that arrive and later more than that. Nothing may wait for
+it: the clients' latency stays, no send is refused or unknown, and leadership stays. A finding must report it within 15
+s, with a forecast if its lag grows. Once the lag shrinks, it must be gone at the forecast time.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def demand_found(scene: Scene, watched: Watched, began_s: float, told: list[str]
 
 
 def judge(scene: Scene, normal: dict[str, Any], run: dict[str, Any], leader: int, node: int) -> None:
-    """Demands that nobody else noticed."""
+    """Demands that clients and the leader did not notice the slow follower."""
     scene.demand(not run["unknown"], f"{run['unknown']} sends beside slow node {node} have an unknown outcome")
     scene.demand(not run["refused"], f"sends beside slow node {node} were refused: {run['refused']}")
     scene.demand(scene.stage.leader() == leader, f"node {leader} no longer leads, although only node {node} was slow")

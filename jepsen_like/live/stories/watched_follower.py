@@ -57,7 +57,7 @@ class Watched:
         return next(((code, known[code]) for code in codes if code in known), None)
 
     def wait_unfound(self) -> None:
-        """Waits until there is no finding about the follower: that of an earlier round stands for a minute. Raises
+        """Waits until there is no finding about the follower: a finding of an earlier round lasts for a minute. Raises
         StoryEnds."""
 
         def is_so() -> bool:

@@ -14,7 +14,7 @@ class FurtherGroup(RaftMQNodes):
     """The nodes of a further group: `make`, `start` and `add` in this order bring it into the cluster."""
 
     def __init__(self, first: RaftMQSubject, number: int, count: int = 3) -> None:
-        """Plans the nodes, with ports of their own."""
+        """Plans the nodes, with ports that no other node has."""
         base = free_base_port(4 * count)
         super().__init__(
             first.data, first.processes.beside(), plan_group(first.data, number, count, base, first.nodes, is_free)
@@ -40,6 +40,6 @@ class FurtherGroup(RaftMQNodes):
         add_groups(self.nodes, self._first.nodes)
 
     def stop(self) -> None:
-        """Ends all nodes, including paused ones."""
+        """Stops all nodes, including paused ones."""
         self.processes.stop_all()
         self._pool.shutdown()

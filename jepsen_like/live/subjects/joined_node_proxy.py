@@ -36,7 +36,7 @@ class HelloRouter(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Waits for the whole first frame, or the first byte of TLS, then hands the connection to its edge."""
+        """Waits for the complete first frame, or the first byte of TLS, then hands the connection to its edge."""
         transport, early = self._transport, self._early + data
         assert transport is not None
         self._early = early

@@ -1,4 +1,4 @@
-"""The node processes of a run: each in a session of its own, listed as owned, signalled only while it is this run's
+"""The node processes of a run: each in its own session, listed as owned, and signalled only while the pid is this run's
 process."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Processes:
         return -1
 
     def is_running(self, node: int) -> bool:
-        """Returns True if the node's process runs. The exit code of one that ended by itself is added to `exits`."""
+        """Returns True if the node's process runs. If it ended by itself, its exit code is added to `exits`."""
         child = self._children.get(node)
         if child is None:
             return False
@@ -91,7 +91,7 @@ class Processes:
         return child.kill
 
     def kill(self, node: int) -> bool:
-        """Kills the node with kill -9 and waits until it is gone. Returns False if it did not run."""
+        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run."""
         if not self.is_running(node):
             return False
         child = self._children[node]
@@ -132,7 +132,7 @@ class Processes:
             self._children[node].send_signal(signal.SIGCONT)
 
     def stop_all(self) -> None:
-        """Ends all processes, including paused ones."""
+        """Stops all processes, including paused ones."""
         for node, child in self._children.items():
             if self.is_running(node):
                 child.send_signal(signal.SIGCONT)
@@ -159,7 +159,7 @@ class OfProcesses:
         return self.processes.aim(node)
 
     def kill(self, node: int) -> bool:
-        """Sends kill -9 and waits until the process is gone. Returns False if it did not run."""
+        """Kills the process (SIGKILL) and waits until it has ended. Returns False if it did not run."""
         return self.processes.kill(node)
 
     def terminate(self, node: int) -> bool:

@@ -63,7 +63,8 @@ class Edge:
         return self.delay_s + (self._rng.uniform(0.0, self.jitter_s) if self.jitter_s else 0.0)
 
     def mend(self, *, reset: bool) -> None:
-        """Ends cut and delay."""
+        """Ends the cut and the delay. `reset`: connections that were cut are aborted; otherwise they go on with the
+        bytes that they held back."""
         was_cut, self.is_cut = self.is_cut, False
         self.delay_s = self.jitter_s = 0.0
         for link in list(self.links):
@@ -136,7 +137,7 @@ class _Link:
 
 
 class _Flow:
-    """One direction of a link: pieces wait in order until they are due, the edge is whole and the far side is
+    """One direction of a link: pieces wait in order until they are due, the edge is not cut and the far side is
     connected."""
 
     def __init__(self, edge: Edge, *, counted: bool) -> None:
@@ -156,7 +157,7 @@ class _Flow:
         self.pump()
 
     def take(self, data: bytes | None) -> None:
-        """Takes in a piece; None is the end."""
+        """Queues a piece of the stream; None is its end."""
         if data is not None:
             self._held_bytes += len(data)
             if self._counted:
@@ -380,8 +381,8 @@ class Fabric:
         self._on_loop(act)
 
     def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
-        """Makes these edges (default: all) whole again; `reset` drops connections that were cut, with the bytes that
-        they held."""
+        """Heals these edges (default: all); `reset` drops connections that were cut, with the bytes that they held
+        back."""
         chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
 
         def act() -> None:

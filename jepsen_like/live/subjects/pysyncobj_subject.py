@@ -107,7 +107,7 @@ class PySyncObjSubject(OfProcesses):
             )
 
     def stop(self) -> None:
-        """Ends all nodes, including paused ones."""
+        """Stops all nodes, including paused ones."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
@@ -256,7 +256,7 @@ class PySyncObjClient:
         self._settle(number, "unknown", f"no answer in {SEND_TIMEOUT_S:.0f} s")
 
     async def close(self) -> None:
-        """Ends the connection; open sends end as unknown."""
+        """Closes the connection; open sends end as unknown."""
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The nodes of one group of brokers, as processes: what is asked of them, and their end.
+"""The nodes of one group of brokers, as processes: requests to them, and their end.
 
 `RaftMQSubject` has the nodes of the first group, `FurtherGroup` those of one that joins.
 """

@@ -130,8 +130,8 @@ class RaftMQSubject(RaftMQNodes):
             self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
-        """Gives the node the addresses of its proxies in place of the other nodes' addresses; the others reach a node
-        that joins at its gate."""
+        """Writes the addresses of its proxies into the node's configuration, in place of the other nodes' addresses;
+        the others reach a node that joins at its gate."""
         config, ports = load(node.config_path), self.fabric.ports
         own = self.fabric.gates.get(node.id, node.peer_port)
         peers = tuple(
@@ -209,7 +209,7 @@ class RaftMQSubject(RaftMQNodes):
                 self._load_user.make(mq, self._node(leader), self.nodes, TOPIC, GROUP)
 
     def stop(self) -> None:
-        """Ends all nodes, including paused ones."""
+        """Stops all nodes, including paused ones."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
@@ -250,7 +250,7 @@ class RaftMQSubject(RaftMQNodes):
 
 
 class RaftMQLogClient:
-    """A LogClient: one producer session with a connection of its own."""
+    """A LogClient: one producer session with its own connection."""
 
     def __init__(self, servers: str, options: ClientOptions) -> None:
         from raftmq.client import aconnect
@@ -276,7 +276,7 @@ class RaftMQLogClient:
         return outcome
 
     async def close(self) -> None:
-        """Ends the connections; open sends end as unknown."""
+        """Closes the connections; open sends end as unknown."""
         await self._client.close()
 
 

@@ -40,7 +40,7 @@ class Disk(Protocol):
         """Returns the environment of the next process."""
 
     def set_full(self, full: bool) -> None:
-        """Has every write fail for want of space, or no longer."""
+        """Makes every write fail for want of space, or ends that."""
 
     def lose_unsynced(self, rng: random.Random, survive: float) -> int:
         """Leaves what a power failure would leave, of each unsynced write with that probability; returns how many were
@@ -48,11 +48,12 @@ class Disk(Protocol):
 
 
 class RunRegistry(OfProcesses):
-    """The processes by their ids. Nothing depends on them, so nobody waits for them here."""
+    """The processes of the registry, by their ids. Nodes do not depend on them, so nothing waits for them here."""
 
     def __init__(self, first: RaftMQSubject, disk: Callable[[int, Path], Disk] | None = None) -> None:
-        """Plans them, with ports of their own; makes nothing. `disk` returns the disk of a process with that
-        directory: then their power can fail, their disks can be full and their links be cut. Raises LocalError."""
+        """Plans the processes, with free ports; starts nothing. `disk` returns the simulated disk of a process with
+        that directory: then their power can fail, their disks can fill up and their links can be cut. Raises
+        LocalError."""
         self.processes = first.processes.beside()
         self._data = first.data
         self._records = plan_registry(first.data, free_base_port(PORTS) if disk is None else _above_proxies(), [])
@@ -84,8 +85,8 @@ class RunRegistry(OfProcesses):
         tell_nodes(nodes, self._records, wanted=True)
 
     def _lead_through_proxies(self, record: RegistryRecord, fabric: Fabric) -> None:
-        """Has a process dial the others through proxies. pysyncobj dials those whose address is less than its own, and
-        is known to them by its own one."""
+        """Makes a process dial the others through proxies. pysyncobj dials only those whose address sorts below its
+        own, and introduces itself to them by its own address."""
         own = [f"{HOST}:{each.own_port}" for each in self._records]
         for other in self._records[: record.id - 1]:
             own[other.id - 1] = f"{HOST}:{fabric.ports[record.id, other.id]}"
@@ -166,14 +167,15 @@ class RunRegistry(OfProcesses):
         return Path(self._records[number - 1].log).read_text(encoding="utf-8", errors="replace")
 
     def stop(self) -> None:
-        """Ends all processes, including paused ones."""
+        """Stops all processes, including paused ones."""
         self.go_on(*self.ids)
         self.processes.stop_all()
         if self._fabric is not None:
             self._fabric.close()
 
     def leader(self, told: Iterable[Mapping[str, Any]]) -> int:
-        """Returns the process that leads, as the processes told nodes; the first if none is known."""
+        """Returns the process that leads, according to what the processes sent to nodes; the first one if none is
+        known."""
         return next((each["leader"] for each in told if each["leader"] in self.ids), self.ids[0])
 
     def _children(self, number: int) -> list[psutil.Process]:

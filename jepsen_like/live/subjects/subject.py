@@ -77,7 +77,7 @@ class LogClient(Protocol):
         is not acknowledged."""
 
     async def close(self) -> None:
-        """Ends the connections; open sends end as unknown."""
+        """Closes the connections; open sends end as unknown."""
 
 
 class Subject(Protocol):
@@ -104,7 +104,7 @@ class Subject(Protocol):
         """Makes and starts all nodes and waits until the leader accepts writes. Raises LocalError."""
 
     def stop(self) -> None:
-        """Ends all nodes, including paused ones; may be called again."""
+        """Stops all nodes, including paused ones; may be called again."""
 
     def start_node(self, node: int) -> None:
         """Starts a node that does not run, without waiting for it to join."""
@@ -116,7 +116,7 @@ class Subject(Protocol):
         """Finds the node's process now, and returns a function that kills it (-9) at once."""
 
     def kill(self, node: int) -> bool:
-        """Kills the node with kill -9 and waits until it is gone. Returns False if it did not run."""
+        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run."""
 
     def terminate(self, node: int) -> bool:
         """Stops the node in an orderly way. Returns False if it did not run or had to be killed."""

@@ -90,8 +90,8 @@ class DurableLog:
                 yield f"node {machine.node_id} holds up to index {end - 1}, and {first + len(found)} is damaged"
 
     def replaced(self, machine: Machine, log: SegmentedLog, committed: Callable[[Entry], bool]) -> Iterator[str]:
-        """Takes over the log that a snapshot has put in place. Yields a line for each entry that is gone although it is
-        `committed`."""
+        """Takes over the log that a snapshot has put in place. Yields a line for each entry that is missing although it
+        is `committed`."""
         for entry in self.entries:
             if entry.index >= log.first_index and committed(entry):
                 held = entry.index <= log.tail.index and machine.bytes_of(entry, log) == entry.header + entry.payload

@@ -1,8 +1,8 @@
-"""Records which node led when (a reign), and checks the transfers between leaders: a leader that transfers leadership
-leaves none of its log behind.
+"""Records which node led when (a reign), and checks transfers of leadership: the successor must have all of the old
+leader's log.
 
 A leader that transfers leadership takes no more proposals and waits until its successor has all of its log on disk
-(thesis 3.10). So a successor that campaigns because it was told to, while the old leader still waits for it, has
+(thesis 3.10). So a successor that campaigns because of TimeoutNow, while the old leader still waits for it, has
 everything that the old leader ever acknowledged, at whatever level: its reign continues the old one, and is no excuse
 for a loss (`allowed_losses`).
 """
@@ -33,7 +33,7 @@ class Reign:
 
 
 class _Handing(NamedTuple):
-    """A transfer under way: a leader waits for its successor and appends nothing meanwhile."""
+    """A transfer in progress: a leader waits for its successor and appends nothing during that time."""
 
     term: int
     to: NodeId
@@ -41,7 +41,7 @@ class _Handing(NamedTuple):
 
 
 class Reigns:
-    """All reigns of a run, told by the monitor after every driver turn. Reports under the name `handover`."""
+    """All reigns of a run. The monitor calls it after every driver turn. Reports under the name `handover`."""
 
     def __init__(self, report: Report) -> None:
         self.all: list[Reign] = []
@@ -73,7 +73,7 @@ class Reigns:
             self._note_handing(node, raft)
 
     def gone(self, node: NodeId, now_s: float) -> None:
-        """Records that the node's process is gone, which ends its reign."""
+        """Records that the node's process has ended, and with it the node's reign."""
         self._roles.pop(node, None)
         self.ended(node, now_s)
 

@@ -85,8 +85,8 @@ SEEN_BY_CLIENTS = frozenset(
 
 
 def _judged_silence(why: str) -> bool:
-    """Returns True if the reason for a change of role (`raftlog.core.role_change_reasons`) is that a node was not heard
-    in time."""
+    """Returns True if the reason for a change of role (`raftlog.core.role_change_reasons`) is that no message of a node
+    came in time."""
     return "was silent" in why or "answered within" in why or "did not hear" in why
 
 
@@ -284,7 +284,7 @@ class Monitor:
         self._note(f"leader {node_id} {raft.term}")
 
     def check_all(self) -> None:
-        """Checks the whole state of every running member, and that no two members could win elections with disjoint
+        """Checks all of the state of every running member, and that no two members could win elections with disjoint
         majorities.
 
         Raises InvariantViolationError.
@@ -361,7 +361,7 @@ class Monitor:
             self.report("durability", what)
 
     def count_mended(self, machine: Machine) -> None:
-        """Counts, at the end of a run, the damaged entries that are whole again."""
+        """Counts, at the end of a run, the damaged entries that were repaired."""
         assert machine.node is not None
         log = machine.node.storage.directory.log
         for index in machine.rotten:
@@ -387,7 +387,7 @@ class Monitor:
 
     @unmetered
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Checks the disk or the state machine after a lane has changed it, before the node is told."""
+        """Checks the disk or the state machine after a lane has changed it, before the node gets the result."""
         if lane == "append" and not done.parked:
             jobs = self._writing.pop(machine.node_id, [])
             if not self.black_box:
@@ -467,17 +467,17 @@ class Monitor:
 
     @unmetered
     def closed(self, machine: Machine, node: Node) -> None:
-        """Tells the check of orderly stops that a node has closed while its process still exists."""
+        """Reports to the check of orderly stops that a node has closed while its process still exists."""
         if not self.black_box:
             self._orderly.closed(machine, node)
 
     def retired(self, machine: Machine) -> None:
-        """Records that a machine is gone with its disk."""
+        """Records that a machine was removed for good, with its disk."""
         self.excuses.happened(machine.node_id, "gone")
 
     @unmetered
     def ended(self, machine: Machine, how: str) -> None:
-        """Records that a process is gone, and how it ended."""
+        """Records that a process has ended, and how."""
         self.on_ending()
         self._orderly.ended(machine, how)
         self.excuses.ended(machine.node_id, how)
@@ -512,7 +512,7 @@ def _require_whole(raft: Raft, missing_bytes: int) -> None:
 
 
 def _require_plain(node: Node) -> None:
-    """Checks that nobody waits for the disk of a voter from which an entry is held back."""
+    """Checks that no client waits for the disk of a voter from which an entry is held back."""
     assert node.thrift is not None
     for queued in node.thrift.appends.held.values():
         for entry in (entry for append in queued for entry in append.entries):

@@ -30,15 +30,15 @@ class Left(NamedTuple):
 
 
 class OrderlyStops:
-    """The check itself, told by the monitor of closed, ended and started nodes. Reports under the name `stop`."""
+    """The check itself. The monitor reports closed, ended and started nodes to it. Reports under the name `stop`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._left: dict[NodeId, Left] = {}
 
     def closed(self, machine: Machine, node: Node) -> None:
-        """Records what a node leaves on disk when it is closed, before its process is gone. With a full or failed disk
-        no orderly stop is possible, so nothing is recorded."""
+        """Records what a node leaves on disk when it is closed, before its process ends. With a full or failed disk no
+        orderly stop is possible, so nothing is recorded."""
         self._left.pop(machine.node_id, None)
         if node.failure is not None or machine.fs.failed or machine.fs.space_left < 1 << 30:
             return
@@ -49,8 +49,8 @@ class OrderlyStops:
         self._left[machine.node_id] = Left(tail.index, tail.header_crc, node.state.applied.index)
 
     def ended(self, machine: Machine, how: str) -> None:
-        """Records that a process is gone. If it did not end by an orderly stop, its node's next start is not judged: a
-        start that was cut short may have begun repairs."""
+        """Records that a process has ended. If it did not end by an orderly stop, its node's next start is not judged:
+        a start that was interrupted may have begun repairs."""
         if how != "stopped":
             self._left.pop(machine.node_id, None)
 
@@ -64,7 +64,7 @@ class OrderlyStops:
 
 
 def found_wrong(machine: Machine, left: Left) -> Iterator[str]:
-    """Yields a line for everything that the node's start found and that an orderly stop rules out."""
+    """Yields a line for everything that the node's start found and that must not be there after an orderly stop."""
     node = machine.node
     assert node is not None
     log = node.storage.directory.log

@@ -1,9 +1,9 @@
 """Checks that no more is stored than a quota allows, by what clients saw: how many of their sends were acknowledged
 while nobody changed the quota (docs/adr/0115).
 
-A send that began under the quota and was acknowledged under it was judged by it, whoever led. So as many may be
-acknowledged as the rate has in that time, and one second's worth for its begin and for each leader since: a leader
-begins with full buckets.
+A send that began under the quota and was acknowledged under it was judged by it, whoever led. So the rate times that
+time may be acknowledged, plus one second's worth for its start and for each leader since: a leader starts with full
+buckets.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QuotaCheck:
         self._in_force = _InForce(rate, self._now(), len(self._ops), len(self._leaders))
 
     def end(self) -> None:
-        """Judges what was sent under the quota, which may be another one from now on."""
+        """Checks what was sent under the quota, which may be another one from now on."""
         quota, self._in_force = self._in_force, None
         if quota is None:
             return

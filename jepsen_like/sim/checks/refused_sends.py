@@ -1,5 +1,5 @@
 """Collects the sends that nodes refused for now, or gave up with an unknown outcome because no leader answered in time,
-including those whose client had given up its connection before it heard of it.
+including those whose client had closed its connection before the answer.
 
 Such a client sends the message again, after later ones that were accepted: the order of its calls is lost, as
 docs/client.md says, and the client cannot know.

@@ -1,10 +1,10 @@
-"""Checks removals from rows and reads: deleted data is removed slice by slice, and no reader sees it meanwhile
+"""Checks removals from rows and reads: deleted data is removed slice by slice, and no reader sees it during that time
 (docs/adr/0082).
 
 - No slice removes more rows than it may, however much there is to remove.
 - While a node removes something, no topic id without a topic has a message, and no group an offset, lock or reset of
   one. The queues of other topics end where they did. No attempt at a write that is committed is open.
-- A removal ends: a leader that takes writes goes on with it.
+- A removal ends: a leader that takes writes continues it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Still(NamedTuple):
 
 
 class RemovalCheck:
-    """The check itself, told what nodes write and apply. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with what nodes write and apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report, rows_max: int) -> None:
         """`rows_max`: number of rows that one slice may remove."""

@@ -44,7 +44,7 @@ class _Row(NamedTuple):
 
 
 class PinCheck:
-    """The check itself, told each entry of the log once. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with each entry of the log once. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report
@@ -59,7 +59,7 @@ class PinCheck:
         """Number of rows that were stored again."""
 
     def learn(self, entry: Entry) -> None:
-        """Takes in the next entry and checks it."""
+        """Checks the next entry and adds it to the model."""
         if entry.type == EntryType.MESSAGES:
             decoded = payload.decode(entry.payload)
             due = sum([self._command(entry, command) for command in unpack(decoded.effects)])
@@ -140,8 +140,8 @@ class PinCheck:
         return row
 
     def _run(self, run: Run) -> int:
-        """Takes in a run of messages; returns the number of them that come into a queue. Copies share runs with
-        messages that clients send."""
+        """Adds a run of messages to the model; returns the number of them that come into a queue. Copies share runs
+        with messages that clients send."""
         positions: list[Any] = [item[0] for item in ITEM.iter_unpack(run.items)]
         if run.kind < RowKind.SCHEDULED:
             return run.count

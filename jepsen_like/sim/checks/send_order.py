@@ -1,7 +1,7 @@
 """Checks that the messages of a producer are stored, within a queue, in the order of its calls (docs/client.md).
 
-A send that a node refused for now, or that a node or the client gave up with an unknown outcome, may fall behind those
-that were accepted meanwhile. All others keep their order, through every change of leader and of connection.
+A send that a node refused for now, or that a node or the client gave up with an unknown outcome, may be stored after
+later ones that were accepted before it. All others keep their order, through every change of leader and of connection.
 """
 
 from __future__ import annotations

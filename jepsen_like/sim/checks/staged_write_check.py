@@ -26,7 +26,7 @@ class _Attempt:
 
 
 class WriteCheck:
-    """The check itself, told the commands and staged rows of the log in their order."""
+    """The check itself, called with the commands and staged rows of the log in their order."""
 
     def __init__(self) -> None:
         self._attempts: dict[int, _Attempt] = {}
@@ -36,7 +36,7 @@ class WriteCheck:
         """Name -> (decider, write, attempts) of its prepared write that is not ended."""
 
     def learn(self, command: Found) -> None:
-        """Takes in the next command."""
+        """Adds the next command to the model."""
         if isinstance(command, OpenAttempt):
             if self._above(command.name, command.write):
                 self._attempts[self._next] = _Attempt(command.name, command.write)
@@ -95,7 +95,7 @@ class WriteCheck:
             self._committed[name] = write
 
     def _whole(self, name: str, write: int, winners: dict[int, int]) -> bool:
-        """Returns True if all of these attempts are open ones at the write, with so many messages."""
+        """Returns True if all of these attempts are open ones at the write and have this number of messages each."""
         for number, count in winners.items():
             attempt = self._attempts.get(number)
             if attempt is None or attempt.state != OPEN or attempt.count != count:

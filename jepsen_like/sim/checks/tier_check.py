@@ -39,8 +39,8 @@ Report = Callable[[str, str], None]
 
 
 class TierCheck:
-    """The check itself, told what nodes apply and what is written to the store. `report` takes the checker's name and
-    what is wrong."""
+    """The check itself, called with what nodes apply and what is written to the store. `report` takes the checker's
+    name and what is wrong."""
 
     def __init__(self, store: SimStore, report: Report, *, copies: bool, seal_ms: int = 0) -> None:
         """`copies`: True if copies of the state are made, so that objects stay which a restore from a copy needs.
@@ -120,8 +120,8 @@ class TierCheck:
 
     def _compare_with_log(self, node: Node, row: TierSegment) -> None:
         """Compares the segment with the node's log. If the node has trimmed the segment, or its disk holds other bytes
-        than were written, the comparison is left to the next node that knows the row. If the segment was deleted
-        meanwhile, the node is behind, and nothing is compared."""
+        than were written, the comparison is left to the next node that knows the row. If the segment has been deleted
+        since, the node is behind, and nothing is compared."""
         if any(part.name in self._removed for part in row.parts):
             return
         try:
@@ -216,7 +216,7 @@ class TierCheck:
 
     def is_complete(self, nodes: Sequence[Node]) -> bool:
         """Returns True if every sealed segment is verified, on every running node, and published, and all objects that
-        nobody keeps are deleted."""
+        are no longer needed are deleted."""
         for node in nodes:
             state = node.state
             if state.tier.verified_to(state.trim_position) < node.storage.directory.log.tail.segment_base:

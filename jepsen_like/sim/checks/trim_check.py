@@ -76,7 +76,7 @@ class _Still(NamedTuple):
 
 
 class TrimCheck:
-    """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -102,7 +102,7 @@ class TrimCheck:
         self._began: dict[NodeId, tuple[object, int]] = {}
 
     def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
-        """Takes in the entries that a node has applied; after a TRIM, compares the node's queues."""
+        """Adds the entries that a node has applied; after a TRIM, compares the node's queues."""
         trimmed = False
         for entry in (entry for run in runs for entry in run):
             if entry.index > self._next:
@@ -142,7 +142,7 @@ class TrimCheck:
         self._note_end(machine)
         applied = node.state.applied.index
         if applied >= self._next:
-            return  # a snapshot of a node that was ended before anybody heard what it had applied
+            return  # a snapshot of a node that ended before anybody learned what it had applied
         at = bisect_left(self._known, applied + 1, key=lambda known: known[0])
         known = self._known[at - 1] if at else _Known(-1, 0, {})
         cuts = [cut for cut in self._cuts if known.index < cut.index <= applied]
@@ -257,7 +257,7 @@ class TrimCheck:
         self._tail = entry
 
     def _tier(self, command: MoveSegment) -> None:
-        """Takes in a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
+        """Adds a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
         base, state, term = command.base, command.state, command.term
         span: Any = command.span  # the state knows its type, the command does not
         parts: Any = command.parts
@@ -318,6 +318,5 @@ class TrimCheck:
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
 
     def _is_much(self, bytes_max: int, base: int) -> bool:
-        """Returns True if the tier had more than `bytes_max` bytes from position `base` on, as far as it was
-        uploaded."""
+        """Returns True if the tier has more than `bytes_max` uploaded bytes from position `base` on."""
         return bool(bytes_max) and sum(one.stored_bytes for at, one in self._tiered.items() if at >= base) > bytes_max

@@ -1,10 +1,10 @@
 """Checks that another group of brokers can copy the truth of the first one (docs/adr/0108).
 
-The other group is one state beside the run. It takes pages of whichever node has applied an entry, also of followers
-and of nodes that have just recovered: what comes after a version is the same on all of them. When it has all that a
-node has, both must show the same; and a topic that was made again must be another one there.
+The other group is a separate state. It takes pages of whichever node has applied an entry, also of followers and of
+nodes that have just recovered: what comes after a version is the same on all of them. When it has all that a node has,
+both must show the same; and a topic that was made again must be another one there.
 
-The journal has the newest change of each name alone. So a copy of a version has each name as it was at that version or,
+The journal has only the newest change of each name. So a copy of a version has each name as it was at that version or,
 if it was changed again later, as it was at any moment before; it gets that change with a later version.
 """
 
@@ -69,7 +69,7 @@ BY_NAME = ("topics", "groups")
 
 
 class TruthCheck:
-    """The check itself, told what nodes apply. `report` takes the checker's name and what is wrong."""
+    """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -72,8 +72,8 @@ class ClientHost:
         )
 
     def mark(self, topic: str) -> bytes:
-        """Returns the mark that the bodies of messages to this topic carry: b"" in runs without users, whose bytes stay
-        as they were."""
+        """Returns the mark that the bodies of messages to this topic carry; b"" in runs without users, whose bytes must
+        stay the same as before marks existed."""
         return mark_of(topic) if self.options.users else b""
 
     def marked(self, topic: str, text: str) -> bytes:
@@ -100,7 +100,7 @@ class ClientHost:
 
 
 class Client:
-    """A client of the load, on a host of its own. Setting `stopped` ends it after what is under way."""
+    """A client of the load, on its own host. Setting `stopped` ends it after its present operation."""
 
     def __init__(self, host: ClientHost) -> None:
         self.host, self.rng = host, host.rng
@@ -156,7 +156,7 @@ class Retries:
 
 
 def body_of(message_id: str, padding: int, mark: bytes = b"") -> bytes:
-    """Returns a message body that begins with the message id, with so many bytes of padding. `mark`: see
+    """Returns a message body that begins with the message id and has `padding` bytes of padding. `mark`: see
     `ClientHost.mark`."""
     return b"%b %b%b" % (message_id.encode(), mark, b"." * padding)
 

@@ -1,9 +1,9 @@
 """Sends delayed messages through every fault: each acknowledged one must be delivered once, and none early.
 
 When all faults are healed and no message waits any more, the judge reads the topic on every node. A message that was
-acknowledged is there once; one whose fate the client does not know at most once; one that was refused not at all. The
-log time at which it was stored in its queue is not before the time that the message was due. A message that says that
-it was delayed before stands where its answer said: it is not delayed again. If retention has removed the beginning of a
+acknowledged is there once; one of unknown outcome at most once; one that was refused not at all. The log time at which
+it was stored in its queue is not before the time that the message was due. A message whose property says that it was
+delayed before is stored where its answer said: it is not delayed again. If retention has removed the beginning of a
 queue, missing messages are not judged.
 """
 
@@ -46,7 +46,7 @@ class Sent(NamedTuple):
 
 
 class Delayed(Client):
-    """The producer of delayed messages. Setting `stopped` ends it after what is under way."""
+    """The producer of delayed messages. Setting `stopped` ends it after its present operation."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host)

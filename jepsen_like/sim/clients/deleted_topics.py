@@ -1,9 +1,9 @@
 """Deletes topics that still have timers, half messages, failures, offsets and resets. A topic that is created again
 under the same name must inherit none of them.
 
-Each round has names of its own. Messages are left waiting, the topic, the group or its retry topic is deleted and
-created again, and messages are sent to it. Requests about the new one must be answered as for one that never existed.
-In the end nothing waits on any node, and the topic holds what was sent in its last life; delayed messages are there as
+Each round uses new names. Messages are left waiting, the topic, the group or its retry topic is deleted and created
+again, and messages are sent to it. Requests about the new one must be answered as for one that never existed. In the
+end nothing waits on any node, and the topic holds what was sent since its last creation; delayed messages are there as
 copies.
 """
 
@@ -117,8 +117,8 @@ class Round:
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     async def _send(self, name: str, life: int, more: str = "") -> Answer | None:
-        """Sends a message; returns the answer if the message is stored, else None. A message of unknown fate may be
-        stored later, in another life: that ends the round."""
+        """Sends a message; returns the answer if the message is stored, else None. A message of unknown outcome may be
+        stored later, in a later topic of the same name: that ends the round."""
         message_id = f"{self._topic}-{name}"
         self._ids[life].append(message_id)
         level = "" if self._all.host.options.plain else FULL
@@ -248,7 +248,7 @@ def commit_of(half: HalfLeft) -> dict[str, str]:
 
 
 def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
-    """Yields a line for everything that the node holds and should not, or should hold and does not."""
+    """Yields a line for everything that the node has and should not have, or lacks and should have."""
     assert machine.node is not None
     for one in made:
         if one.topic not in machine.node.state.topics:

@@ -4,8 +4,8 @@ must yield one copy for a retry, at its time, and in the end a dead letter.
 Each message's number of failures is drawn with it. A failure is reported until it is answered, at other nodes too, and
 now and then by two consumers at once; or the consumer sends the message to its retry topic itself, as RocketMQ's
 consumers do when no node accepts a report. The judge then checks on every node: an acknowledged failure has one copy,
-of the next attempt, in the topic that is right for it; one of unknown fate at most one; one that was refused, or never
-reported, none. No copy is stored before its delay has passed since the message that failed was stored.
+of the next attempt, in the topic that is right for it; one of unknown outcome at most one; one that was refused, or
+never reported, none. No copy is stored before its delay has passed since the message that failed was stored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PLACES = (*((TOPIC, queue_id) for queue_id in range(QUEUES)), (RETRY, 0))
 
 class Failure(NamedTuple):
     """One delivered copy that a consumer failed to process. A message may have two copies of one attempt, if a consumer
-    sent one of them itself or log time jumped; each of them is a failure of its own."""
+    sent one of them itself or log time jumped; each of them is a separate failure."""
 
     message_id: str
     attempt: int

@@ -22,8 +22,8 @@ def stored_at(answer: Answer | Reply) -> tuple[int, int]:
 
 
 class Recorder:
-    """Records the operations of all clients. Each operation is a process of its own in the history, because a client
-    here has many in flight. `hash` covers all steps."""
+    """Records the operations of all clients. Each operation is a separate process in the history, because a client here
+    has many in flight. `hash` covers all steps."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.ops: list[Op] = []

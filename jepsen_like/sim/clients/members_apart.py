@@ -1,8 +1,8 @@
 """Members of one group that want different topics: every queue of a topic that a member wants must be read by one.
 
 Members of our client come and go, each with topics of its own, and leave with a commit or without one. Now and then a
-member of another kind joins for a while, which makes RocketMQ's rule the rule for all: what falls to it is read by
-nobody until it has left. When everything is healed, the last members want different topics, and all of them together
+member of another kind joins for a while, which makes RocketMQ's rule the rule for all: its share of the queues is not
+read until it has left. When everything is healed, the last members want different topics, and all of them together
 every topic. Once they have joined, one more message is sent to every queue. They must get every message that was
 acknowledged, except those that retention removed.
 """
@@ -131,7 +131,7 @@ class MembersApart(Asker):
                 await asyncio.sleep(0.05)
 
     def _has_all(self) -> bool:
-        """Returns True if every acknowledged message was read or is gone."""
+        """Returns True if every acknowledged message was read, or removed by retention."""
         if self._ends and self._due:
             first = {(topic, queue): self._first_of(topic, queue) for topic, queue, _ in self._due}
             self._due = {place for place in self._due if place[2] >= first[place[:2]]}

@@ -1,5 +1,5 @@
-"""Pulls that are parked on topics which are created, deleted and written to meanwhile, and requests about queues that
-do not exist.
+"""Pulls that are parked on topics which are created, deleted and written to during the wait, and requests about queues
+that do not exist.
 
 During the faults only the answers that come are judged. After the heal every pull must have its answer once its parking
 time is over, whatever became of its topic.
@@ -35,8 +35,8 @@ ABSENT = (
 
 
 class Waits(Asker):
-    """The client that plays the stories. Setting `stopped` ends it after those under way; then `unanswered` must be
-    empty."""
+    """The client that plays the stories. Setting `stopped` ends it after the stories that have begun; then `unanswered`
+    must be empty."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host, report)
@@ -46,7 +46,7 @@ class Waits(Asker):
 
     @property
     def done(self) -> bool:
-        """True if the client is stopped and no story is under way."""
+        """True if the client is stopped and no story is in progress."""
         return self.stopped and not self._busy
 
     def unanswered(self) -> list[tuple[str, Asked]]:
@@ -121,7 +121,7 @@ class Waits(Asker):
                 connection, SEND_CODE, foreign_send(topic, f"{topic}-{queue}", queue), self.host.body(topic, "w", 9)
             )
 
-    # --- queues that there are not -----------------------------------------------------------------------------------
+    # --- queues that do not exist -------------------------------------------------------------------------------------
 
     async def _absent(self, rng: random.Random, connection: RawConnection, topic: str, queues: int) -> None:
         await self._ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(GROUP))

@@ -67,7 +67,7 @@ class RawConnection(Line):
         binary: bool = False,
         heard: Callable[[Answer], None] | None = None,
     ) -> bytes:
-        """Returns the bytes of a request and from now on expects its answer, which is passed to `heard`."""
+        """Returns the bytes of a request and expects its answer from now on, which is passed to `heard`."""
         self._next += 1
         if self._credentials is not None:
             ext = self._credentials.signed(ext, body)
@@ -89,7 +89,7 @@ class RawConnection(Line):
         return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Passes an answer on; reports one that nobody waits for."""
+        """Passes an answer on; reports one to no waiting request."""
         if not header.flag & FLAG_RESPONSE:
             return
         asked = self.unanswered.pop(header.opaque, None)

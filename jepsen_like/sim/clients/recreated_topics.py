@@ -53,8 +53,8 @@ class Sent:
 
 
 class RecreatedTopics(Asker):
-    """The client that changes topics and sends to them. Setting `stopped` ends it after what is under way. After a
-    change of unknown outcome it goes on with a topic of another name."""
+    """The client that changes topics and sends to them. Setting `stopped` ends it after the present request. After a
+    change of unknown outcome it continues with a topic of another name."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         super().__init__(host, report)

@@ -27,7 +27,7 @@ decided by then."""
 
 
 class Repeater(Asker):
-    """The producer. Setting `stopped` ends it after what is under way."""
+    """The producer. Setting `stopped` ends it after its present operation."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         super().__init__(host, report)

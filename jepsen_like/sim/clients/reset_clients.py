@@ -1,10 +1,10 @@
 """Resets of a group's offsets while it consumes (docs/adr/0053): each reset must hold until the consumer knows of it.
 
-One consumer pulls, commits in every way there is, loses its connection or its memory and comes back, sometimes late.
-Meanwhile an operator resets its queues, now and then just as the consumer follows the reset before. From the answer to
-a reset until a pull from its offset, the committed offset is that of the reset, whatever is committed; after that it is
-one that was committed since. In the end every reset has been followed, the consumer is at the end of every queue, and
-its commits count again.
+One consumer pulls, commits in every way that the protocol has, loses its connection or its memory and comes back,
+sometimes late. At the same time an operator resets its queues, now and then just as the consumer follows the reset
+before. From the answer to a reset until a pull from its offset, the committed offset is that of the reset, whatever is
+committed; after that it is one that was committed since. In the end every reset has been followed, the consumer is at
+the end of every queue, and its commits count again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ResetJudge:
     # --- the operator ------------------------------------------------------------------------------------------------
 
     def may_ask(self, queue: int) -> bool:
-        """Returns True if the queue's next reset can be judged: no other reset of it is under way or undecided."""
+        """Returns True if the queue's next reset can be judged: no other reset of it is in flight or undecided."""
         return queue not in self._asking and queue not in self.unsure
 
     def asks(self, queue: int) -> None:
@@ -99,7 +99,7 @@ class ResetJudge:
         self._doubtful[queue].add(offset)
 
     def read(self, queue: int, asked_s: float, offset: int | None) -> None:
-        """Judges the committed offset that was read; None means that the group has none."""
+        """Checks the committed offset that was read; None means that the group has none."""
         reset = self._not_followed(queue, asked_s)
         if reset is not None:
             if offset != reset.offset:
@@ -185,7 +185,7 @@ class Resets(Asker):
             self.judge.read(queue, asked_s, offset)
 
     async def corrects(self, queue: int, rng: random.Random, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        """Resets the queue once more while `meanwhile` runs, unless a reset is under way; then reads and judges the
+        """Resets the queue once more while `meanwhile` runs, unless a reset is in flight; then reads and judges the
         offset."""
         connection = await self._dial(rng, "an operator who corrects himself")
         if connection is not None and self.judge.may_ask(queue):

@@ -1,9 +1,9 @@
 """A topic whose number of queues goes up and down, and groups that commit offsets beyond the end of a queue.
 
-Fewer queues hide messages, and lose none. A change that may not hide what is not consumed is refused as long as a group
-has not consumed an acknowledged message, and the refusal names at least as many, and no more than were sent. In the end
-the topic has one queue: what is hidden is counted as the topic's messages and in the lag of its group. Then it has all
-queues again, and every acknowledged message stands where it was stored, on each replica.
+Fewer queues hide messages, and lose none. A change that must not hide unconsumed messages is refused as long as a group
+has not consumed an acknowledged message; the number in the refusal is at least that of such messages, and at most that
+of all sent. In the end the topic has one queue: what is hidden is counted as the topic's messages and in the lag of its
+group. Then it has all queues again, and every acknowledged message is where it was stored, on each replica.
 
 An offset beyond the end is shown as such, and a consumer that reads up to the end says so instead of reading nothing.
 """
@@ -65,8 +65,8 @@ class Ledger:
 
     def not_consumed(self, topic: str, queues: range, asked_s: float) -> int:
         """Returns the number of messages in these queues that were acknowledged before `asked_s`, are kept, and were
-        surely not consumed until now. None, if another group may have read the topic since: the nodes may not know yet
-        that this one reads it too, and to that one they may be consumed (seed 832000023)."""
+        surely not consumed until now. 0 if another group may have read the topic since: the nodes may not know yet that
+        this group reads it too, and for the other one the messages may be consumed (seed 832000023)."""
         if self.others[topic] or self.left_s.get(topic, -1.0) >= asked_s:
             return 0
         return sum(
@@ -76,7 +76,7 @@ class Ledger:
         )
 
     def changed(self, topic: str, lost: range, asked_s: float, answer: Answer, *, hides: bool) -> None:
-        """Judges the answer to a change that takes the queues `lost` from the topic. `hides`: it may hide messages."""
+        """Checks the answer to a change that takes the queues `lost` from the topic. `hides`: it may hide messages."""
         least, what = self.not_consumed(topic, lost, asked_s), f"{topic} without queues {list(lost)}"
         if answer.code == ResponseCode.SUCCESS:
             if least and not hides:
@@ -88,7 +88,8 @@ class Ledger:
                 self._report("queues", f"{what} is refused for {named} messages, {least} to {most} are right")
 
     def missing(self, topic: str, ends: dict[int, int]) -> list[str]:
-        """Returns the acknowledged messages that are kept and lie behind the ends, by queue, that somebody told."""
+        """Returns the acknowledged messages that retention keeps and that lie beyond `ends`, the end of each queue
+        according to an answer."""
         return [
             f"{stored.message_id} at {offset} of {topic} queue {queue}"
             for queue in range(QUEUES)
@@ -174,7 +175,7 @@ class ResizedTopics(Asker):
 
     async def judge(self, client: AsyncClient, addresses: list[str]) -> None:
         """Reads the topic from every node, if it has all its queues again: each acknowledged message that retention has
-        left stands where it was stored."""
+        left must be where it was stored."""
         for address in addresses if self.whole else ():
             for queue in range(QUEUES):
                 messages, lowest = await read_queue(client, self.topic, queue, address)
@@ -241,7 +242,7 @@ class ResizedTopics(Asker):
         await client.close()
 
     async def _one_beyond(self, client: AsyncClient, group: str, topic: str) -> None:
-        """Lets a new group commit an offset beyond the end of queue 0, read, and mend it. Raises RaftMQError,
+        """Lets a new group commit an offset beyond the end of queue 0, read, and correct it. Raises RaftMQError,
         OSError."""
         admin = client.admin
         self.ledger.others[topic] += 1  # for good, unless it is surely deleted

@@ -210,7 +210,7 @@ class _Query:
             self._all.report_wrong(f"batch {batch} of {self._name} was committed with {wrong}, it has {winners}")
 
     async def _zombies(self) -> None:
-        """Lets abandoned tasks, which no driver waits for, stage further rows."""
+        """Stages further rows from abandoned tasks, for which no driver waits."""
         for attempt, sequence in self._stale:
             await self._stage(attempt, sequence, [f"{self._name}/zombie/{attempt}"])
         self._stale.clear()

@@ -3,8 +3,8 @@
 During the faults, bursts come at random times. After the heal, with disks that are slower, there are two stages:
 
 - **A burst**: many sends at once, of one owner. They are no overload, so none is refused. What the quiet client sends
-  meanwhile does not wait for them: it stands in the log before half of those that waited when it came. If it sends
-  a burst itself, on one connection beside the three of the other, it gets half.
+  during the burst does not wait for all of them: it is in the log before half of those that waited when it came. If it
+  sends a burst itself, on one connection beside the three of the other, it gets half.
 - **An overload**: twice what is acknowledged arrives, until the leader refuses some. None of the quiet client's sends
   is refused then, and each is answered. Some sends of the surge come twice, on two connections.
 
@@ -80,7 +80,7 @@ class Sent(NamedTuple):
 
     @property
     def says(self) -> int:
-        """Rank of the answer: one that says more of what is stored has a higher one."""
+        """Rank of an answer: an answer that proves more about what is stored has a higher one."""
         return 2 if self.code == ResponseCode.SUCCESS else int(self.unknown)
 
 

@@ -70,13 +70,13 @@ class TransactionJudge:
         self.known[key].may_commit |= wish == COMMIT
 
     def ended(self, key: str) -> None:
-        """Records that a producer was told that the transaction has ended."""
+        """Records that a producer got the answer that the transaction has ended."""
         one = self.known[key]
         one.ended_s = self._now() if one.ended_s is None else one.ended_s
 
     def asked(self, key: str) -> None:
-        """Records that the broker asked a producer about the transaction; reports an unknown one, and one that ended
-        long ago."""
+        """Records that the broker asked a producer about the transaction; reports a transaction that no producer sent,
+        and one that ended long ago."""
         one = self.known.get(key)
         if one is None:
             self._report("transactions", f"a producer was asked about {key!r}, which nobody sent")
@@ -104,7 +104,7 @@ class ProducerConnection(RawConnection):
     on_check: Callable[[dict[str, str], bytes], None] | None = None
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node: checks of transactions go to `on_check`."""
         if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE:
             if self.on_check is not None:
                 self.on_check(ext_of(header), body)
@@ -182,7 +182,7 @@ class Session:
             self._connection.transport.abort()
 
     async def run(self, rounds: int) -> None:
-        """Runs so many transactions, none once stopped, and then falls silent: the broker asks about those that were
+        """Runs `rounds` transactions, none once stopped, and then falls silent: the broker asks about those that were
         left open."""
         for _ in range(rounds):
             if self._connection is None or self._connection.closed:

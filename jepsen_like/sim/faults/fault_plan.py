@@ -104,8 +104,8 @@ def plan(options: Options) -> tuple[Fault, ...]:
 
 
 def _added(options: Options, number: int) -> Iterator[Fault]:
-    """Yields the added faults, later faults and stalls that the options ask for. Each group is drawn from a random
-    stream of its own, so that the rest of the plan is the same with and without them."""
+    """Yields the added faults, later faults and stalls that the options ask for. Each of the three is drawn from a
+    separate random stream, so that the rest of the plan is the same with and without them."""
     for name, kinds, counts in (
         ("added faults", ADDED_KINDS, options.added),
         ("later faults", LATER_KINDS, options.later),

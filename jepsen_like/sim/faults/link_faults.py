@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     """Makes existing connections between a node and another node, or a client, lose all that is sent on them: all of
-    the connections, those that one of the two dialled, or a single one. Neither side is told, or only the node is. New
-    connections work, and healing the network does not mend the old ones."""
+    the connections, those that one of the two dialled, or a single one. Neither side notices, or only the node gets a
+    reset. New connections work, and healing the network does not repair the old ones."""
     machine, one_side, which = nemesis.some(rng), rng.random() < 0.5, rng.choice(("all", "dialled", "one"))
     if machine is None:
         return

@@ -134,8 +134,8 @@ class Nemesis:
             machine.start()
 
     def forget_retired(self) -> None:
-        """Takes machines that were switched off for good out of the network, which then refuses connections to them
-        instead of leaving the callers without an answer."""
+        """Removes machines that were switched off for good from the network, which then refuses connections to them
+        instead of letting callers wait for an answer."""
         for machine in self.machines.values():
             if machine.retired:
                 self.network.links.down.discard(machine.host)

@@ -168,8 +168,8 @@ class Stalls:
         return self._rng.sample(members, 2) if which == "some" else members
 
     def _expect_leader(self, when: str) -> None:
-        """Waits for a leader that takes writes. One that stood still itself may have hundreds of entries to apply
-        first, and each takes its time here (seed 832001039): as long as it goes on with them, it is waited for."""
+        """Waits for a leader that takes writes. A leader that was stalled itself may have hundreds of entries to apply
+        first, and each takes its time here (seed 832001039): the wait goes on as long as it applies entries."""
         world, end, applied = self._world, self._world.loop.now + LEADER_S, -1
         while not self._leads() and not world.monitor.violations:
             leader = world.nemesis.leader()

@@ -61,7 +61,8 @@ class Gathering(LeavingPhase):
             self._tell(self._group.machines[leader.node_id], run)
 
     def _queues(self, queues: tuple[int, int]) -> bool:
-        """Returns True if all nodes of the second group have so many queues of the topic, to read and to write."""
+        """Returns True if all nodes of the second group have these numbers of queues of the topic, to read and to
+        write."""
         nodes = self._group.states.running()
         found = [(each.read_queues, each.write_queues) for node in nodes if (each := node.state.topics.get(TOPIC))]
         return len(found) == len(self._group.machines) and set(found) == {queues}
@@ -93,7 +94,7 @@ class Gathering(LeavingPhase):
                 )
 
     def _leaves(self) -> bool:
-        """Has the group read to the end, queue by queue; returns True once the topic has left on all nodes."""
+        """Lets the group read to the end, queue by queue; returns True once the topic has left on all nodes."""
         self._look()
         leader = self._leader()
         if leader is not None and self._rng.random() < READ_P:

@@ -137,7 +137,7 @@ class LeavingPhase:
         return self.sender.done
 
     def _judge(self) -> bool:
-        """Judges the logs of the nodes that run: every message that was acknowledged is there."""
+        """Checks the logs of the running nodes: every acknowledged message must be there."""
         for machine in self._group.states.members():
             if machine.readable is None:
                 continue

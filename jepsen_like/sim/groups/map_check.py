@@ -19,8 +19,8 @@ Report = Callable[[str, str], None]
 
 
 class MapCheck:
-    """Follows the map of each process: no group leaves it but one that has retired, none is foreign, an epoch only
-    rises, and who leads in a term has led it."""
+    """Checks the map of each process: only a retired group may leave it, no foreign group enters it, an epoch only
+    rises, and the leader named for a term has led it."""
 
     def __init__(self, report: Report, leaders: Mapping[int, Mapping[int, NodeId]]) -> None:
         """`leaders`: number of a group -> term -> the node that led it."""
@@ -31,7 +31,7 @@ class MapCheck:
         """Number of times that a node's map has changed."""
 
     def look(self, machine: Machine) -> None:
-        """Looks at the map of a node; called after each of its events, so an unchanged map costs one comparison."""
+        """Checks the map of a node. Called after each of its events, so an unchanged map costs one comparison."""
         serving = getattr(machine.node, "serving", None)
         process = machine.process
         if serving is None or process is None:
@@ -57,7 +57,7 @@ class MapCheck:
                 self._report("group map", f"{what}; it was {led}")
 
     def _look_at_groups(self, machine: Machine, who: str, seen: Groups, groups: Groups) -> None:
-        """Looks at which groups are there. A node that has no copy of the truth yet believes what it hears."""
+        """Checks which groups the map has. A node without a copy of the truth believes what other nodes tell."""
         assert machine.node is not None
         rows = machine.node.state.broker_groups.by_number
         for number in seen.keys() - groups.keys():

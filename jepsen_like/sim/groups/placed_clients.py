@@ -129,7 +129,8 @@ class Placed(Asker):
         return link
 
     async def _call(self, rng: random.Random, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
-        """Asks the leader of the own group, or now and then another node of it. None: no answer, or not sent."""
+        """Asks the leader of the client's own group or, now and then, another node of it. None: no answer, or not
+        sent."""
         host = self._leader if self._leader and rng.random() < 0.8 else rng.choice(self._hosts()[self.group])
         link = await self._link(host)
         return None if link is None else await self._asked(link, code, ext, body)
@@ -327,7 +328,7 @@ class TruthChanger(Placed):
     def _judge(self, host: str, name: str, took_s: float) -> None:
         """Checks that what was acknowledged can be used where it was asked for."""
         asked = self._machines()[host].readable
-        # What is not copied at the deadline is told as done.
+        # What is not copied at the deadline is answered as done.
         if asked is None or took_s * 1000 >= self.host.options.deadline_ms or not asked.serving.services.writes_open():
             return
         if name not in asked.state.topics:

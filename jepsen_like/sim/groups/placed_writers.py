@@ -1,8 +1,9 @@
 """A writer of batches whose rows lie in both groups, each committed once by a decision of the first one
 (docs/adr/0109), as Spark's sink does it with plain requests.
 
-Its driver dies at any step and runs the batch again, with rows in other groups than before. At times it is only thought
-dead, and its commit goes on beside the one of the next driver. Some batches are aborted, at a node of either group.
+Its driver dies at any step and runs the batch again, with rows in other groups than before. Sometimes it is only
+believed dead, and its commit runs at the same time as that of the next driver. Some batches are aborted, at a node of
+either group.
 """
 
 from __future__ import annotations
@@ -167,13 +168,13 @@ class PlacedWriter(Placed):
         return True
 
     def _committed(self, answer: Answer, batch: int) -> None:
-        """Notes that the batch is committed. An answer that a later one is says nothing of it: it may have been given
-        up before."""
+        """Records that the batch is committed. An answer that names a later batch says nothing about this one, which
+        may have been given up before."""
         if answer.ext["committed"] == str(batch):
             self.judge.acked.add((NAME, batch))
 
     async def _abort(self, rng: random.Random, batch: int, group: int | None = None) -> bool:
-        """Aborts a batch that nobody runs again, in that group or in any; returns True once a node has answered."""
+        """Aborts a batch that no driver runs again, in that group or in any; returns True once a node has answered."""
         group = group or rng.choice((FIRST_GROUP, SECOND))
         alone = not self._thought_dead
         answer = await self._until(rng, group, RequestCode.ABORT_WRITE, self._write(batch))

@@ -92,7 +92,7 @@ class Retirement(LeavingPhase):
         return False
 
     def _retires(self) -> bool:
-        """Goes on; returns True once all nodes know that the group has retired."""
+        """Takes the next step; returns True once all nodes know that the group has retired."""
         now, rng, leader = self._loop.now, self._rng, self._leader()
         self.sender.stopped = self.sender.stopped or now >= self._ends_s
         for node in self._group.states.running():
@@ -129,7 +129,7 @@ class Retirement(LeavingPhase):
                     self.closes += 1
                     self._looks.remove(checked)
                 elif end.since_ms == row.since_ms and end.last > max(self._looks):
-                    # Whoever finds the log closed is told the end that another attempt gave it.
+                    # An attempt that finds the log closed gets the end at which another attempt closed it.
                     what = f"the log was closed after a look at entry {checked}, with messages in entry {end.last}"
                     self._report(self.CHECKER, what)
 

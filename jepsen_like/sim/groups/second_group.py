@@ -1,5 +1,5 @@
-"""A second group of brokers beside the first: three full nodes with machines, faults and clients of their own, which
-copy the truth of the first group over the simulated network (docs/adr/0108)."""
+"""A second group of brokers: three full nodes with their own machines, faults and clients, which copy the truth of the
+first group over the simulated network (docs/adr/0108)."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class GroupMonitor(Monitor):
 
 
 def options_of(options: Options) -> Options:
-    """Returns the options of the second group's machines and faults: those of the first group, but drawn anew. It has
-    no tier: its objects would need a check of their own."""
+    """Returns the options of the second group's machines and faults: those of the first group with a seed of its own.
+    It has no tier: its objects would need a check of their own."""
     return options._replace(
         seed=options.seed + SEED_STEP,
         nodes=NODES,
@@ -103,7 +103,7 @@ class SecondGroup:
     """The group. `clients` are those that use both groups."""
 
     def __init__(self, world: FirstGroup, add_host: Callable[[], ClientHost], *, planned: bool) -> None:
-        """`add_host` adds a machine for one more client. `planned`: the group has faults of its own."""
+        """`add_host` adds a machine for one more client. `planned`: the group has its own planned faults."""
         self._world = world
         self.options = options = options_of(world.options)
         ids = [NodeId(i) for i in range(1, NODES + 1)]
@@ -150,7 +150,7 @@ class SecondGroup:
         """The first fault that was found in the routes; "" if there is none."""
 
     def hosts(self) -> dict[int, list[str]]:
-        """Returns number of a group -> the hosts of its nodes, also of those that are gone."""
+        """Returns number of a group -> the hosts of its nodes, including removed ones."""
         return {group: [machine.host for machine in machines.values()] for group, machines in self._groups.items()}
 
     def _has_led(self, group: int, host: str) -> bool:
@@ -240,7 +240,7 @@ class SecondGroup:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self, wait: Wait) -> bool:
-        """Judges the end, when no client changes anything any more. Returns False if something is wrong."""
+        """Checks the end of the run, when no client changes anything any more. Returns False if something is wrong."""
         return (
             wait(self._settled, SETTLED_S, "a write to both groups is not settled", placed_writers.CHECKER)
             and wait(self.states.equal, LEADER_S, "group 2: replicas do not become equal")
@@ -266,8 +266,8 @@ class SecondGroup:
         return not any(differing(wanted, told(node.state)) for node in nodes)
 
     def _settled(self) -> bool:
-        """Returns True if no node has a write that waits for a decision, or whose rows are still copied or removed.
-        What nobody commits any more stays open until it expires."""
+        """Returns True if no node has a write that waits for a decision, or whose rows are still being copied or
+        removed. A write that no driver commits any more stays open until it expires."""
         if self.writer is None:
             return True
         nodes = [*self._world.states.running(), *self.states.running()]
@@ -378,7 +378,7 @@ class SecondGroup:
         return not self._world.monitor.violations
 
     def _judge_writes(self) -> bool:
-        """Judges the rows of writes to both groups, as one node of each has them: all nodes of a group are equal."""
+        """Checks the rows of writes to both groups, on one node of each: all nodes of a group are equal."""
         if self.writer is not None:
             of_first, of_second = self._world.states.members()[0], self.states.members()[0]
             rows, trimmed = placed_writers.rows_of((of_first, of_second))

@@ -50,7 +50,7 @@ class GarbageClient(Client):
 
     @property
     def done(self) -> bool:
-        """True if no connection attempt is under way."""
+        """True if no connection attempt is in progress."""
         return not self._busy
 
     def is_out(self) -> bool:

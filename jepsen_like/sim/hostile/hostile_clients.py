@@ -105,7 +105,7 @@ class Hostile(Client):
 
     @property
     def done(self) -> bool:
-        """True if no episode is under way."""
+        """True if no episode is in progress."""
         return not self._busy
 
     def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, Asked]]:
@@ -131,7 +131,7 @@ class Hostile(Client):
         return made
 
     def _signer(self) -> Credentials | None:
-        """Draws who signs on a connection, in runs with users: the Super, a user with few rights, or nobody."""
+        """Draws the user that signs on a connection, in runs with users: the Super, a user with few rights, or none."""
         if self.host.credentials is None:
             return None
         return self._signers.choice(
@@ -248,7 +248,7 @@ class Hostile(Client):
         await self._wait(connection)
 
     async def joins(self, node: str) -> None:
-        """Lets consumers join one group, one after the other in one write."""
+        """Makes many consumers join one group, one after the other, with their heartbeats in one write."""
         connection = await self.open(node, BROKER_PORT)
         first = self.rng.randrange(1 << 20)
         data = b""

@@ -1,7 +1,8 @@
 """Requests that are valid frames and make no sense: every code with fields that are missing, huge or contradictory.
 
-They write, delete and commit only names of their own; topics of other clients they only read. The frames themselves are
-valid, so a node must answer each of these requests, once, and nothing may change for any other client.
+They write, delete and commit only under names that no other client uses; topics of other clients they only read. The
+frames themselves are valid, so a node must answer each of these requests, once, and nothing may change for any other
+client.
 """
 
 from __future__ import annotations

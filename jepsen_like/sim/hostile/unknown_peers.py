@@ -22,8 +22,8 @@ STRANGER = NodeId(99)
 
 
 class Stranger(Line):
-    """The connection of such a process: it says hello and goes on as if the node had accepted it. `heard`: the bytes
-    that the node sends."""
+    """The connection of an unknown process: it says hello and continues as if the node had accepted it. `heard`: the
+    bytes that the node sends."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ class LockClient:
             self._others[node] = made
 
     def _unaware(self) -> list[str]:
-        """Returns the nodes that may not know the client, except for the one that it sends its requests to."""
+        """Returns the nodes that may not know this client, except for the node to which it sends its requests."""
         return [n for n in self._host.nodes if n != self.node and (n not in self._others or self._others[n].closed)]
 
     def is_known(self) -> bool:

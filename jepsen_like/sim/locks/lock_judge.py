@@ -1,9 +1,9 @@
 """The lock judge: checks each answer about queue locks against the earlier answers to all clients, in virtual time.
 
 A client that was granted a queue reads it for half of the lock's lifetime, counted from its request. No other client
-may be granted the queue before that time ends, and no client may be refused a queue that nobody can hold. The cluster's
-log time may differ from virtual time by the error of the clocks: `exact` tells whether that error is less than the
-other half of the lifetime.
+may be granted the queue before that time ends, and no client may be refused a queue that no other client can hold. The
+cluster's log time may differ from virtual time by the error of the clocks: `exact` tells whether that error is less
+than the other half of the lifetime.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LockJudge:
         return asked
 
     def lost(self, asked: Asked) -> None:
-        """Records that a lock request has no answer, or one that leaves the outcome unknown: it may still be
+        """Records that a lock request got no answer, or one that leaves the outcome unknown: it may still be
         granted."""
         self._ended[asked.client] = self._now()
         until = self._now() + LATE_S + TTL_S + SLACK_S
@@ -123,8 +123,8 @@ class LockJudge:
             self._may_hold[queue][client] = self._now()
 
     def deletes(self, group: str, topic: str | None = None) -> float:
-        """Records that the group, or one of its topics, is about to be deleted: nobody reads its queues any more.
-        Returns the time in seconds that `deleted` needs."""
+        """Records that the group, or one of its topics, is about to be deleted: its queues are read no more. Returns
+        the time in seconds that `deleted` needs."""
         for queue in [queue for queue in self._reads if self._is_of(queue, group, topic)]:
             del self._reads[queue]
         return self._now()

@@ -78,8 +78,8 @@ class Ordered(Client):
         exact: Callable[[], bool],
         ends: Callable[[], dict[int, int]],
     ) -> None:
-        """`exact` tells whether the clocks are wrong by so little that locks end in time. `ends` returns the offset
-        after each queue's last message, for when nobody sends any more."""
+        """`exact` returns True if the clocks' error is so small that locks end in time. `ends` returns the offset after
+        each queue's last message; it is called when no client sends any more."""
         super().__init__(host)
         self._report, self.ends = report, ends
         self.judge = LockJudge(report, lambda: host.loop.now, exact)
@@ -100,7 +100,8 @@ class Ordered(Client):
     # --- orderly consumers -------------------------------------------------------------------------------------------
 
     async def _consume(self, rng: random.Random, last: bool) -> None:
-        """Runs one consumer after the other. With `last`, the final one reads to the end after all others are gone."""
+        """Runs one consumer after the other. With `last`, the final one reads to the end after all others have
+        ended."""
         all_read = False
         while not (self.stopped and (all_read or not last)):
             client = self.client(GROUP, TOPIC)
@@ -235,8 +236,7 @@ class Session:
             order.asks(queue_id, offset)
 
     async def _end(self) -> None:
-        """Ends the session: the consumer leaves in order, vanishes without a word, or pauses and then commits too
-        late."""
+        """Ends the session: the consumer leaves in an orderly way, vanishes, or pauses and then commits too late."""
         client, held = self._client, dict(self._next)
         how = self._rng.choice(("unlock", "leave", "vanish", "late"))
         if how == "late":

@@ -41,7 +41,7 @@ def loss_of(left: str, rows: str) -> Loss:
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """A MemoryFileSystem that can be told to fail the next call of a kind, or to lose power during it."""
+    """A MemoryFileSystem whose next call of a kind can be made to fail, or to lose power."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,8 @@ class DigestKV:
         self._store.checkpoint(path)
 
     def sequence(self) -> int:
-        """Returns the sequence of the inner store: -1, as this store has no files that could be copied meanwhile."""
+        """Returns the sequence of the inner store: -1, because this store has no files that could be copied while it is
+        written."""
         return self._store.sequence()
 
     def tables(self) -> list[str]:
@@ -211,7 +212,7 @@ class DigestKV:
 
 
 def lost_rows(kv: DigestKV, rng: random.Random, loss: Loss | None = None) -> tuple[DigestKV, int]:
-    """Returns the database as it is after a power failure, and the number of its unsynced batches that survived.
-    Without `loss` the number is random."""
+    """Returns the database after a power failure, and the number of its unsynced batches that survived. Without `loss`
+    the number is random."""
     kept = rng.randint(0, kv.unsynced) if loss is None else max(0, kv.unsynced - loss.batches_lost)
     return kv.crash(kept), kept

@@ -17,7 +17,7 @@ from raftlog.work import METER
 
 
 class AbandonedError(BaseException):
-    """Raised inside a drain whose process is gone: the rest of its work must not happen."""
+    """Raised inside a drain whose process has ended: the rest of its work must not happen."""
 
 
 _here = threading.local()
@@ -62,7 +62,7 @@ class Steps:
             self.advance()
 
     def abandon(self) -> None:
-        """Ends the drain where it stands, by an AbandonedError in its thread."""
+        """Ends the drain at the present step, by an AbandonedError in its thread."""
         self._abandoned = True
         self.finish()
 

@@ -24,13 +24,13 @@ class LaneWatcher(Protocol):
         """Called when the lane is about to do the work of these jobs."""
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Called when the work is done, before the node is told."""
+        """Called when the work is done, before the node gets the result."""
 
     def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
         """Called when the work is done, with the units that it charged the meter (`raftlog.work`)."""
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Called when the node has been told the result of the drain."""
+        """Called when the node has received the result of the drain."""
 
     def on_power_cut(self) -> None:
         """Called when the power failed in the middle of a drain."""
@@ -145,7 +145,7 @@ class SimLane:
         return steps.result
 
     def abandon(self) -> None:
-        """Ends the lane in the middle of a drain, because its process is gone."""
+        """Ends the lane in the middle of a drain, because its process has ended."""
         steps, self._steps = self._steps, None
         self._dead = True
         if steps is not None:
@@ -225,8 +225,8 @@ class SimApplyLane(SimLane):
 
 class SimPace:
     """A `cluster.replication.append_runner.Pace` that decides at random whether an append runs on the event loop. The
-    first append after the disk became slow may still do so, as in production; then the whole process pauses for the
-    length of the drain."""
+    first append after the disk became slow may still do so, as in production; then the process pauses for the length of
+    the drain."""
 
     def __init__(
         self,
@@ -269,8 +269,8 @@ class WatchedAppends:
         self._last: tuple[Sequence[PersistJob], Persisted] | None = None
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """Does the work of the batch, see Lane. Raises PowerCut if the process died during it: the rest of its turn
-        never happens."""
+        """Carries out the work of the batch, see Lane. Raises PowerCut if the process died during it: the rest of its
+        turn never happens."""
         self._watcher.on_draining("append", batch)
         try:
             done = self._lane.drain(batch)
@@ -284,7 +284,8 @@ class WatchedAppends:
         return done
 
     def reported(self, done: Persisted) -> None:
-        """Tells the watcher that the node knows the result of a drain, if the last drain ran on the event loop."""
+        """Reports to the watcher that the node has received the result of a drain, if the last drain ran on the event
+        loop."""
         last, self._last = self._last, None
         if last is not None:
             self._watcher.on_reported("append", *last)

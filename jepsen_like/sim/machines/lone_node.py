@@ -51,7 +51,7 @@ class LoneNode:
         self.loop.run_forever()
 
     def close(self) -> None:
-        """Ends the node and its client, and closes the event loop."""
+        """Ends the node and its client without an orderly stop, and closes the event loop."""
         self.machine.abandon()
         self.loop.bury([*self.machine.processes, self.client])
         asyncio.set_event_loop(None)

@@ -193,7 +193,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def resume(self, process: Process) -> None:
-        """Continues a paused process (SIGCONT): everything that fell due meanwhile runs now, in order."""
+        """Continues a paused process (SIGCONT): everything that fell due during the pause runs now, in order."""
         process.paused = False
         if not process.stalls:
             parked, process.parked = process.parked, []
@@ -205,9 +205,9 @@ class SimLoop(asyncio.BaseEventLoop):
         process.stalls += 1
 
     def end_stall(self, process: Process) -> None:
-        """Ends a stall: the long callback returns. It counts as an I/O callback, so timers that fell due meanwhile run
+        """Ends a stall: the long callback returns. It counts as an I/O callback, so timers that fell due during it run
         first, then callbacks scheduled with call_soon, and only then the process polls its sockets. This is uvloop's
-        order, and the worst one for code that takes silence for a failure."""
+        order, and the worst one for code that mistakes silence for a failure."""
         process.stalls -= 1
         if process.stalls or process.paused or not process.alive:
             return
@@ -261,8 +261,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- the end -------------------------------------------------------------------------------------------------
 
     def bury(self, processes: list[Process]) -> None:
-        """Ends every task of a run, also those of dead processes, and closes the loop: nothing is left for the garbage
-        collector."""
+        """Ends every task of a run, including those of dead processes, and closes the loop, so that nothing is left for
+        the garbage collector."""
         self._ending = True
         self._stopping = False  # a violation found outside any event asked for a stop
         self.after_event = None

@@ -141,19 +141,19 @@ class Watcher(Protocol):
         """Called when a lane is about to work on these jobs."""
 
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Called when a lane has done its work, before the node is told."""
+        """Called when a lane has done its work, before the node gets the result."""
 
     def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
         """Called when a lane's work is done, with the units that it charged the meter."""
 
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Called when the node has just been told the result of a lane's work."""
+        """Called when the node has received the result of a lane's work."""
 
     def ended(self, machine: Machine, how: str) -> None:
-        """Called when the process is gone; `how` is "kill", "power", or the reason why the node stopped."""
+        """Called when the process has ended; `how` is "kill", "power", or the reason why the node stopped."""
 
     def retired(self, machine: Machine) -> None:
-        """Called when a machine was switched off for good, and its disk is gone."""
+        """Called when a machine was switched off for good, and its disk is lost."""
 
     def broken(self, what: str, error: BaseException) -> None:
         """Called when a node ended or failed to start although nothing that the run did to it explains that."""
@@ -243,7 +243,8 @@ class Machine:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Ends one fault's hold on the machine (see `held`), and starts the machine if no other fault keeps it down."""
+        """Ends the hold of one fault on the machine (see `held`), and starts the machine if no other fault keeps it
+        down."""
         self.held = max(0, self.held - 1)
         self.start()
 
@@ -399,7 +400,7 @@ class Machine:
             self.kv = self.kv.crash(self.kv.unsynced)
 
     def abandon(self) -> None:
-        """Ends the drains that lanes are in the middle of: they never go on."""
+        """Abandons the drains in the middle of which lanes are: they never continue."""
         for lane in self._lanes:
             lane.abandon()
         self._lanes.clear()
@@ -546,7 +547,7 @@ class Machine:
         return any(lock.locked() for lock in locks)
 
     def _factor(self, lane: str) -> float:
-        # Not their product: a job would be held for minutes, and nobody could make progress after the heal.
+        # Not their product: a job would take minutes, and the cluster could make no progress after the heal.
         return max(self.disk_factor, self.apply_factor) if lane == "apply" else self.disk_factor
 
 
@@ -557,27 +558,27 @@ class LaneEvents:
         self._machine, self._process = machine, process
 
     def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
-        """Tells the machine's watcher that a drain begins."""
+        """Reports to the machine's watcher that a drain begins."""
         if self._process.alive:
             self._machine.watcher.draining(self._machine, lane, batch)
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Tells the machine's watcher that a drain is done, before the node is told."""
+        """Reports to the machine's watcher that a drain is done, before the node gets the result."""
         if self._process.alive:
             self._machine.watcher.drained(self._machine, lane, batch, done)
 
     def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
-        """Tells the machine's watcher how many units a drain charged the meter."""
+        """Reports to the machine's watcher how many units a drain charged the meter."""
         if self._process.alive:
             self._machine.watcher.worked(self._machine, lane, batch, units)
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """Tells the machine's watcher that the node knows the result of a drain."""
+        """Reports to the machine's watcher that the node has received the result of a drain."""
         if self._process.alive:
             self._machine.watcher.reported(self._machine, lane, batch, done)
 
     def on_power_cut(self) -> None:
-        """Tells the process that the power failed in the middle of a drain."""
+        """Reports to the process that the power failed in the middle of a drain."""
         if self._process.alive:
             self._process.on_power_cut()
 
@@ -648,8 +649,8 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
 
 
 def cluster_of(group: int, options: Options) -> ClusterSection:
-    """Returns the section `cluster` of a group's nodes. Those of a further group learn of the others from the first
-    members of group 1, of which some may be gone when they ask."""
+    """Returns the section `cluster` of the configuration of a group's nodes. Those of a further group learn of the
+    other groups from the first members of group 1, some of which may be gone by then."""
     registry = registry_addresses(REGISTRY_PEER_PORT) if options.registry else ()
     if group == GROUP_ID:
         return ClusterSection(registry=registry)

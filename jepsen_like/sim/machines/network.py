@@ -1,10 +1,10 @@
 """TCP in memory: byte streams between hosts, with latency, cuts in one direction, slow links, resets and dead hosts.
 
 A cut loses packets, and TCP hides that: bytes wait and arrive late, after the heal; a dial hangs. The kernel of a
-killed process sends a FIN. A machine without power sends nothing until it is back, and then answers with a reset. Bytes
-of one connection never overtake each other. A side that pauses reading receives nothing and does not notice the end of
-the connection either: the bytes wait with their writer, which is told to pause when too many do. Not modelled:
-half-closing.
+killed process sends a FIN. A machine without power sends nothing until it is powered again, and then answers with a
+reset. Bytes of one connection never overtake each other. A side that pauses reading receives nothing and does not
+notice the end of the connection either: the bytes wait with their writer, which is told to pause when too many do. Not
+modelled: half-closing.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Endpoint(asyncio.Transport):
 
     @property
     def leads_nowhere(self) -> bool:
-        """True if the other side is gone, or a middlebox has forgotten the connection."""
+        """True if the other side has ended, or a middlebox has forgotten the connection."""
         return self.peer.dead or self.peer.ended or self.forgotten
 
     def is_reading(self) -> bool:
@@ -223,7 +223,7 @@ class Endpoint(asyncio.Transport):
         self.move()
 
     def move(self) -> None:
-        """Schedules the arrival of the first waiting segment, unless a segment is already under way."""
+        """Schedules the arrival of the first waiting segment, unless one is already scheduled."""
         if self._moving or not self.out:
             return
         self._moving = True
@@ -417,8 +417,7 @@ class Network:
         self.links.cuts.update(edges)
 
     def heal(self, edges: list[Edge] | None = None) -> None:
-        """Lets packets through again on these links (None: all). Bytes that waited arrive after TCP's next
-        retransmission."""
+        """Restores these links (None: all). Bytes that waited arrive after TCP's next retransmission."""
         if edges is None:
             self.links.cuts.clear()
         else:
@@ -445,8 +444,8 @@ class Network:
         return [one for one in self.endpoints if {one.own[0], one.other[0]} == {a, b} and one.own[1] >= FIRST_PORT]
 
     def forget(self, connections: Iterable[Endpoint], told: str | None = None) -> None:
-        """Makes a middlebox forget these connections: everything sent on them is lost for good, and no heal mends that.
-        `told`: the host whose side receives a reset; None if neither does."""
+        """Makes a middlebox forget these connections: everything sent on them is lost for good, and healing the network
+        does not change that. `told`: the host whose side receives a reset; None if neither does."""
         for endpoint in [side for one in connections for side in (one, one.peer)]:
             endpoint.forgotten = True
             if endpoint.own[0] == told:

@@ -45,7 +45,7 @@ TURNS: dict[str, int] = {
     "Room._grant": 6_000,
     # All answers of a turn for one client go in one write, as many bytes as it may leave unread.
     "RemotingConnection._flush": 6_000,
-    # It opens the node: nobody is served before.
+    # It opens the node, which serves no client before.
     "Machine._live": 1 << 60,
 }
 APPEND_BOUND = 6_000

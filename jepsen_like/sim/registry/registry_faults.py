@@ -1,4 +1,4 @@
-"""The faults of the registry in a run: its processes are gone, come back with nothing or with an old copy, stand still,
+"""The faults of the registry in a run: its processes are gone, come back with nothing or with an old copy, are paused,
 hang, are cut off, or lie."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RegistryFaults:
         self.copies = {number: records.dump() for number, records in self._replicas.disks.items()}
 
     def begin(self, kind: str, numbers: Sequence[int], lasts_s: float) -> None:
-        """Begins a fault of these processes, which ends after so many virtual seconds."""
+        """Begins a fault of these processes, which ends after `lasts_s` virtual seconds."""
         self.applied[kind] += 1
         for machine in [self._machines[number] for number in numbers]:
             undo: Callable[[], object]

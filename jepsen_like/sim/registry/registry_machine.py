@@ -122,8 +122,8 @@ class RegistryMachine:
             self._loop.resume(self.process)
 
     def lie(self) -> None:
-        """Gives the process a false memory, of which it tells everybody: older epochs, groups of another
-        cluster, and a topic that only such a group has."""
+        """Gives the process false records, which it sends to everybody: older epochs, groups of another cluster, and a
+        topic that only such a group has."""
         if self.server is None:
             return
         self.lies = self.has_lied = True

@@ -35,7 +35,7 @@ class Replicas:
         """Operations that were new and are held by a majority."""
 
     def apply(self, number: int, operation: bytes) -> Answer | None:
-        """Has a replica take an operation; returns its answer, None if there is no majority."""
+        """Lets a replica apply an operation; returns its answer, None if there is no majority."""
         own = self.disks[number]
         known = own.known(operation)
         if known is not None:
@@ -56,7 +56,7 @@ class Replicas:
         ]
 
     def _catch_up(self, reached: Sequence[int]) -> None:
-        """Gives the replicas what any of them has: a majority has all that was accepted."""
+        """Merges the records of these replicas into each of them: together, a majority has all that was accepted."""
         dumps = [self.disks[each].dump() for each in reached]
         for each in reached:
             for dump in dumps:
@@ -67,7 +67,7 @@ class Replicas:
         self.disks[number] = Records(self._cluster)
 
     def put_back(self, number: int, dump: bytes) -> None:
-        """Gives the disk of a replica that does not run what it was when the dump was taken."""
+        """Restores the disk of a stopped replica to the state of the dump."""
         self.wipe(number)
         self.disks[number].merge(dump)
 
@@ -114,6 +114,6 @@ class SimReplica:
         return 0, OK, "", msgspec.msgpack.encode(status)
 
     async def close(self, limit_s: float) -> int:
-        """Ends it."""
+        """Marks the process as over."""
         self.is_over = True
         return 0

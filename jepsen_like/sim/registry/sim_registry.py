@@ -1,8 +1,8 @@
-"""The registry of a run: three processes beside both groups of brokers, their faults, and what is judged of them.
+"""The registry of a run: three processes, their faults, and the checks of them.
 
-Nodes register there and take maps from it, and clients ask it for routes. Nothing that it says or forgets takes
-anything away (docs/adr/0112): `sim.groups.map_check` follows the maps of nodes. Here the maps of its own processes are
-followed, and how soon it knows all again.
+Nodes register there and take maps from it, and clients ask it for routes. Whatever it says or forgets, nodes lose
+nothing (docs/adr/0112): `sim.groups.map_check` checks the maps of nodes. This module checks the maps of the registry's
+own processes, and how soon they are complete again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SimRegistry:
     # --- what is always true -----------------------------------------------------------------------------------------
 
     def look(self, process: Process) -> None:
-        """Looks at the map of a process after each of its events: no epoch goes back."""
+        """Checks the map of a process after each of its events: no epoch goes back."""
         machine = next(
             (each for each in self.machines.values() if each.process is process and each.server is not None), None
         )
@@ -91,8 +91,8 @@ class SimRegistry:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def rebuilt(self, wait: Wait) -> bool:
-        """Takes everything from the registry, once nothing else is wrong, and demands that it knows all groups soon.
-        Returns False if something is wrong."""
+        """Empties the registry, once nothing else is wrong, and demands that it soon knows all groups again. Returns
+        False if something is wrong."""
         self.faults.copy()
         self._begin_anew()
         if not wait(self._is_whole, REBUILT_S, "the registry is not rebuilt from the groups", CHECKER):
@@ -129,8 +129,8 @@ class SimRegistry:
         return ""
 
     def stays_gone(self, number: int, wait: Wait) -> bool:
-        """Puts back what the registry was when that group had not retired, whose nodes end, and demands that no node
-        believes it. Returns False if somebody does."""
+        """Restores the registry's records from before that group retired, whose nodes end, and demands that no node
+        accepts them. Returns False if one does."""
         self._gone = number
         for node in self._groups[number].values():
             node.kill(power=False)

@@ -88,8 +88,8 @@ class _Heard:
         return min(indexes[begin : bisect_right(times, to_s)], default=0)
 
     def high(self, to_s: float, otherwise: int) -> int:
-        """Returns the highest applied index by which the node may have decided until then, or `otherwise` if apply has
-        not gone on since. The node may have seen the effects of an apply that is still under way."""
+        """Returns the highest applied index by which the node may have decided until `to_s`, or `otherwise` if it has
+        applied nothing since. The node may have seen the effects of an apply that is still in progress."""
         times, indexes = self._done
         at = bisect_right(times, to_s)
         return max(indexes[max(0, at - 1)], indexes[at]) if at < len(times) else otherwise
@@ -105,7 +105,7 @@ class _Heard:
 
 
 class AccessCheck:
-    """The check itself. It is told all entries that nodes apply and all requests and answers of the clients of
+    """The check itself. It receives all entries that nodes apply and all requests and answers of the clients of
     `user_clients`."""
 
     def __init__(
@@ -149,8 +149,8 @@ class AccessCheck:
         self._judge_settled()
 
     def _catch_up(self, machine: Machine, index: int) -> None:
-        """Learns the entries below `index` from this node's log: a node that applies entries as it opens tells nobody
-        (seed 130787260)."""
+        """Learns the entries below `index` from this node's log: a node does not report the entries that it applies as
+        it opens (seed 130787260)."""
         assert machine.node is not None
         with suppress(DamagedLogError):  # another node knows
             for entry in machine.node.storage.directory.log.read_entries(self.model.index + 1, index, 1 << 30):
@@ -217,7 +217,7 @@ class AccessCheck:
 
     def answered(self, request: Request, *, passed: bool, denied: bool, given: Iterable[str] = ()) -> None:
         """Records the answer to a request and the ids of the messages in it. An answer that is neither `passed` nor
-        `denied` says nothing of rights and is not judged."""
+        `denied` says nothing about rights and is not judged."""
         request.answered_s, request.passed, request.denied = self._now(), passed, denied
         request.given = [each for each in given if each.startswith(ID_PREFIX)]
         request.committed = self.look()
@@ -234,7 +234,7 @@ class AccessCheck:
 
     def _is_settled(self, request: Request) -> bool:
         """Returns True if the model has every entry by which a node may have decided. The leader may have answered
-        while its apply was under way, before any node has told that entry."""
+        while it was applying an entry that no node has reported yet."""
         return self.model.index >= request.committed and self._heard[request.node].is_settled(request.answered_s)
 
     def states_since(self, from_s: float) -> Iterator[Users]:
@@ -252,7 +252,7 @@ class AccessCheck:
         return self.model.is_open(self._heard[node].low(from_s, self._now()))
 
     def judge_all(self) -> None:
-        """Judges all requests that are still open, at the end of a run."""
+        """Checks all requests that are still open, at the end of a run."""
         while self._open:
             self._judge(self._open.pop(0))
 

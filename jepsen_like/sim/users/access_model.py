@@ -194,7 +194,7 @@ class AccessModel:
                     users[each] = self._changed(user, command)
 
     def _change_tokens(self, users: Users, command: Found) -> None:
-        """Gives and ends tokens as the command says, whose effect on `users` is still to come."""
+        """Creates and ends tokens as the command says, before its effect on `users`."""
         ids = {user.id for user in users.values()}
         if isinstance(command, Finalize):
             self.level = max(self.level, command.level)

@@ -1,8 +1,8 @@
 """Users who may use a topic and a group of their own and nothing else, and try to read and change what others have.
 
-They know whatever names a thing of others (`leaks`), and name it in every request that takes a position, id, handle,
-attempt, session, client id or group. What they would read shows the check of marks; what they would lose or change,
-the checks of acknowledged messages, transactions, staged writes, locks and replies.
+They know all names of other users' objects (`leaks`), and use them in every request that takes a position, id, handle,
+attempt, session, client id or group. The check of marks shows whether they can read something; the checks of
+acknowledged messages, transactions, staged writes, locks and replies show whether they can destroy or change something.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class AttackerConnection(RawConnection):
     on_check: Callable[[dict[str, str]], None] | None = None
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node: checks of transactions go to `on_check`."""
         if not header.flag & FLAG_RESPONSE and header.code == RequestCode.CHECK_TRANSACTION_STATE and self.on_check:
             self.on_check(ext_of(header))
         super().on_frame(header, body)
 
 
 class Attackers(Asker):
-    """The attacker and the neighbour. Setting `stopped` ends them after the request that is under way."""
+    """The attacker and the neighbour. Setting `stopped` ends them after their present request."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Attack:
     # --- reads -------------------------------------------------------------------------------------------------------
 
     async def sends_back(self) -> None:
-        """Sends somebody else's message back (36) to the own group, and reads what that group gets."""
+        """Sends another user's message back (36) to its own group, and reads what that group gets."""
         message = self._leaks.message(self.rng)
         if message is not None:
             fields = {"group": GROUP, "offset": str(message.position), "unitMode": "false"}
@@ -166,7 +166,7 @@ class Attack:
             self.all._next[topic] = max(message.queue_offset + 1 for message in decode_messages(answer.body))
 
     async def consumes_directly(self) -> None:
-        """Asks for somebody else's message to be sent to the own consumer (309)."""
+        """Asks for another user's message to be sent to its own consumer (309)."""
         message = self._leaks.message(self.rng)
         if message is not None:
             fields = {"consumerGroup": GROUP, "clientId": CLIENT, "brokerName": "broker-a"}
@@ -176,7 +176,7 @@ class Attack:
             self.connection.write(self.frame(code, fields))
 
     def frame(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False) -> bytes:
-        """Returns a request signed by the attacker, whose answer nobody waits for."""
+        """Returns a request signed by the attacker, whose answer is ignored."""
         return self.frame_on(self.connection, code, ext, body, oneway=oneway)
 
     def frame_on(
@@ -202,7 +202,7 @@ class Attack:
     # --- waiting messages --------------------------------------------------------------------------------------------
 
     async def recalls(self) -> None:
-        """Recalls somebody else's waiting message (370) by a handle of the own making."""
+        """Recalls another user's waiting message (370) by a handle that it made itself."""
         found = self._leaks.handle(self.rng, TOPIC)
         if found is not None:
             fields = {"topic": found.topic, "recallHandle": found.encode()}
@@ -211,7 +211,7 @@ class Attack:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def joins_producers(self) -> None:
-        """Says that the own client is a producer of somebody else's group (34)."""
+        """Claims that its own client is a producer of another user's group (34)."""
         found = self._leaks.client(self.rng, is_producer=True)
         if found is not None:
             body = {"clientID": CLIENT, "producerDataSet": [{"groupName": found.group}, {"groupName": GROUP}]}
@@ -224,7 +224,7 @@ class Attack:
         self.connection.write(self.frame(RequestCode.END_TRANSACTION, fields, oneway=True))
 
     async def ends_transactions(self) -> None:
-        """Commits or rolls back somebody else's half message (37), with and without the name of a topic."""
+        """Commits or rolls back another user's half message (37), with and without the name of a topic."""
         found = self._leaks.half(self.rng)
         if found is None:
             return
@@ -243,8 +243,8 @@ class Attack:
     # --- staged writes -----------------------------------------------------------------------------------------------
 
     async def stages(self) -> None:
-        """Stages slices for somebody else's attempt (700002) as soon as it is opened, and takes its sequences and those
-        of the next attempts by plain sends."""
+        """Stages slices for another user's attempt (700002) as soon as it is opened, and uses its sequences and those
+        of the next attempts in plain sends."""
         before = self._leaks.attempt(self.rng)
         attempt = before
         for _ in range(LOOKS):
@@ -263,7 +263,7 @@ class Attack:
             await self._send_named(b"raftmq-w" + number.to_bytes(8, "big"), str(self.rng.choice((1, 2))))
 
     async def ends_writes(self) -> None:
-        """Commits or discards somebody else's write (700003, 700004)."""
+        """Commits or discards another user's write (700003, 700004)."""
         attempt = self._leaks.attempt(self.rng)
         if attempt is not None:
             fields = {"name": attempt.name, "write": str(attempt.write)}
@@ -276,7 +276,7 @@ class Attack:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     async def takes_sessions(self) -> None:
-        """Sends to the own topic in somebody else's session: the sequences that its owner uses next."""
+        """Sends to its own topic in another user's session, with the sequences that its owner uses next."""
         found = self._leaks.session(self.rng)
         if found is not None:
             session, following = found
@@ -289,8 +289,8 @@ class Attack:
         await self.ask(SEND_CODE, fields, self.host.marked(TOPIC, "taken"))
 
     async def forgets_sessions(self) -> None:
-        """Commits an offset of the own group in somebody else's session (15): in place of a send that comes next, or
-        with a huge sequence."""
+        """Commits an offset of its own group in another user's session (15): with the sequence of a send that comes
+        next, or with a huge one."""
         found = self._leaks.session(self.rng)
         if found is not None:
             session, following = found
@@ -303,7 +303,7 @@ class Attack:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     async def unregisters(self) -> None:
-        """Unregisters somebody else's client (35), at times after saying that the own connection is that client's."""
+        """Unregisters another user's client (35), sometimes after claiming that its own connection is that client's."""
         found = self._leaks.client(self.rng, is_producer=self.rng.random() < 0.7)
         if found is not None:
             if found.is_producer and self.rng.random() < 0.5:
@@ -314,8 +314,8 @@ class Attack:
             await self.ask(RequestCode.UNREGISTER_CLIENT, fields)
 
     async def forges_replies(self) -> None:
-        """Replies (324, 325) to somebody else's client. Who knows a correlation id has read the request and may reply:
-        it is guessed here."""
+        """Replies (324, 325) to another user's client. A client that knows a correlation id has read the request and
+        may reply, so the id is guessed here."""
         asked = self.all.asked()
         if asked:
             client_id = self.rng.choice(asked)
@@ -326,7 +326,7 @@ class Attack:
             self.connection.write(self.frame(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"forged"))
 
     async def takes_client_ids(self) -> None:
-        """Says that somebody else's client id is a consumer of the own group, and a producer of the own group and of
+        """Claims that another user's client id is a consumer of its own group, and a producer of its own group and of
         the client's (34)."""
         found = self._leaks.client(self.rng)
         if found is not None:

@@ -52,7 +52,7 @@ class AuditCheck:
         """User who asked -> numbers of the changes that count for the user."""
 
     def look(self, machine: Machine) -> None:
-        """Looks at the audit of one node; to be called more often than KEPT changes are made."""
+        """Reads the audit of one node. Must be called more often than KEPT changes are made."""
         found: dict[int, None] = {}
         for key, row in machine.kv.scan(META, *meta_keys.AUDIT):
             number, fields = meta_keys.audit_number(key), msgpack.unpackb(row)

@@ -48,7 +48,7 @@ class Attack(Protocol):
         """Sends a request signed by the attacker."""
 
     def frame(self, code: int, ext: dict[str, str], body: bytes = b"") -> bytes:
-        """Returns a request signed by the attacker, whose answer nobody waits for."""
+        """Returns a request signed by the attacker, whose answer is ignored."""
 
     def frame_on(self, connection: RawConnection, code: int, ext: dict[str, str]) -> bytes:
         """Returns the same request for another connection."""
@@ -78,7 +78,7 @@ async def is_denied(attack: Attack) -> None:
 
 
 async def asks_and_leaves(attack: Attack) -> None:
-    """Resets the offsets of the own group many times in one write (222), and is gone before most of it is done."""
+    """Resets the offsets of its own group many times in one write (222), and disconnects before most of it is done."""
     await _make_wide(attack)
     connection = await _dial(attack)
     if connection is not None:
@@ -90,7 +90,7 @@ async def asks_and_leaves(attack: Attack) -> None:
 
 
 async def asks_on_many(attack: Attack) -> None:
-    """Asks for the figures of the own topic many times on each of several connections (202)."""
+    """Asks for the figures of its own topic many times on each of several connections (202)."""
     await _make_wide(attack)
     connections = [made for made in [await _dial(attack) for _ in range(CONNECTIONS)] if made is not None]
     for connection in connections:

@@ -35,14 +35,15 @@ class ClientName(NamedTuple):
 
 
 class Leaks:
-    """Looks at a random running node for each thing that is asked for. Nothing is found if there is no such thing."""
+    """Picks a message, a name or another thing that attackers may want, from a random running node; None if there is
+    none."""
 
     def __init__(
         self, machines: Callable[[], Sequence[Machine]], brought: Callable[[], Sequence[tuple[bytes, int]]], own: str
     ) -> None:
         """`machines`: returns the machines of the cluster. `brought`: returns the producer ids that honest clients name
         in their sends, each with its next sequence. `own`: prefix of the names of the attackers' own topics and groups,
-        of which nothing is told."""
+        which are never returned."""
         self._machines, self._brought, self._own = machines, brought, own
 
     def _machine(self, rng: random.Random) -> Machine | None:
@@ -58,7 +59,7 @@ class Leaks:
         return [topic for topic in node.state.topics.values() if topic.queues and self._own not in topic.name]
 
     def message(self, rng: random.Random) -> Message | None:
-        """Returns a message that stands in a queue of somebody else's topic: one of the newest or any other."""
+        """Returns a message in a queue of another user's topic: one of the newest or any other."""
         node = self._node(rng)
         if node is None:
             return None
@@ -110,8 +111,8 @@ class Leaks:
         return attempts[-1] if attempts else None
 
     def session(self, rng: random.Random) -> tuple[bytes, int] | None:
-        """Returns the id of a session and its next sequence: one that a client brings, one of those in the rows, or one
-        that may be given next."""
+        """Returns the id of a session and its next sequence: a session that a client names, one in the rows, or one
+        that may be assigned next."""
         machine = self._machine(rng)
         if machine is None or machine.node is None:
             return None

@@ -1,10 +1,10 @@
-"""The check of marks: reads every byte that a node writes to a client, and reports marks (`jepsen_like.marks`) that
-nobody who is proven on that connection may read.
+"""The check of marks: reads every byte that a node writes to a client, and reports marks (`jepsen_like.marks`) that no
+user proven on that connection may read.
 
 A connection proves a user by a request with a right signature, by the check's own model of users. From then on it may
 be given what that user may read: messages of topics that the user may subscribe to or look at, half messages of topics
-to which the user may send, and replies to the user. What the user was allowed in any state of the last GRACE_S
-seconds counts, because an answer may have been made then. Connections of a Super are not read further.
+to which the user may send, and replies to the user. What the user was allowed in any state of the last GRACE_S seconds
+counts, because an answer may have been made then. Connections of a Super are not read further.
 
 The node may know a changed secret before the model does. So requests with a signature that nobody can have made yet are
 kept, and looked at again before anything is reported (seed 760000144). While the model lacks an entry that a node has
@@ -42,7 +42,7 @@ _GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
 
 
 class _Doubt(NamedTuple):
-    """A mark that nobody on the connection may read, as far as the model knows."""
+    """A mark that no user on the connection may read, as far as the model knows."""
 
     stream: ClientStream
     header: Header | None
@@ -68,12 +68,13 @@ class MarkCheck:
         """Number of marks that were found where they may be, on connections of others than Supers."""
 
     def look(self) -> None:
-        """Looks whether every node reaches all others. To be called several times in GRACE_S."""
+        """Notes whether every node reaches all others. Must be called several times in GRACE_S."""
         if not self._linked():
             self._apart_s = self._now()
 
     def judge_doubts(self) -> None:
-        """Judges what had to wait for an entry that the model has learned by now. To be called often, and last."""
+        """Decides the doubts that had to wait for an entry that the model has learned by now. Must be called often, and
+        at the end."""
         while self._doubts and self._doubts[0].settled_at <= self._access.model.index:
             doubt = self._doubts.popleft()
             if self._is_wrong(doubt, list(self._access.states_since(doubt.since_s))):
@@ -103,7 +104,7 @@ class MarkCheck:
                     yield user
 
     def found(self, stream: ClientStream, header: Header | None, topics: Iterable[str]) -> None:
-        """Judges the marks of one frame that a node has written to a client."""
+        """Checks the marks of one frame that a node has written to a client."""
         since_s = self._now() - GRACE_S
         if self._access.was_open_since(stream.node, since_s):
             return
@@ -126,7 +127,7 @@ class MarkCheck:
         )
 
     def _is_wrong(self, doubt: _Doubt, states: list[Users]) -> bool:
-        """Reports a mark that nobody on the connection may read, and returns True."""
+        """Reports the mark and returns True if no user on the connection may read it."""
         stream, header, topic = doubt.stream, doubt.header, doubt.topic
         if self._may(doubt, states):
             self.read += 1
@@ -185,13 +186,13 @@ class ClientStream:
         return bool(found)
 
     def sent(self, data: bytes) -> None:
-        """Judges bytes that the node has written."""
+        """Checks bytes that the node has written."""
         if not self.is_super:
             for header, topics in self._given.take(data):
                 self._check.found(self, header, topics)
 
     def ended(self) -> None:
-        """Judges the beginning of a frame that was never finished."""
+        """Checks the beginning of a frame that was never finished."""
         if not self.is_super and (topics := self._given.rest()):
             self._check.found(self, None, topics)
 

@@ -1,5 +1,6 @@
-"""Clients that register in groups (34) and stay: strangers who came before rights were enforced, and users whose rules
-change meanwhile. Which of them may still be registered says the check of shared things (`shared_check`)."""
+"""Clients that register in groups (34) and stay: clients without a user that came before rights were enforced, and
+clients whose user's rules change later. The check of shared things (`shared_check`) decides which of them may still be
+registered."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Registrations(Asker):
         self._open: list[RawConnection] = []
 
     def come_early(self) -> None:
-        """Registers a stranger at each node; to be called before there are users. The connections stay open."""
+        """Registers a client without a user at each node. Must be called before there are users. The connections stay
+        open."""
         for node in self.host.nodes:
             self._spawn(partial(self._stranger, node))
 

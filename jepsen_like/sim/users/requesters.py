@@ -1,8 +1,8 @@
 """Requesters that wait for replies (RocketMQ's request and reply) as a user of their own, and a service that replies.
 
 A request is a message that names its requester's client id; the service sends the reply to any node, and the node with
-the requester's connection pushes it there. Whoever gets a reply checks that it is the service's reply to a request of
-his. That nobody else gets one shows the mark in it (`jepsen_like.sim.users.mark_check`).
+the requester's connection pushes it there. A requester checks that a reply is the service's answer to its own request.
+The mark in each reply shows whether somebody else gets it (`jepsen_like.sim.users.mark_check`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RequesterConnection(RawConnection):
         self._all = requesters
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Takes a frame of the node."""
+        """Handles a frame from the node: a pushed reply is recorded and confirmed."""
         if header.flag & FLAG_RESPONSE or header.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             super().on_frame(header, body)
             return
@@ -136,7 +136,7 @@ class Requesters(Asker):
         return lost
 
     def replied(self, client_id: str, ext: dict[str, str], body: bytes) -> None:
-        """Judges a reply that came to a requester."""
+        """Checks a reply that came to a requester."""
         self.got += 1
         correlation = parse_properties(ext.get("properties", "")).get("CORRELATION_ID", "")
         # After a node has lost its notes, a reply goes to the one client of its id. Clients throw away what they have

@@ -2,11 +2,11 @@
 16 (no permission) within a second. A follower may answer that no message came instead: then the pull is sent again, and
 must not be let in (ADR 0104).
 
-Judged are the nodes that keep up: those that had applied the user's rules when the pulls came, and apply the change
-within a quarter of that second. Others learn of the one or the other too late (seed 940080016).
+Only nodes that keep up are judged: those that had applied the user's rules when the pulls came, and apply the change
+within a quarter of that second. Others learn of the rules or of the change too late (seed 940080016).
 
-A node that has just installed a snapshot starts anew, and may then answer for a moment that it can verify no signature
-(code 14), because it has heard no leader yet. Such pulls are asked again before the right is taken away (seed
+A node that has just installed a snapshot restarts, and may then answer for a moment that it can verify no signature
+(code 14), because it has not heard from a leader yet. Such pulls are asked again before the right is taken away (seed
 790000171).
 """
 
@@ -82,7 +82,7 @@ class Revocation(UserStories):
         admin.transport.close()
 
     async def _park(self, signer: Signer) -> dict[str, Parked]:
-        """Has pulls parked on every node; returns them by the node's address."""
+        """Parks pulls on every node; returns them by the node's address."""
         waiting: dict[str, Parked] = {}
         for _ in range(TRIES):
             for node in [node for node, parked in waiting.items() if _are_lost(*parked)]:
@@ -98,7 +98,7 @@ class Revocation(UserStories):
         return waiting
 
     async def _revoke(self, admin: RawConnection) -> bool:
-        """Takes the user's right away by deleting its rules, disabling it, changing its secret or deleting it. Returns
+        """Revokes the user's right by deleting its rules, disabling it, changing its secret or deleting it. Returns
         True if the change was made."""
         name = {"username": NAME}
         status = {**name, "userStatus": "disable"}
@@ -113,8 +113,8 @@ class Revocation(UserStories):
         return getattr(answer, "code", None) == ResponseCode.SUCCESS
 
     async def _ask_again(self, told_nothing: list[str], signer: Signer) -> None:
-        """Sends a pull to each node that said that no message came; none may be let in. It may get code 14, or wait
-        behind wrong signatures of others at this address."""
+        """Sends a pull to each node that answered that no message came; none of the pulls may be allowed. A pull may
+        get code 14, or wait behind wrong signatures of others at this address."""
         asked = list[Parked]()
         for address in told_nothing:
             connection = await self._connect(address)
@@ -140,6 +140,6 @@ class Revocation(UserStories):
 
 
 def _are_lost(connection: RawConnection, requests: list[Request]) -> bool:
-    """Returns True if the node has gone, or has refused a pull without a verdict on the right."""
+    """Returns True if the node has closed the connection, or has refused a pull without a decision about the right."""
     refused = [each for each in requests if each.answered_s >= 0 and not (each.passed or each.denied)]
     return connection.closed or bool(refused)

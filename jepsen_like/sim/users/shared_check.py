@@ -84,7 +84,7 @@ class SharedCheck:
         """(process, address of a client) -> times in seconds of the newest lines."""
 
     def look(self) -> None:
-        """Looks at all nodes that run."""
+        """Checks all running nodes for each kind of fault that the module lists."""
         self._looks += 1
         before, self._wrong = self._wrong, {}
         clients, calm = frozenset(self._clients()), self._is_calm()
@@ -133,7 +133,7 @@ class SharedCheck:
     # --- costly requests ---------------------------------------------------------------------------------------------
 
     def _costly(self, node: Node, clients: Collection[Address] | None) -> Iterator[tuple[str, str]]:
-        """Looks for requests of clients that are gone unless `clients` is None, and counts those under way."""
+        """Yields requests of clients that are gone, unless `clients` is None, and counts the requests that run."""
         for costly in node.serving.remoting.router.table.costly:
             self._count(node, costly)
             if clients is None or node.state.level < OWNERS_LEVEL:

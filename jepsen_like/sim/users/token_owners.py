@@ -1,6 +1,6 @@
-"""Users who give themselves tokens and take them away, as they do at the HTTP API, which simulated nodes do not serve;
-and an operator who gives users another secret and keeps some of their tokens. Which tokens may be there says the check
-of shared things (`shared_check`)."""
+"""Users that create and revoke their own tokens, as they do at the HTTP API, which simulated nodes do not serve; and an
+operator that gives users another secret and keeps some of their tokens. The check of shared things (`shared_check`)
+decides which tokens may exist."""
 
 from __future__ import annotations
 

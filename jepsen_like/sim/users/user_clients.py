@@ -163,7 +163,7 @@ class Users:
 
 
 class UserStories(Asker):
-    """The load of users. Setting `stopped` ends it after the requests that are under way."""
+    """The load of users. Setting `stopped` ends it after its present requests."""
 
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck) -> None:
         super().__init__(host, report)

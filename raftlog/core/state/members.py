@@ -71,7 +71,7 @@ class Members:
         return [each for each in self.history if each.index >= committed]
 
     def append(self, membership: Membership, commit_index: int) -> None:
-        """Puts `membership`, whose entry was appended to the log, in force."""
+        """Makes `membership`, whose entry was appended to the log, take effect."""
         history = self.history
         while len(history) > 1 and history[1].index <= commit_index:
             del history[0]
@@ -122,7 +122,7 @@ class Members:
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
 
     def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
-        """Returns those of these voters that were heard from recently, this node included."""
+        """Returns those of these voters that sent something recently (`Progress.is_live`), this node included."""
         peers = self.peers
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 

@@ -118,8 +118,8 @@ class Progress:
 
     @property
     def is_live(self) -> bool:
-        """True if the follower was heard within the last one or two check-quorums and its connection has not closed
-        since."""
+        """True if the follower sent something within the last one or two check-quorum periods, and its connection has
+        not closed since."""
         return (self.recent_active or self.was_active) and not self.gone
 
     def caught_up(self, commit_index: int) -> bool:

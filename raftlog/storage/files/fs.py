@@ -272,7 +272,7 @@ def write_file(fs: FileSystem, path: Path, data: bytes, *, durable: bool = True)
 
 
 def read_file(fs: FileSystem, path: Path) -> bytes:
-    """Returns the whole content of the file."""
+    """Returns the content of the file."""
     file = fs.open(path)
     data = file.pread(file.size(), 0)
     file.close()

@@ -142,7 +142,7 @@ def load(fs: FileSystem, directory: Path) -> Identity:
 
 
 def check(identity: Identity, expected: Expected, directory: Path) -> None:
-    """Raises IdentityError unless the directory is the one that the configuration demands."""
+    """Raises IdentityError unless the directory belongs to the cluster, group and node of the configuration."""
     facts = (
         ("cluster", identity.cluster_uuid, expected.cluster_uuid),
         ("group", identity.group_id, expected.group_id),

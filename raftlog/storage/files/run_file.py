@@ -148,7 +148,7 @@ class RunFile:
         """The run before this one; None if it is unknown, which counts as an unclean stop."""
 
     def write(self, run: Run) -> None:
-        """Writes `run` and returns when it is on disk; a crash meanwhile leaves the previous content.
+        """Writes `run` and returns when it is on disk; a crash before that leaves the previous content.
 
         Raises StorageError; OutOfSpaceError if there is no space for it now.
         """
@@ -160,7 +160,7 @@ class RunFile:
             except OSError as error:
                 again = out_of_space(error)
                 raise
-            self._seq = seq  # not before: the next try must not go to the slot that is still whole
+            self._seq = seq  # not before: a repeated write must not overwrite the slot that is still intact
             self._file.fdatasync()
         except OSError as error:
             raise storage_error(self._fs, "writing", self._file.path, error, again=again) from error

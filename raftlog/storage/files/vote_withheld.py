@@ -84,8 +84,8 @@ def withhold(fs: FileSystem, directory: Path, withheld: VoteWithheld, group_id: 
 
 
 def release(fs: FileSystem, directory: Path) -> None:
-    """Frees the vote again: returns when the file is gone from the disk, also if there was none. Raises
-    StorageError."""
+    """Removes the file, which frees the vote; returns when the removal is durable. Does nothing if there is no file.
+    Raises StorageError."""
     path = directory / layout.VOTE_WITHHELD
     try:
         if fs.exists(path):

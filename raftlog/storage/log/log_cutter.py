@@ -91,9 +91,9 @@ class LogCutter:
     def _cut_from(self, index: int, tail: LogTail) -> None:
         """Removes the entries at `index` and above. `tail` is the tail of what remains.
 
-        The marks are lowered first. Then whole files are set aside, then the rest of the range is zeroed. In this order
-        a crash at any point leaves a log that recovery accepts: bytes are never missing below a mark, and a removed
-        frame can never follow a new one.
+        The marks are lowered first. Then complete segment files are set aside, then the rest of the range is zeroed. In
+        this order a crash at any point leaves a log that recovery accepts: bytes are never missing below a mark, and a
+        removed frame can never follow a new one.
         """
         state = self._state
         end = state.tail.end_position

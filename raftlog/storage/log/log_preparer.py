@@ -133,8 +133,8 @@ class LogPreparer:
             return active_index.Point(tail, segment_index)
 
     def _full_length_file(self, path: Path, clock: Callable[[], float], *, zeroed: bool) -> File | None:
-        """Returns a synced file of the segment's full length that reads as zeroes; None if the log was closed
-        meanwhile."""
+        """Returns a synced file of the segment's full length that reads as zeroes; None if the log was closed before it
+        was ready."""
         fs = self._state.fs
         file: File | None = None
         try:
@@ -169,7 +169,7 @@ class LogPreparer:
         self.prepared = None
 
     def close(self) -> None:
-        """Waits for the preparation that is under way. It ends after at most one chunk of zeroes."""
+        """Waits for the preparation in progress, which ends after at most one more chunk of zeroes."""
         self.closed = True
         with self.preparing:
             pass

@@ -125,8 +125,9 @@ class LogReader:
             try:
                 return read(self._sound_below(low, high) if state.damage.ranges else high)
             except FrameError as error:
-                # A conflict zeroed these bytes meanwhile, then the range is gone; or they are rotten, then that is
-                # recorded, and the next look stops before it. Others may rot while this one is recorded.
+                # Either a conflict zeroed these bytes during the read, then the range no longer exists; or they are
+                # damaged, then that is recorded, and the next read stops before them. Others may be found damaged while
+                # this is recorded.
                 failed = bare(error)
                 self.find_damage(low, high)
         raise CorruptLogError(f"{state.log}: damage in entries {low}..{high - 1}: {failed}") from failed
@@ -184,7 +185,7 @@ class LogReader:
         return entries, frames
 
     def _read_run_into(self, run: _Run, room: memoryview) -> int:
-        """Reads the frames of as many entries of the run as fit into `room`. Returns the number of bytes."""
+        """Reads the frames of as many entries of the run as fit into the buffer `room`. Returns the number of bytes."""
         part = self._fitting(run, len(room), at_least_one=False)
         if part.stop <= part.low:
             return 0
@@ -268,7 +269,7 @@ class LogReader:
 
     def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
         """Returns the error for a read of damaged bytes; None if they are intact. Raises OutOfRangeError if the
-        position was trimmed meanwhile."""
+        position has been trimmed."""
         state = self._state
         if position < state.first_position:
             raise state.trimmed(position)
@@ -276,8 +277,8 @@ class LogReader:
         return damaged.error(position) if damaged else None
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """Returns whole frames from the one that begins at `position`, every CRC checked: at least one, then as many of
-        the same segment file as fit into `size_max` bytes. A peer that repairs its log asks for them.
+        """Returns complete frames, from the one that begins at `position` on, every CRC checked: at least one, then as
+        many of the same segment file as fit into `size_max` bytes. A peer that repairs its log asks for them.
 
         Raises OutOfRangeError if no frame begins there, and DamagedLogError if the first is damaged here too.
         """
@@ -372,8 +373,8 @@ class LogReader:
     # Damage
 
     def report_damage(self, position: int, size: int) -> DamagedRange | None:
-        """Looks for damaged frames in [position, position + size), after a caller found that these bytes do not match
-        their checksum.
+        """Searches for damaged frames in [position, position + size), after a caller found that these bytes do not
+        match their checksum.
 
         Records and returns the first damaged range; None if every frame there is intact (then the caller's checksum was
         wrong).
@@ -434,11 +435,11 @@ class LogReader:
 
 
 def _check_chain(entries: Sequence[Entry | FrameHeader], last_term: int) -> None:
-    """Raises FrameError unless these intact frames belong to one history and are in their place. A disk that wrote to
-    the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
+    """Raises FrameError unless these intact frames belong to one history and are at their positions. A disk that wrote
+    to the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
 
-    A frame that a lost write left behind is followed by one that names another parent; at the end, the term of the last
-    frame shows it.
+    A stale frame that a lost write left in place is followed by a frame that names another parent; if it is the last
+    one, its term shows that it is stale.
     """
     if any(after.parent != before.header_crc for before, after in pairwise(entries)) or entries[-1].term != last_term:
         raise FrameError(f"the frames of entries {entries[0].index}..{entries[-1].index} are not of one history")

@@ -51,8 +51,8 @@ class RangeRepair:
         previous: LogTail,
         place: Callable[[RangeRepair], None],
     ) -> None:
-        """Callers use `SegmentedLog.repairing`. `previous` is the tail before the range, as far as it is known. `place`
-        puts the frames in place."""
+        """Callers use `SegmentedLog.repairing`. `previous` is the tail before the range, if it is known. `place` puts
+        the frames in place."""
         self.damaged = damaged
         self.parts: list[Part] = []
         self.tail = previous
@@ -108,8 +108,9 @@ class RangeRepair:
     def finish(self) -> None:
         """Puts the frames in place, durably, and removes the range from the damage.
 
-        Raises FrameError if frames are missing or lead elsewhere, OutOfRangeError if the log changed there meanwhile (a
-        conflict was cut, another repair finished), StorageError if the disk fails: the range stays damaged then.
+        Raises FrameError if frames are missing or lead elsewhere, OutOfRangeError if the log changed there in the
+        meantime (a conflict was cut, another repair finished), StorageError if the disk fails: the range stays damaged
+        then.
         """
         damaged, tail = self.damaged, self.tail
         try:

@@ -91,7 +91,7 @@ class LogRepairer:
         return max(base for base in bases if base <= part.segment_index.base)
 
     def _write_into(self, path: Path, base: int, part: Part, end: LogTail) -> None:
-        # A descriptor of its own: it must not swallow the failure of an append's sync.
+        # It uses another file descriptor, so that it cannot swallow the error of an append's sync.
         state = self._state
         file = state.fs.open(path)
         if part.whole and header_is_damaged(file.pread(LOCAL_HEADER_SIZE, 0)):
@@ -108,7 +108,8 @@ class LogRepairer:
         state.fs.fsync_dir(state.log)
 
     def _publish_files(self, parts: list[Part]) -> None:
-        """Gives each file its Segment, and removes the Segments whose frames turned out to lie in another file."""
+        """Adds or replaces the Segment of each repaired file, and removes the Segments whose frames turned out to be in
+        another file."""
         state = self._state
         with state.publishing:
             known = {segment.base: segment for segment in state.segments}

@@ -86,7 +86,7 @@ class LogState:
         self.publishing = threading.Lock()
         """A lock held while `segments` is replaced: by a roll, a cut, a repair, a trim, or a file that is put in front.
         """
-        # Keyed by the Segment object: one that was cut and made again under the same name is another key.
+        # Keyed by the Segment object: a segment that was cut and made again under the same name has another key.
         self.open_sealed = lru_cache(_OPEN_FILES)(self._open_sealed)
         self.load_sealed = lru_cache(_LOADED_INDEXES)(self._load_sealed)
 

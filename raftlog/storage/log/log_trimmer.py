@@ -40,7 +40,7 @@ class LogTrimmer:
 
         The caller knows that the entry at `position` is committed, because the first entry of a log is never replaced
         in a conflict. The call never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and
-        the list is empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
+        the list is empty. A reader of trimmed bytes, in any thread, gets all of them or OutOfRangeError.
         """
         state = self._state
         if not state.cutting.acquire(blocking=False):
@@ -63,8 +63,8 @@ class LogTrimmer:
         """Unlinks the files that `trim` returned, and their sidecars, durably. Returns the number of segment files that
         were removed.
 
-        A file that is gone, or is part of the log again, is skipped. Raises StorageError: the remaining files are
-        harmless, and the next trim after a start returns them again.
+        A file that does not exist any more, or is part of the log again, is skipped. Raises StorageError: the remaining
+        files are harmless, and the next trim after a start returns them again.
         """
         state = self._state
         removed = 0
@@ -108,8 +108,8 @@ class LogTrimmer:
         is durable and the file is part of the log.
 
         The file's frames are checked one by one, payloads too. Raises FrameError if they are not the ones just before
-        the log, CorruptLogError if the file is not one of this group: the log is as it was then. Raises StorageError:
-        the log is as it was, or has the file (`first_position` tells).
+        the log, CorruptLogError if the file belongs to another group; the log is then unchanged. Raises StorageError:
+        then the log is unchanged, or has the file (`first_position` tells).
         """
         state = self._state
         with state.filing:

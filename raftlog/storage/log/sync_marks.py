@@ -45,5 +45,5 @@ class SyncMarks:
         assert file is not None
         seq = self.seq + 1
         file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
-        self.seq = seq  # not before: a write tried again must not go to the slot that is still whole
+        self.seq = seq  # not before: a repeated write must not overwrite the slot that is still intact
         self.end_position = tail.end_position

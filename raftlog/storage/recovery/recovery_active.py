@@ -147,7 +147,7 @@ def _behind_damage(
 def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
     """Returns True if the terms of the entries in a hole (entries whose headers were lost) are known, or do not matter.
 
-    They do not matter if the whole hole was committed. They are known if the hole has one term (`low` is the term in
+    They do not matter if all of the hole was committed. They are known if the hole has one term (`low` is the term in
     front of it) or is a single entry. Otherwise the beginnings of terms were lost with the headers.
     """
     hole, last = joined.hole, joined.last_term

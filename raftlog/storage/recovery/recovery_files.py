@@ -115,7 +115,7 @@ def _heal_header(
     if found.page:
         report = TrashReport("damaged local header, written again from its neighbours", position=found.base)
         run.set_aside_bytes(found.file, 0, len(found.page), report)
-    # A page that cannot be read is written as a whole; its marks are lost, and that is what zeroes say.
+    # A page that cannot be read is written again in full; its marks are lost, which zeroes express.
     size = MARK_OFFSETS[0] if len(found.page) == LOCAL_HEADER_SIZE else LOCAL_HEADER_SIZE
     found.file.pwritev([header[: MARK_OFFSETS[0]].ljust(size, b"\0")], 0)
     found.file.fdatasync()

@@ -107,8 +107,8 @@ class Recovery:
         return tail
 
     def _look_for_loss(self, tail: LogTail) -> None:
-        """Compares the log with the files beside it (RUN, CLEAN). If they know of later entries, the end of the log is
-        lost, with whole files, and the vote is withheld."""
+        """Compares the log with the files beside it (RUN, CLEAN). If they know of later entries, the end of the log was
+        lost together with segment files, and the vote is withheld."""
         run, ran = self._run, self._ran
         known = [(ran.synced_term, ran.synced_index, layout.RUN)] if ran else []
         if (mark := clean_mark(run)) is not None:

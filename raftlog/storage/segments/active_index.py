@@ -1,9 +1,9 @@
 """The file log/active.idx: the active segment's index up to some entry, so that a start scans only what came after.
 
-It has the same bytes as a sidecar (segment_index.py). It is written in the background every so many bytes of log, never
-by the append lane. It is valid up to the newest sync mark if the last frame there has the header_crc that the file or
-the mark names: headers are chained, so all frames below are then the listed ones. Whether their bytes are still intact
-is checked when they are read, and by a scrub.
+It has the same bytes as a sidecar (segment_index.py). It is written in the background after each further stretch of the
+log, never by the append lane. It is valid up to the newest sync mark if the last frame there has the header_crc that
+the file or the mark names: headers are chained, so all frames below are then the listed ones. Whether their bytes are
+still intact is checked when they are read, and by a scrub.
 """
 
 from __future__ import annotations

@@ -104,13 +104,13 @@ class DamageMap:
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Registers `call`, which is called whenever a range was found or dropped. The call may come on any thread and
-        while the log holds a lock, so `call` may only signal somebody else."""
+        while the log holds a lock, so `call` may only signal another thread or task."""
         self._changed.append(call)
 
     def add(self, damaged: DamagedRange) -> DamagedRange:
         """Records the range, joined with those that it overlaps or touches. Returns the range that now covers it.
 
-        Damage below the log's first entry, because of a trim meanwhile, is not recorded.
+        Damage below the log's first entry, which a trim may have moved in the meantime, is not recorded.
         """
         with self._lock:
             kept = []

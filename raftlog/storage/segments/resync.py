@@ -142,7 +142,7 @@ def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
 
 
 def fill(index: SegmentIndex, hole: DamagedRange, term: int) -> None:
-    """Gives the entries of `hole` a position and a term. All get the position at which the hole begins. Only GENESIS
-    gets term 0."""
+    """Adds the entries of `hole` to the index, all with the position at which the hole begins, and with the term
+    `term`. Only GENESIS gets term 0."""
     for number in range(hole.first_index, hole.last_index + 1):
         index.add(hole.first_position, max(term, min(number, 1)))

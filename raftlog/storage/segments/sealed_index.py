@@ -12,6 +12,7 @@ from raftlog.errors import FrameError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, if_readable, read_file, unreadable
 from raftlog.storage.segments.damage import DamagedRange
+from raftlog.storage.segments.damage_finder import whole_file
 from raftlog.storage.segments.resync import fill, rejoin
 from raftlog.storage.segments.scan import scan_segment
 from raftlog.storage.segments.segment import Segment
@@ -71,15 +72,6 @@ def rebuild_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int)
 def _without_file(segment: Segment, end: LogTail, why: str) -> Loaded:
     header = segment.header
     index = SegmentIndex(header.base_position, header.base_index)
-    hole = DamagedRange(
-        header.base_position,
-        end.end_position,
-        header.base_index,
-        end.index,
-        header.previous.header_crc,
-        end.header_crc,
-        why,
-        False,
-    )
+    hole = whole_file(segment, end, why, located=False)
     fill(index, hole, header.previous.term)
     return Loaded(index, [hole], 0)

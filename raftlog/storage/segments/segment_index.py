@@ -156,7 +156,7 @@ def decode_head(data: bytes, group_id: int) -> IndexHead:
 
 
 def decode_index(data: bytes, group_id: int) -> tuple[IndexHead, SegmentIndex]:
-    """Reads a whole sidecar. Raises FrameError if anything in it is damaged."""
+    """Decodes an index sidecar. Raises FrameError if anything in it is damaged."""
     head = decode_head(data, group_id)
     raw = data[head.offsets_at :]
     if len(raw) != 4 * head.entry_count or crc32c(raw) != head.offsets_crc:

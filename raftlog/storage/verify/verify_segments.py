@@ -199,7 +199,8 @@ class _SegmentCheck:
                 yield self._frame(segment, self.tail.end_position, following_base, "not a frame that follows")
                 self.tail = None
                 return
-            # Else it ends there, and the file that begins there is missing: said where the next one is looked at.
+            # Otherwise it ends there, and the file that begins there is missing. That is reported when the next file is
+            # checked.
         self.tail = goal._replace(segment_base=self._base) if goal else self.tail
         yield from self._check_sidecar(index, self.tail)
 

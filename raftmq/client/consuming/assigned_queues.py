@@ -156,7 +156,8 @@ class QueueShare:
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
-        """Takes the queues that the members' common rule gives to this consumer, and gives up the others."""
+        """Starts reading the queues that the members' common rule assigns to this consumer, and stops reading the
+        others."""
         members = await self.member.members()
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
         self.member.belong_to(_groups_of(routes))
@@ -317,7 +318,7 @@ class QueueShare:
         return False
 
     async def _of_new_topic(self, feed: QueueFeed, error: NotFound) -> QueueFeed | None:
-        """Returns the feed with which to go on when a feed's topic is gone: the same queue of the topic that was
+        """Returns the feed with which to continue when a feed's topic was deleted: the same queue of the topic that was
         created again under the name, or the same feed if only the node that was asked has no such topic. None if the
         new topic lacks the queue. Raises `error` if there is no topic of the name for `gone_s`."""
         key, backoff, since = QueueKey(feed.topic, feed.queue_id), Backoff(self._view.jitter), self._loop.time()
@@ -346,7 +347,7 @@ class QueueShare:
             return fresh
 
     def _begin_anew(self, key: QueueKey, feed: QueueFeed, fresh: QueueFeed, why: str) -> None:
-        """Puts the feed of a topic that was created again in the place of the one whose topic is gone."""
+        """Replaces the feed of a deleted topic by one of the topic that was created again under its name."""
         fresh.gone_position = max(feed.gone_position, feed.last_position)
         self._inbox.revoke(feed)
         self.feeds[key] = fresh
@@ -355,7 +356,7 @@ class QueueShare:
         _log.warning(text, self.group, feed.position, key, fresh.position, why)
 
     def _drop(self, feed: QueueFeed) -> None:
-        """Drops a queue that is gone. If its topic is created again, the next rebalance finds it."""
+        """Drops a queue that no longer exists. If its topic is created again, the next rebalance finds it."""
         key = QueueKey(feed.topic, feed.queue_id)
         self.feeds.pop(key, None)
         self._pulls.pop(key, None)
@@ -368,7 +369,7 @@ class QueueShare:
 
     async def seek(self, key: QueueKey, offset: int) -> None:
         """Continues a queue at `offset`, and makes sure that a pull in flight does not add its messages behind it.
-        Raises Failed if the queue has gone to another member meanwhile."""
+        Raises Failed if the queue has been assigned to another member."""
         feed = self.feeds[key]
         async with feed.committing:
             pull = self._pulls[key]
@@ -387,8 +388,8 @@ class QueueShare:
     # -- ending
 
     async def commit(self, feed: QueueFeed, position: int) -> None:
-        """Commits a position of a feed, unless it is committed already, the group was reset meanwhile, or the queue's
-        lock is lost."""
+        """Commits a position of a feed, unless it is already committed, the group was reset in the meantime, or the
+        queue's lock is lost."""
         resets = feed.resets
         async with feed.committing:
             if feed.committed != position and feed.resets == resets and feed.may_read():
@@ -396,8 +397,8 @@ class QueueShare:
                 feed.committed = position
 
     async def _commit(self, feed: QueueFeed, position: int) -> None:
-        """Commits. A group that is not there is made again by a heartbeat: the one that made it may have fallen into an
-        election, although the leader lists this member."""
+        """Commits a position. If the group does not exist, a heartbeat creates it again: the heartbeat that first
+        created it may have been lost in an election, although the leader lists this member."""
         kept = Position(position, feed.counted_in)
         for _ in range(COMMIT_TRIES - 1):
             try:
@@ -421,7 +422,7 @@ class QueueShare:
         return ""
 
     async def stop(self) -> dict[QueueKey, QueueFeed]:
-        """Ends pulls and background tasks; returns the feeds, for a last commit before `leave`."""
+        """Stops pulls and background tasks; returns the feeds, for a last commit before `leave`."""
         feeds = {**self.leaving, **self.feeds}
         tasks = (*self._pulls.values(), *self.tasks)
         async with self.locking:

@@ -194,7 +194,8 @@ class AsyncConsumer:
             self._opened_by_reading = True
 
     async def end_of_reading(self) -> None:
-        """Closes the consumer at the end of the iteration if `open_for_reading` opened it, since nobody else would."""
+        """Closes the consumer at the end of the iteration if `open_for_reading` opened it, since the program will
+        not."""
         if self._opened_by_reading:
             await self.close()
 
@@ -282,8 +283,8 @@ class AsyncConsumer:
     def ack(self, message: Message) -> None:
         """Acknowledges the message: the next commit may cover it. Any thread may call it, in any order.
 
-        It does nothing for a message whose queue has gone to another member: the message comes again there. Raises
-        RuntimeError without `manual_ack`.
+        It does nothing for a message whose queue has been assigned to another member: the message is delivered again
+        there. Raises RuntimeError without `manual_ack`.
         """
         if not self.inbox.acks:
             raise RuntimeError(
@@ -298,10 +299,10 @@ class AsyncConsumer:
             self.inbox.ack(feed, message.queue_offset, and_before=and_before)
 
     async def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
-        """Has the message come again to the group, after at least `after` seconds (or a timedelta), or at RocketMQ's
-        delay level 1 (1 s) to 18 (2 h). Without either it comes after 10 s the first time, and one level later after
-        each further failure. `after` is rounded up to a delay level. After `max_retries` retries the message is a dead
-        letter.
+        """Stores the message to be delivered to the group again, after at least `after` seconds (or a timedelta), or at
+        RocketMQ's delay level 1 (1 s) to 18 (2 h). Without either it is delivered after 10 s the first time, and one
+        level later after each further failure. `after` is rounded up to a delay level. After `max_retries` retries the
+        message is a dead letter.
 
         In an ordered consumer the message's queue waits for it, for exactly `after` (default 1 s), and only the message
         that was handed out last can be retried.
@@ -326,8 +327,8 @@ class AsyncConsumer:
 
     async def _give_back(self, message: Message) -> None:
         """Gives a message that cannot be read back to the cluster. It counts as failed, and another member of the group
-        may read it. In an ordered consumer, where it would keep its queue waiting for ever, it becomes a dead letter.
-        Raises RaftMQError if it was not stored."""
+        may read it. In an ordered consumer, where it would block its queue, it becomes a dead letter. Raises
+        RaftMQError if it was not stored."""
         level = DEAD if self._ordered else BY_BACK_OFF
         await send_back(self._view, self.group, message, level, self._max_retries)
 
@@ -387,8 +388,8 @@ class AsyncConsumer:
         return {queue_id: position.offset for queue_id, position in self.bookmarks(topic).items()}
 
     def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
-        """Returns what `positions` does, for a program that keeps it: each offset with the topic in which it counts.
-        `seek` takes them back, and refuses them in another topic."""
+        """Returns the same offsets as `positions`, in a form to be stored: each with the topic in which it counts.
+        `seek` accepts them, and refuses them in another topic."""
         if topic is None and len(self.topics) > 1:
             raise ValueError(f"this consumer reads several topics: positions(topic), one of {', '.join(self.topics)}")
         wanted = self.topics[0] if topic is None else topic
@@ -407,8 +408,9 @@ class AsyncConsumer:
         """Commits all messages that were handed out so far, durably; with `manual_ack`, those that are acknowledged. If
         `message` is given, commits only its queue, up to and including this message.
 
-        Raises RuntimeError if the consumer was never opened, and Unknown if nobody confirmed the commit in time. With a
-        message, raises Failed if its queue has gone to another member, where the message comes again.
+        Raises RuntimeError if the consumer was never opened, and Unknown if the commit was not confirmed in time. With
+        a message, raises Failed if its queue has been assigned to another member, to which the message is delivered
+        again.
         """
         self._view.bind_loop()
         self._check_open()

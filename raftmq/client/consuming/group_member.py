@@ -33,8 +33,8 @@ class MemberList(msgspec.Struct, frozen=True):
     """The place in `raftmqWishes` of each member's topics; as long as the list of ids, or empty."""
 
     def sharers(self, topic: str) -> list[str]:
-        """Returns the members among which the topic's queues are divided: those that want it, or all if nobody said
-        what they want. Raises IndexError or ValueError if the answer is not well-formed."""
+        """Returns the members among which the topic's queues are divided: those that want it, or all if no member said
+        what it wants. Raises IndexError or ValueError if the answer is not well-formed."""
         if not self.raftmqWishOf:
             return self.consumerIdList
         wanted = [topic in wish for wish in self.raftmqWishes]
@@ -55,9 +55,9 @@ def together(lists: Sequence[MemberList]) -> MemberList:
 
 
 def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
-    """Returns the places of the queues of the member `me`, among so many queues in their order. Members get consecutive
-    shares, the first ones a queue more where the division leaves a rest. Every member computes the same from the same
-    sorted list (RocketMQ's AllocateMessageQueueAveragely, the default of its Java clients)."""
+    """Returns the places of the queues of the member `me`, among `queues` queues in their order. Members get
+    consecutive shares; if the division leaves a remainder, the first members get one queue more. Every member computes
+    the same from the same sorted list (RocketMQ's AllocateMessageQueueAveragely, the default of its Java clients)."""
     ordered = sorted(members)
     if me not in ordered:
         return range(0)
@@ -82,7 +82,7 @@ def _subscription_data(topic: str, subscription: Subscription, version: int) -> 
 
 
 class GroupMember:
-    """The group membership of one consumer: heartbeats over connections of its own, and the list of members."""
+    """The group membership of one consumer: heartbeats over separate connections, and the list of members."""
 
     def __init__(
         self,
@@ -192,8 +192,7 @@ class GroupMember:
         listed = self._listed(reply)
         if self.client_id not in listed.consumerIdList:
             # The node that answered may have forwarded the request to a leader that this client does not know: a node
-            # that has just joined has never heard of this client. Looking for the leader also fetches the list of
-            # nodes.
+            # that has just joined does not know this client. The search for the leader also fetches the list of nodes.
             view.suspect(view.leader)
         return listed
 

@@ -1,4 +1,4 @@
-"""A client's registration with the nodes: heartbeats (request 34) to every node over connections of its own, and the
+"""A client's registration with the nodes: heartbeats (request 34) to every node over separate connections, and the
 unregistering (request 35)."""
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class QueueLocks:
         failures = [each for each in found.values() if isinstance(each, Exception)]
         if failures and len(failures) == len(parts):
             raise failures[0]
-        # One group of brokers that does not answer takes no locks away, and keeps nobody from those of the others.
+        # A group of brokers that does not answer takes no locks away, and does not affect the locks in other groups.
         without = [queue for group in parts if isinstance(found[group], Exception) for queue in parts[group]]
         granted = [queue for each in found.values() if not isinstance(each, Exception) for queue in each]
         return frozenset(granted) | {queue for queue in without if self.holds(queue)}

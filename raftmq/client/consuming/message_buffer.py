@@ -187,7 +187,7 @@ class Inbox:
             return feed
 
     def resume(self, feed: QueueFeed) -> None:
-        """Ends the rest of a queue: its messages are handed out again."""
+        """Ends the rest of a queue: the messages that were withheld are handed out again."""
         with self._lock:
             self._ready.extendleft(reversed(self._resting.pop(feed, ())))
 
@@ -213,7 +213,8 @@ class Inbox:
         self._tell(room=room)
 
     def _settle_unacked(self, feed: QueueFeed, done: list[int]) -> bool:
-        """Waits no longer for these offsets. Returns True if that makes room for messages that were not handed out."""
+        """Stops waiting for acknowledgements of these offsets. Returns True if that makes room for messages that were
+        not handed out."""
         full = self._unacked >= MAX_UNACKED
         for offset in done:
             del feed.unacked[offset]

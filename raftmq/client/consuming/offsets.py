@@ -125,7 +125,7 @@ class Offsets:
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int | Position) -> None:
         """Commits an offset; returns when a majority has stored it. It may be lower than the one before. Raises
-        NotFound if it is a Position in another topic, and Unknown if nobody answered.
+        NotFound if it is a Position in another topic, and Unknown if no answer came.
 
         Every attempt carries the same identity: an attempt that arrives late, after a newer commit, does not move the
         offset back.

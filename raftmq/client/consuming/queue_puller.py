@@ -72,7 +72,7 @@ class QueuePuller:
         """The number of queues that are pulled from at present; they share the inbox's room."""
 
     async def keep_pulling(self, feed: QueueFeed) -> None:
-        """Pulls a queue until the feed's end, or for ever. Raises RaftMQError when waiting does not help."""
+        """Pulls a queue until the feed ends. Raises RaftMQError when waiting does not help."""
         self._queues += 1
         try:
             await self._keep_pulling(feed)
@@ -193,7 +193,7 @@ class QueuePuller:
     async def _moved(self, feed: QueueFeed, result: PullResult) -> None:
         """Handles an offset outside the queue. If it lies below the first offset, retention was faster: continues at
         the first offset and counts the removed ones. If it lies above the last, a replica may lag, so the leader is
-        asked; if the leader confirms it, the queue was cut or created anew."""
+        asked; if the leader confirms it, the queue was cut, or deleted and created again."""
         offset = feed.next_offset
         if result.next_offset > offset:
             self.trimmed += result.next_offset - offset

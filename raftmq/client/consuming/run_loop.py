@@ -29,7 +29,7 @@ class Pace:
         return max(0.0, until - self._now())
 
     def handled(self) -> None:
-        """Notes that a message was handled just now."""
+        """Records that a message was handled just now."""
         self._handled_at = self._now()
 
     def waited_enough(self) -> bool:

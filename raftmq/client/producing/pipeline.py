@@ -125,7 +125,7 @@ class FlushResult(NamedTuple):
         return FlushResult(stored, failed, self.unknown + others.unknown, first)
 
     def and_settled(self, requests: int) -> FlushResult:
-        """Returns the outcomes with so many more requests counted as stored."""
+        """Returns the outcomes with `requests` more requests counted as stored."""
         return self._replace(stored=self.stored + requests)
 
 
@@ -181,14 +181,14 @@ class SendPipeline:
         """The outcomes since the last flush."""
 
     def sort_out_with(self, elsewhere: Callable[[int], SendPipeline | None]) -> None:
-        """Makes this pipeline the one that all sends are handed to. `elsewhere` returns the pipeline of another group
-        of brokers, None for a number that no other group has."""
+        """Makes this pipeline the entry point of all sends. `elsewhere` returns the pipeline of another group of
+        brokers, None for a number that no other group has."""
         self._elsewhere = elsewhere
 
     # -- from any thread
 
     def submit(self, submission: Submission, from_loop: bool) -> None:
-        """Queues a send, whose room is already taken."""
+        """Queues a send, for which room in `Room` was already taken."""
         self._incoming.append(submission)
         if not self._awake:
             self._awake = True
@@ -286,7 +286,7 @@ class SendPipeline:
         return self._next_answered(queues, topic, turn)
 
     def _next_answered(self, queues: Sequence[int], topic: str, turn: int) -> int:
-        """Returns the queue whose turn it is, of those whose groups answer; of all if none does."""
+        """Returns the next queue in turn among those whose groups answer; among all queues if no group does."""
         for further in range(len(queues)):
             queue = queues[(turn + further) % len(queues)]
             other = self._elsewhere and self._elsewhere(group_of(queue))

@@ -100,8 +100,8 @@ class AsyncProducer:
     async def send_copy(
         self, topic: str, original: Message, properties: Mapping[str, str], *, queue_id: int | None = None
     ) -> SendResult:
-        """Sends a copy of a stored message to a topic and waits, as `send` does. Its body goes on as it is, also one
-        that is still compressed; `properties` are all that it has, KEYS and TAGS among them."""
+        """Sends a copy of a stored message to a topic and waits, as `send` does. The body is sent unchanged, even if it
+        is compressed; `properties` are all properties of the copy, including KEYS and TAGS."""
         request = build_copy(self.ids, topic, original, properties, queue_id=queue_id)
         future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
         await self._submit(request, future)

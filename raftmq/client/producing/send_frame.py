@@ -103,8 +103,8 @@ def build_single(
 def build_copy(
     ids: MessageIds, topic: str, original: Message, properties: Mapping[str, str], *, queue_id: int | None = None
 ) -> SendRequest:
-    """Encodes a copy of a stored message: its body and compression as they are, with these properties instead of its
-    own. Raises Refused (too large), ValueError.
+    """Encodes a copy of a stored message: its body and compression unchanged, with these properties instead of its own.
+    Raises Refused (too large), ValueError.
 
     The values of the properties are not checked as those of a user are: whatever was stored once can be stored again.
     """
@@ -197,7 +197,7 @@ class FrameWriter:
         self._templates: dict[tuple[str, bool, int], bytes] = {}
 
     def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
-        """Returns the whole frame. A retry sends the same bytes again."""
+        """Returns the complete frame. A retry sends the same bytes again."""
         if self._credentials is not None:
             return self._signed(request, queue_id, sequence, low, born_ms, self._credentials)
         kind = (request.topic, request.batch, request.sys_flag)

@@ -152,11 +152,11 @@ class SendWindow:
         return pending.sequence
 
     def find(self, opaque: int) -> Pending | None:
-        """Returns the unsettled request that a reply belongs to; None if it was settled meanwhile."""
+        """Returns the unsettled request to which a reply belongs; None if it has been settled."""
         return self._by_opaque.get(opaque)
 
     def answer(self, pending: Pending, code: int, remark: str | None, now: float = 0.0) -> NextStep:
-        """Takes in the reply to a request, which came at `now`. OK and FINAL settle the request; other steps queue it
+        """Processes the reply to a request, which came at `now`. OK and FINAL settle the request; other steps queue it
         to be sent again."""
         verdict = judge(code, remark)
         pending.in_flight = False
@@ -229,7 +229,7 @@ class SendWindow:
         return pending.paced
 
     def _pace(self, pending: Pending, code: int, remark: str | None, now: float) -> None:
-        """Takes a reply into the pace of its topic, which a refusal because of a quota makes."""
+        """Reports a reply to the pace of its topic, which is created by a refusal because of a quota."""
         self._leave_round(pending)
         pace = self._paces.get(pending.topic)
         if code == ResponseCode.FLOW_CONTROL:
@@ -253,8 +253,8 @@ class SendWindow:
         return pace is not None and not pace.is_first
 
     def next_rounds(self, now: float) -> float | None:
-        """Begins the rounds of topics that are due, of which `again` tells. Returns the time until the next look; None
-        if no topic has a pace."""
+        """Begins the rounds of topics that are due, after which `again` is true. Returns the seconds until the next
+        call; None if no topic has a pace."""
         for topic, pace in list(self._paces.items()):
             if pace.is_over(now):
                 del self._paces[topic]

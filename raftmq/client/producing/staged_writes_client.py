@@ -61,9 +61,9 @@ class StagedWrites:
         *,
         group: int = FIRST_GROUP,
     ) -> None:
-        """Stages messages, each (body, properties), for one queue; nobody sees them before the commit. `sequence`
-        counts the calls of the attempt from 1. `group`: the group of brokers of the attempt, in which the queue must
-        be; without a queue its leader chooses one. Raises Refused if the attempt was discarded."""
+        """Stages messages, each (body, properties), for one queue; consumers do not see them before the commit.
+        `sequence` counts the calls of the attempt from 1. `group`: the group of brokers of the attempt, in which the
+        queue must be; without a queue its leader chooses one. Raises Refused if the attempt was discarded."""
         ext = {"attempt": str(attempt), "sequence": str(sequence), "topic": topic, "bornTimestamp": str(born_ms)}
         if queue_id is not None:
             ext["queueId"] = str(queue_in_group(queue_id) if group == group_of(queue_id) else queue_id)

@@ -1,10 +1,10 @@
 """The pace of sends to a topic that are refused because of a quota: a few at a time, as many as were stored lately.
 
-A refusal says that the rate of a topic is too high, and not what it may be. So requests to the topic go out in rounds,
-as those of a congestion window do. A round ends when all of its requests were answered and a pause is over. One in
-which something was refused is followed by one of as many requests as were stored in it and one more; after one without
-a refusal the next is half as large again. If no more was stored than refused, the pause doubles; otherwise it becomes
-shorter by its first length.
+A refusal says that the rate of a topic is too high, but not which rate is allowed. So requests to the topic go out in
+rounds, like those of a congestion window. A round ends when all of its requests were answered and a pause is over.
+After a round with a refusal, the next has as many requests as were stored, plus one; after one without a refusal, it is
+half as large again. If no more was stored than refused, the pause doubles; otherwise it becomes shorter by its first
+length.
 
 Without a pace each refusal would be repeated after one pause for all, which begins anew with whatever is stored: with
 much in flight, most of what is sent would be refused time and again.
@@ -49,7 +49,7 @@ class TopicPace:
         return self._pause_s * self._jitter.uniform(0.75, 1.0)
 
     def take(self) -> bool:
-        """Takes one request into this round; returns False if it is full."""
+        """Counts one request into this round; returns False if the round is full."""
         if self.room <= 0:
             return False
         self.room -= 1
@@ -57,11 +57,11 @@ class TopicPace:
         return True
 
     def stored(self) -> None:
-        """Notes that a request was stored, also one that was sent before there was a pace."""
+        """Records that a request was stored, also one that was sent before there was a pace."""
         self._stored += 1
 
     def refused(self, code: int, remark: str | None, now: float) -> None:
-        """Notes that a request was refused, also one that was sent before there was a pace."""
+        """Records that a request was refused, also one that was sent before there was a pace."""
         self._refused += 1
         self._refused_at = now
         self.room = 0  # what comes later does not overtake it
@@ -73,7 +73,7 @@ class TopicPace:
         return self._refused == 1
 
     def ended(self, requests: int) -> None:
-        """Notes that so many requests of this round were answered, or never will be."""
+        """Records that `requests` requests of this round were answered, or never will be."""
         self._out -= requests
 
     def is_over(self, now: float) -> bool:

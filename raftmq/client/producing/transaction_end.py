@@ -2,7 +2,7 @@
 
 The answer says how the message ended (ext field `raftmqEnd`) if the leader that answers ended it. After a lost answer,
 or when another producer of the group was faster, the answer only says that the transaction is over. Then the message is
-looked up by its id, because only a committed one can be read.
+searched for by its id, because only a committed one can be found.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TransactionEnds:
     async def end(self, half: Half, resolution: Resolution) -> None:
         """Ends the transaction as `resolution` says, asking the leader, and the next leader, until it is settled.
         Returns if the message ended that way. Raises Failed if it ended otherwise or the request does not fit; Unknown
-        if the end is not known, or not yet."""
+        if it is not known how the message ended, or not yet."""
         what = f"{resolution.name.lower()} of transaction {half.message_id}"
         try:
             ended = await self.ask(half, resolution, what=what)
@@ -65,7 +65,7 @@ class TransactionEnds:
         except RaftMQError as error:
             if not error.retryable and not isinstance(error, Unknown):
                 raise
-            # A check may still end it as wished: what was not carried out by now is not failed.
+            # A check of the cluster may still end it as the caller wished: no outcome yet is not a failure.
             text, ids = f"{error}; it may have ended, or may end so by a check", (half.message_id,)
             raise Unknown(text, code=error.code, hint=_HINT, message_ids=ids) from error
         if (ended == _COMMITTED) != (resolution is Resolution.COMMIT):
@@ -76,7 +76,8 @@ class TransactionEnds:
             )
 
     async def _look_up(self, half: Half) -> str:
-        """Looks the message up; returns the outcome of a transaction that is over. Raises RaftMQError."""
+        """Searches for the half message by its id; returns the outcome of a transaction that is over. Raises
+        RaftMQError."""
         try:
             found = await self._admin.query_messages(half.topic, half.message_id, unique=True, as_stored=True)
         except NotFound:

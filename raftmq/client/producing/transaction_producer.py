@@ -31,7 +31,7 @@ UNSETTLED_MAX = 10_000
 
 class AsyncTransactionProducer:
     """A member of a producer group, for `async with`: it sends transactions, and answers the cluster's checks for those
-    of the whole group."""
+    of all members of the group."""
 
     def __init__(self, view: ClusterView, group: str, check: AsyncCheck, *, timeout_s: float = TIMEOUT_S) -> None:
         if not group:
@@ -174,7 +174,7 @@ class AsyncTransaction:
 
     async def commit(self) -> None:
         """Commits the message; returns when consumers can see it. Raises Failed if a check rolled it back, Unknown if
-        nobody confirmed the commit in time."""
+        the commit was not confirmed in time."""
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:

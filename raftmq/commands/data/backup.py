@@ -255,7 +255,7 @@ def verify(path: str, as_json: bool) -> int:
 
 
 def _all_backups_in(target: str) -> tuple[list[tuple[int, Manifest]], list[str]]:
-    """Returns ((group, backup) of those in the target, and then of those of further groups beside them; problems)."""
+    """Returns ((group, backup) pairs: those in the target, then those of further groups next to it; problems)."""
     from cluster.backup.group_backups import places_in
 
     found, problems = _backups_in(target)

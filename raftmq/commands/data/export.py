@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.messages.start_positions import START, Start, StartType
+from raftmq.commands.messages.start_positions import Start, from_option
 from raftmq.commands.shared_options import connect, console, counted, json_option, servers_option, show
 from raftmq.commands.value_types import NameType
 from raftmq.local_path import LocalPath
@@ -28,15 +28,7 @@ _ROW_GROUP_BYTES = 64 << 20
 @click.command()
 @click.argument("topic", type=NameType("topic"))
 @click.option("--to", metavar="FILE", required=True, type=LocalPath(path_type=Path), help="The Parquet file to write.")
-@click.option(
-    "--from",
-    "start",
-    type=StartType(),
-    default="earliest",
-    show_default=True,
-    metavar=START,
-    help="Where to begin in each queue.",
-)
+@from_option("Where to begin in each queue.")
 @click.option(
     "--columns", metavar="NAMES", help="Columns to write, separated by commas (default: all but index and term)."
 )
@@ -95,8 +87,8 @@ def export(
 
 
 def _write(mq: Client, selection: Selection, undecodable: Undecodable, to: Path, *, quiet: bool) -> int:
-    """Writes a file beside `to` and renames it, so that an interrupted command leaves no file under that name; returns
-    the number of rows."""
+    """Writes a temporary file next to `to` and renames it, so that an interrupted command leaves no file under that
+    name; returns the number of rows."""
     import pyarrow.parquet as pq
 
     from raftmq.arrow.columns import arrow_schema

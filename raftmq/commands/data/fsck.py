@@ -1,4 +1,4 @@
-"""`raftmq fsck`: checks that everything in a stopped node's directory is as it was written, and says what the node's
+"""`raftmq fsck`: checks that everything in a stopped node's directory is as it was written, and reports what the node's
 next start would do."""
 
 from __future__ import annotations

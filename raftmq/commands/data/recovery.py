@@ -60,8 +60,8 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
 
 
 def scanned(told: dict[str, Any]) -> str:
-    """Returns the amount of data that a start read, and how much of it is room where nothing was written yet. `told`:
-    an answer of `GET /v1/recovery`."""
+    """Returns the amount of data that a start read, and how much of it is preallocated space without data. `told`: an
+    answer of `GET /v1/recovery`."""
     text, zeroed = f"{told['bytes_scanned'] / _MIB:.1f} MiB", told.get("bytes_zeroed", 0)
     return f"{text} ({zeroed / _MIB:.1f} MiB of it zero-filled room)" if zeroed else text
 

@@ -136,13 +136,13 @@ class Wanted(NamedTuple):
         return TableOptions(table_columns(self.columns, command), self.accept_loss, self.on_undecodable, more=more)
 
     def check_topics(self, mq: Client) -> None:
-        """Raises RaftMQError for a topic that there is not; it names the nearest one."""
+        """Raises RaftMQError for a topic that does not exist; the error names the topic with the most similar name."""
         for topic in self.topics:
             with with_near_miss(topic, mq.admin.topics):
                 mq.admin.describe_topic(topic)
 
     def upkeep(self, place: IcebergPlace | None = None) -> Tending:
-        """Returns what merges and deletes files while the rounds go on."""
+        """Returns the upkeep, which merges and deletes files in addition to the rounds."""
         from raftmq.tables.formats import upkeep
 
         return upkeep(self.to, place, self.compact_at, int(self.keep / 3600))

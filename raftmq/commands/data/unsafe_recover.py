@@ -1,4 +1,4 @@
-"""`raftmq unsafe-recover`: if the majority is lost for ever, makes one survivor the only node of a new cluster."""
+"""`raftmq unsafe-recover`: if the majority is lost for good, makes one survivor the only node of a new cluster."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.messages.printing import FormatType, Printer
-from raftmq.commands.messages.start_positions import START, Start, StartType, walk
+from raftmq.commands.messages.start_positions import Start, from_option, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
 from raftmq.commands.shared_options import INTERRUPTED, connect, counted, json_option, servers_option
 from raftmq.commands.stop import Stop
@@ -34,15 +34,7 @@ _TICK_S = 0.2
     shell_complete=complete_groups,
     help="Read as a member of this group and commit the printed messages.",
 )
-@click.option(
-    "--from",
-    "start",
-    type=StartType(),
-    default="earliest",
-    show_default=True,
-    metavar=START,
-    help="Where to begin in each queue (2h: two hours ago); a group resumes at its committed offset.",
-)
+@from_option("Where to begin in each queue (2h: two hours ago); a group resumes at its committed offset.")
 @click.option(
     "--filter",
     "expression",

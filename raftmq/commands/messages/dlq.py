@@ -140,9 +140,9 @@ def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bo
 def dead_letters(
     mq: Client, group: str, wanted: set[tuple[int, int]] | None, most: int | None
 ) -> tuple[list[Message], int]:
-    """Returns the oldest dead letters, or those `wanted`, (group of brokers, offset), with bodies as stored, and how
-    many are kept: each group of brokers has its own. Raises LocalError if there is no such consumer group. One without
-    dead letters has no topic for them, and none are returned."""
+    """Returns the oldest dead letters, or those `wanted`, named by (group of brokers, offset), with bodies as stored,
+    and the number of all that are kept; each group of brokers has its own. A consumer group without dead letters has no
+    topic for them: then none are returned. Raises LocalError if there is no such consumer group."""
     from raftmq.client.errors import NotFound
 
     found: list[Message] = []
@@ -167,7 +167,8 @@ def dead_letters(
 def _letters_in(
     mq: Client, topic: str, queue: int, wanted: set[int] | None, most: int | None
 ) -> tuple[list[Message], int]:
-    """Does the same in one group of brokers, whose queue 0 has this number. Raises NotFound."""
+    """Returns the dead letters in one group of brokers, as `dead_letters` does; `queue` is the number of its queue 0.
+    Raises NotFound."""
     low, high = mq.admin.min_offset(topic, queue), mq.admin.max_offset(topic, queue)
     found: list[Message] = []
     offset = low
@@ -186,8 +187,8 @@ def _offset_of(letter: Message) -> tuple[int, int]:
 
 
 def _queue_for(letter: Message) -> int:
-    """Returns the queue of the retry topic to which the letter is sent: its consumers are those of its group of
-    brokers, which may be the only one that has its topic."""
+    """Returns the queue of the retry topic to which the letter is sent: one in the letter's own group of brokers, which
+    may be the only one that has the consumer group's topic."""
     return number_of(group_of(letter.queue_id), 0)
 
 

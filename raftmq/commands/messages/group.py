@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +25,7 @@ from raftmq.commands.shared_options import (
 )
 from raftmq.commands.value_types import NameType, QueueType
 from raftmq.local.http.admin_http import AdminApi, admin_addresses
-from raftmq.local.http.all_groups import all_groups, alone, in_each, named_group, told_by_each
+from raftmq.local.http.all_groups import Groups, all_groups, alone, in_each, named_group, told_by_each
 from raftmq.local.http.group_sums import one_change, one_group, one_list
 from raftmq_wire.queue_numbers import group_of, queue_in_group, queue_text
 
@@ -100,7 +100,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
             return
         click.confirm(f"delete {name} ({held})?", abort=True, err=True)
     answer = api.delete(path)
-    if len(groups) > 1:  # the others follow the first group; what they had they told before
+    if len(groups) > 1:  # the others follow the first group; their figures come from the plan, made before the deletion
         answer |= {field: plan[field] for field in ("offsets", "lag", "members")}
     show(as_json, answer, f"deleted {name} with {answer['offsets']} offsets")
 
@@ -123,16 +123,10 @@ def clone(
     as_json: bool,
 ) -> None:
     """Give the group NAME the committed offsets of the group SOURCE. No consumer of NAME should be connected."""
-    groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}/clone"
+    groups = all_groups(admin, data)
     body = {"source": source, "topic": topic, "dry_run": dry_run}
-
-    def cloned(body: dict[str, Any]) -> dict[str, Any]:
-        return one_change(in_each(groups, lambda api: api.post(path, body), f"raftmq group describe {name}"), "offsets")
-
-    if not yes and not dry_run:
-        count = len(cloned({**body, "dry_run": True})["offsets"])
-        click.confirm(f"replace {count} offsets of {name} by those of {source}?", abort=True, err=True)
-    answer = cloned(body)
+    question = None if yes else lambda count: f"replace {count} offsets of {name} by those of {source}?"
+    answer = _moved(groups, name, "clone", body, "offsets", question)
     show_problems(alone(groups, "changed"))
     if as_json:
         print_json({"schema": 1, **answer})
@@ -141,6 +135,27 @@ def clone(
     rows = [[each["topic"], queue_text(each["queue_id"]), each["before"], each["offset"]] for each in answer["offsets"]]
     none = f"{source} has committed nothing"
     print_table(["topic", "queue", "before", "offset"], rows, none=none, left=("topic",))
+
+
+def _moved(
+    groups: Groups,
+    name: str,
+    act: str,
+    body: dict[str, Any],
+    field: str,
+    question: Callable[[int], str] | None,
+) -> dict[str, Any]:
+    """Has `groups` change offsets of the consumer group `name`; returns the answer, whose rows are in `field`. With a
+    `question`, asks first how many rows it would have, and stops unless the person agrees."""
+    path = f"/v1/groups/{quote(name, safe='')}/{act}"
+
+    def changed(body: dict[str, Any]) -> dict[str, Any]:
+        return one_change(in_each(groups, lambda api: api.post(path, body), f"raftmq group describe {name}"), field)
+
+    if question is not None and not body["dry_run"]:
+        count = len(changed({**body, "dry_run": True})[field])
+        click.confirm(question(count), abort=True, err=True)
+    return changed(body)
 
 
 @group.command("list")
@@ -260,18 +275,12 @@ def reset(
     as_json: bool,
 ) -> None:
     """Move the offsets of the group NAME in a topic, also while it is consuming."""
-    groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}/reset"
+    groups = all_groups(admin, data)
     own = None if queue is None else queue_in_group(queue)
     body = {"topic": topic, "queue_id": own, "dry_run": dry_run, **where}
     asked = groups if queue is None else named_group(groups, group_of(queue))
-
-    def moved(body: dict[str, Any]) -> dict[str, Any]:
-        return one_change(in_each(asked, lambda api: api.post(path, body), f"raftmq group describe {name}"), "queues")
-
-    if not yes and not dry_run:
-        count = len(moved({**body, "dry_run": True})["queues"])
-        click.confirm(f"move the offsets of {name} in {topic} ({counted(count, 'queue')})?", abort=True, err=True)
-    answer = moved(body)
+    question = None if yes else lambda count: f"move the offsets of {name} in {topic} ({counted(count, 'queue')})?"
+    answer = _moved(asked, name, "reset", body, "queues", question)
     show_problems(alone(groups, "changed"))
     if as_json:
         print_json({"schema": 1, **answer})

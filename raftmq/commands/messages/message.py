@@ -104,16 +104,16 @@ def message(
 
 
 def _older(found: list[Message], most: int) -> str:
-    """Says that not all messages with the key are shown, and how to see older ones: those of the second of the last one
-    may be shown twice."""
+    """Returns the note that not all messages with the key are shown, and how to see older ones: messages of the same
+    second as the last one may be shown twice."""
     until = time_text((found[-1].store_ms // 1000 + 1) * 1000)
     wider = ", or a larger --max" if len(found) == most < MOST else ""
     return f"there may be more than these {len(found)}: --until {until} shows older ones{wider}"
 
 
 def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
-    """Returns messages with this id. Two kinds of ids look alike: the id that a client gave the message (searched in a
-    topic), and one that encodes the message's position in the log."""
+    """Returns messages with this id. Two kinds of ids look alike: an id that a client gave the message (searched for in
+    a topic), and one that encodes the message's position in the log."""
     from raftmq.client.message import position_of
 
     found = mq.admin.query_messages(topic, message_id, unique=True, as_stored=True) if topic else []

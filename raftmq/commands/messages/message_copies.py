@@ -87,7 +87,7 @@ def send_copies(
     queue_of: Callable[[Message], int | None] = lambda one: None,
 ) -> Copied:
     """Sends copies of the originals that have none in the topic `to` yet, or of all with `again`; returns the number of
-    copies, and the originals that no copy can be made of. Bodies go on as they are stored. `queue_of`: the queue for
+    copies, and the originals that no copy can be made of. Bodies are sent as they are stored. `queue_of`: the queue for
     the copy of an original; None for any. Raises RaftMQError; a repetition then sends the rest."""
     from raftmq.client.errors import Refused
 

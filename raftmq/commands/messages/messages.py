@@ -13,7 +13,7 @@ from raftmq.commands.command_group import command_group
 from raftmq.commands.messages.message import message as find
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, Printer
-from raftmq.commands.messages.start_positions import START, Start, StartType, walk
+from raftmq.commands.messages.start_positions import Start, from_option, walk
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import connect, counted, json_option, servers_option, show
@@ -47,8 +47,7 @@ def selection(command: Any) -> Any:
     """Adds the options that select messages of a topic."""
     options = (
         click.option("--queue", "queues", type=QueueType(), multiple=True, help="This queue alone; repeatable."),
-        click.option("--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START,
-                     help="Where to begin in each queue."),
+        from_option("Where to begin in each queue."),
         click.option("--until", type=PointInTime(ages=True), metavar="TIME",
                      help="Only messages stored before this time."),
         click.option("--body", "pattern", type=PatternType(), metavar="REGEX", help="Only bodies that match."),

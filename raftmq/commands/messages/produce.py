@@ -206,7 +206,7 @@ def _send(
 
 
 def _note_created(mq: Client, topic: str, tally: Tally) -> None:
-    """Notes in the tally that its sends created the topic, with the nearest name of another one."""
+    """Records in the tally that its sends created the topic, with the most similar name of another topic."""
     from cluster.config.source import nearest
     from raftmq.client.errors import RaftMQError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,9 +15,17 @@ if TYPE_CHECKING:
     from raftmq.client import Client, Message, QueueInfo
 
 Start = str | int | datetime.datetime
+_F = TypeVar("_F", bound=Callable[..., Any])
 START = "earliest|latest|OFFSET|TIME|2h"
 _IDLE_S = 0.1
 _PULL_MESSAGES = 32
+
+
+def from_option(where: str) -> Callable[[_F], _F]:
+    """Returns the option --from of a command that reads messages; `where` is its help."""
+    return click.option(
+        "--from", "start", type=StartType(), default="earliest", show_default=True, metavar=START, help=where
+    )
 
 
 class StartType(click.ParamType[Start]):
@@ -50,9 +58,9 @@ def walk(
     follow: bool = False,
 ) -> Iterator[Message]:
     """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the queues' ends
-    when this began, or with `follow` without end. Bodies are as stored: whoever shows one decodes it, so that no more
-    than one inflated body is in memory. A topic that is created again meanwhile is followed from its first message.
-    Raises NotFound, without `follow` also for such a topic."""
+    when this began, or with `follow` without end. Bodies are as stored: the caller decodes one when it shows it, so
+    that no more than one decompressed body is in memory. A topic that is deleted and created again during this is
+    followed from its first message. Raises NotFound, without `follow` also for such a topic."""
     from raftmq.client import NotFound, Position
 
     described = mq.admin.describe_topic(topic)

@@ -45,7 +45,8 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class KeptFor(click.ParamType[int]):
-    """A retention time on the command line: 90s, 15m, 12h, 7d, forever -> milliseconds, 0 for ever."""
+    """A retention time on the command line: 90s, 15m, 12h, 7d or forever. Converts it to milliseconds; 0 means without
+    end."""
 
     name = "time"
 
@@ -108,8 +109,8 @@ def create(
 
 
 def _check_hides_nothing(groups: Groups, body: dict[str, object]) -> None:
-    """Has each group judge a change of a topic by what is unread in its own queues, if there are several: the first
-    one, which decides, knows of its own alone. Raises LocalError."""
+    """Checks in every group that a change of a topic hides no unread message, if there are several groups: the first
+    one, which decides, knows only its own queues. Raises LocalError."""
     if len(groups) == 1:
         return
     _, silent = told_by_each(groups, lambda each: each.post("/v1/topics?dry_run=true", body))

@@ -202,7 +202,7 @@ def _line(old: str, text: str) -> Translated | Left:
 
 
 def _value(key: str, text: str, factor: int) -> bool | int | str:
-    """Returns the value of the key. Raises ConfigError for one that it cannot have."""
+    """Returns the value of the key. Raises ConfigError for a value that the key cannot have."""
     known = range_of(fields_of(Config)[key].type)
     if known is None:
         return in_type(key, text) if key in CLUSTER_KEYS else text

@@ -159,7 +159,7 @@ def _ask(left: dict[str, Any], group: int, *, force: bool) -> None:
 
 
 def _until_done(post: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, Any]:
-    """Asks until the group retires, for at most so many seconds. Raises LocalError."""
+    """Repeats the request until the group retires, for at most `wait_s` seconds. Raises LocalError."""
     ends = time.monotonic() + wait_s
     while True:
         try:

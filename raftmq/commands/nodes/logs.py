@@ -72,8 +72,8 @@ def _end(path: Path) -> _Place:
 
 
 def _read_from(path: Path, place: _Place) -> tuple[list[str], _Place]:
-    """Returns whole lines after a place, and where the next read starts. If another file began, these are the rest of
-    the one before and the lines of the new one; if the file became shorter, it is read from the top."""
+    """Returns the complete lines after a place, and where the next read starts. If another file began, these are the
+    rest of the one before and the lines of the new one; if the file became shorter, it is read from the top."""
     now = _end(path)
     if now == NOWHERE:
         return [], NOWHERE

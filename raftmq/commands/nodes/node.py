@@ -24,6 +24,7 @@ from raftmq.commands.shared_options import (
     console,
     data_dir,
     data_option,
+    grace_option,
     json_option,
     print_json,
     print_table,
@@ -55,7 +56,7 @@ GROUP = click.option(
 
 
 def new_node_options(command: F) -> F:
-    """Adds --config, --via and --secret, for a new node on a machine of its own."""
+    """Adds --config, --via and --secret, for a new node on its own machine."""
     config = click.option(
         "--config",
         type=LocalPath(path_type=Path, dir_okay=False),
@@ -414,14 +415,7 @@ def _moved(
 @node.command()
 @NODE
 @click.option("--undo", is_flag=True, help="Allow the node to lead again, and send clients to it again.")
-@click.option(
-    "--grace",
-    "grace_s",
-    type=click.FloatRange(min=0),
-    default=0,
-    metavar="SECONDS",
-    help="Wait so long before the command ends: after 35 s RocketMQ's clients have asked for routes and moved.",
-)
+@grace_option("Wait so long before the command ends: after 35 s RocketMQ's clients have asked for routes and moved.")
 @cluster_options
 def drain(node: NodeName, undo: bool, grace_s: float, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make NODE hand over leadership and send clients elsewhere until its next start, before maintenance."""

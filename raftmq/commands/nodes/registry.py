@@ -59,7 +59,7 @@ def _state(process: Mapping[str, Any]) -> list[object]:
 
 
 def show_reached(told: Mapping[int, dict[str, Any]]) -> None:
-    """Prints the answers of a node of each group; `told`: group -> answer."""
+    """Prints the registry as nodes see it. `told`: group -> the answer of one of its nodes."""
     if not any(answer["processes"] for answer in told.values()):
         click.echo("the cluster has no registry: cluster.registry is empty")
         return

@@ -9,7 +9,7 @@ import click
 
 from cluster.config.local_layout import NodeName, groups_of, key_of, name_of, node_object
 from raftlog.types import FIRST_GROUP
-from raftmq.commands.shared_options import cluster_options, console, data_dir, show
+from raftmq.commands.shared_options import cluster_options, console, data_dir, grace_option, show
 from raftmq.commands.value_types import NodeNameType
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
@@ -44,14 +44,7 @@ WAIT = click.option(
     multiple=True,
     help="Only this node; may be repeated.",
 )
-@click.option(
-    "--grace",
-    "grace_s",
-    type=click.FloatRange(min=0),
-    default=0,
-    metavar="SECONDS",
-    help="Between a node's drain and its stop: after 35 s RocketMQ's clients have asked for routes and moved.",
-)
+@grace_option("Between a node's drain and its stop: after 35 s RocketMQ's clients have asked for routes and moved.")
 @WAIT
 @cluster_options
 def rolling_restart(

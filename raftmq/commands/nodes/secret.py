@@ -217,8 +217,8 @@ def _check_settled(data: str | None) -> None:
 
 
 def _bring_into_force(data: str | None, as_json: bool) -> None:
-    """Has the running nodes read the secret's file, and waits until all of them demand the secret. A stopped node reads
-    the file when it starts; the running ones wait for it before they demand the secret."""
+    """Makes the running nodes read the secret's file, and waits until all of them demand the secret. A stopped node
+    reads the file when it starts; the running ones wait for it before they demand the secret."""
     groups = _groups(admin_addresses(None, data), data)
     reached = [api for api, _ in _running(groups)]
     for api in reached:

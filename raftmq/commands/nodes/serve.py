@@ -135,7 +135,8 @@ def init(
 
 
 def _left_lost(made: Created, count: int) -> str:
-    """Says which of `count` directories were lost and stay as they are, and what to type."""
+    """Returns the message about those of `count` directories that were lost and stay as they are, with the command to
+    type."""
     nodes = ", ".join(map(str, made.lost))
     one = len(made.lost) == 1
     told = (
@@ -149,7 +150,7 @@ def _left_lost(made: Created, count: int) -> str:
 
 
 def _warn_root(configs: tuple[Path, ...], tls_dir: Path | None) -> None:
-    """Says what to type where root made a node that another user is to run."""
+    """Prints the command to type where root made a node that another user is to run."""
     from cluster.config.loading import load
     from raftmq.local.access_files import hand_over
 
@@ -160,7 +161,7 @@ def _warn_root(configs: tuple[Path, ...], tls_dir: Path | None) -> None:
 
 
 def _certify(folder: Path | None, configs: tuple[Path, ...]) -> dict[str, list[str]]:
-    """Gives the nodes TLS, if a folder is named. Returns the certificates that were made."""
+    """Configures TLS for the nodes, if a folder is named. Returns the certificates that were made."""
     from cluster.config.loading import load
     from raftmq.local.init import is_without_identity
     from raftmq.local.tls.local_tls import certify_files

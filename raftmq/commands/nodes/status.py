@@ -103,7 +103,7 @@ def _print_registry(registry: Sequence[RegistryView]) -> None:
 
 
 def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None) -> LocalError:
-    """Returns the error for the case that no node answers; `silent` says why one that is elsewhere does not.
+    """Returns the error for the case that no node answers; `silent` is the error of a node on another machine.
 
     Only nodes of a cluster on this machine can be examined, or started, from here.
     """

@@ -89,7 +89,7 @@ def page(
 
 
 def _fitting(rows: list[list[str]], width: int) -> Table:
-    """Returns the table without the columns for which there is no room."""
+    """Returns the table without the columns that do not fit into `width`."""
     for given_up in range(len(GIVEN_UP) + 1):
         kept = [at for at, name in enumerate(COLUMNS) if name not in GIVEN_UP[:given_up]]
         table = table_of([COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows], left={"role"})

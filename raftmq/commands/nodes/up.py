@@ -222,8 +222,8 @@ def _watch(cluster: LocalCluster) -> None:
 
 
 def _still_recorded(cluster: LocalCluster, ended: list[Started]) -> list[Started]:
-    """Returns the processes among `ended` that no other command is stopping right now. Such a command holds the lock
-    and then records that they are gone."""
+    """Returns the processes among `ended` that no other command is stopping right now. Such a command holds the lock,
+    and then records that they have ended."""
     from cluster.config.local_layout import locked, read_cluster
     from raftmq_wire.errors import LocalError
 

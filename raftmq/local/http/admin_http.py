@@ -215,7 +215,7 @@ class AdminApi:
         return self.local(f"{path}?consistency=linearizable")
 
     def pages(self, path: str, consistency: str = "linearizable") -> Iterator[dict[str, Any]]:
-        """Yields the pages of a list as they arrive. A node of an earlier release returns the whole list at once.
+        """Yields the pages of a list as they arrive. A node of an earlier release returns the complete list at once.
         Raises LocalError."""
         yield from pages(self.page, f"{path}?consistency={consistency}")
 
@@ -224,7 +224,7 @@ class AdminApi:
         return whole_list(self.page, f"{path}?consistency=linearizable", field)
 
     def local_pages(self, path: str, cursor: str = AFTER) -> Iterator[dict[str, Any]]:
-        """Yields the pages of a list of which the answering node tells its own. Raises LocalError."""
+        """Yields the pages of a list about the answering node itself. Raises LocalError."""
         yield from pages(self.page, path, cursor)
 
     def local(self, path: str) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def _tls_cure(why: str) -> str:
 
 
 def _tell_unused_user(addresses: Sequence[str]) -> None:
-    """Says on stderr, once per command, that it is not the user of the environment who makes this change."""
+    """Warns on stderr, once per command, that this change is not made by the user whom the environment names."""
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(_TOLD) or not any(os.environ.get(name) for name in USER_VARIABLES):
         return

@@ -41,8 +41,8 @@ def named_group(groups: Groups, group: int) -> Groups:
 
 
 def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list") -> dict[int, _T]:
-    """Has each group do or tell something, one after the other. Returns group -> result. `look`: the command that shows
-    if a change has happened. Raises the LocalError of the first that refuses; the groups after it are not asked."""
+    """Calls `ask` for each group, one after the other. Returns group -> result. `look`: the command that shows whether
+    a change has happened. Raises the LocalError of the first group that refuses; the groups after it are not asked."""
     done: dict[int, _T] = {}
     for group, addresses in groups.items():
         try:
@@ -80,9 +80,12 @@ def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[in
 def in_those_with_it(
     groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list", *, first_last: bool = False
 ) -> dict[int, _T]:
-    """Has each group do something with a thing of its own, which not all have: one that answers `not_found` has none.
+    """Calls `ask` for each group, where only some groups have the object that it is about: a group that answers
+    `not_found` is left out. Returns group -> result.
+
     `look` as for `in_each`; `first_last`: the first group comes last. Raises LocalError for the first group that does
-    not answer or refuses, and that of the first group if none has it."""
+    not answer or refuses, and that of the first group if no group has the object.
+    """
     done: dict[int, _T] = {}
     nothing: dict[int, LocalError] = {}
     for group in sorted(groups, reverse=first_last):
@@ -156,7 +159,8 @@ def each_node_of(groups: Groups, path: str, node: NodeName | None = None) -> tup
 
 
 def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], dict[str, LocalError]]:
-    """Does the same, and returns address -> error for each node that does not answer. Raises LocalError."""
+    """Asks as `each_node_of` does, and returns address -> error for each node that does not answer. Raises
+    LocalError."""
     found: list[Asked] = []
     silent: dict[str, LocalError] = {}
     for group, addresses in one_group(groups, node).items():

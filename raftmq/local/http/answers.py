@@ -14,7 +14,7 @@ _SHOWN_CHARACTERS = 120
 
 
 class ForeignAnswerError(ValueError):
-    """An answer that is none of the HTTP API's: another program answers. Its text begins with what that one said."""
+    """An answer that does not come from the HTTP API, but from another program. Its text begins with that answer."""
 
     def __init__(self, body: bytes) -> None:
         line = next((line for line in body.decode("utf-8", "replace").splitlines() if line.strip()), "")

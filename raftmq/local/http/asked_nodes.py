@@ -33,8 +33,8 @@ def ask_each(addresses: Sequence[str], path: str) -> tuple[Answers, dict[str, Lo
 def ask_all(
     addresses: Sequence[str], path: str, node: int | None = None, group: int = FIRST_GROUP
 ) -> tuple[Answers, dict[str, LocalError]]:
-    """Does the same, and keeps the answer of `node` alone, if one is named. `group`: that of the nodes. Raises
-    LocalError if no such node has answered: a list that nobody told is not an empty list."""
+    """Asks each node, as `ask_each` does, and keeps only the answer of `node`, if one is named. `group`: the group of
+    the nodes. Raises LocalError if no such node has answered: no answer is not an empty list."""
     answers, silent = ask_each(addresses, path)
     if not answers:
         raise _nobody(addresses, silent)
@@ -105,7 +105,7 @@ def no_group(group: int, known: Iterable[int]) -> LocalError:
 
 
 def not_among_given(group: int) -> LocalError:
-    """Returns the error for a further group that is named beside addresses that a person gave."""
+    """Returns the error for a further group that is named together with explicit addresses."""
     return LocalError(
         f"group {group} cannot be chosen among addresses that are given",
         "--admin names nodes of one group, and there an id alone names a node",

@@ -91,12 +91,12 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
 
 
 def token_file(name: str) -> Path:
-    """Returns the path of a context's token, beside the contexts' file."""
+    """Returns the path of a context's token, next to the contexts' file."""
     return contexts_file().parent / "tokens" / name
 
 
 def read_token(name: str) -> str:
-    """Returns the token of a context; "" if nobody is logged in there. Raises LocalError."""
+    """Returns the token of a context; "" if no user is logged in there. Raises LocalError."""
     path = token_file(name)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)

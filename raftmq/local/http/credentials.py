@@ -91,9 +91,8 @@ class Bearer:
 
 
 class RemoteSecret:
-    """The operator of a cluster elsewhere, who has a copy of its secret. The node at the address says which node it is,
-    and a pass is made for that one. A stranger who gets the pass can use it for one request to the node that the pass
-    names."""
+    """The operator of a remote cluster, with a copy of its secret. The node at the address says which node it is, and a
+    pass is made for that node. A thief of the pass can use it for one request to the node that the pass names."""
 
     author = "the cluster's operator, by its secret"
 
@@ -171,8 +170,8 @@ class LocalSecret:
         return local_tls(self._node.data)
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
-        """Yields a pass for each key in the node's file: while the secret is being changed, the node may know only one
-        of them."""
+        """Yields the headers with a pass, one for each key in the node's file: while the secret is being changed, the
+        node may know only one of them."""
         try:
             secret, data = _files(self._node.config_path, self._node.config_path.stat().st_mtime_ns)
             uuid = str(identity.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY).cluster_uuid)

@@ -1,8 +1,9 @@
 """The answers of several groups of brokers about topics and consumer groups, as one answer.
 
-Topics and consumer groups are the same in all, but each group of brokers has its own queues of a topic, and knows the
-messages and offsets of those alone. In the one answer a queue has its number in the whole cluster
-(`raftmq_wire.queue_numbers`), and sums are over all. Where all groups must answer alike, the first that answered tells.
+Topics and consumer groups are the same in all groups of brokers, but each has its own queues of a topic, and knows the
+messages and offsets of those only. In the combined answer a queue has its cluster-wide number
+(`raftmq_wire.queue_numbers`), and sums are over all groups. Where all groups must answer alike, the first answer
+counts.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def one_change(answers: Answers, field: str) -> Answer:
 
 
 def _is_first_alone(answers: Answers) -> bool:
-    """Returns True for the answer of a cluster of one group, which is told as it is."""
+    """Returns True for the answer of a cluster of one group, which is passed on unchanged."""
     return [*answers] == [FIRST_GROUP]
 
 

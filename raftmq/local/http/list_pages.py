@@ -1,4 +1,5 @@
-"""Lists that the HTTP API answers in pages: follows `next`, and refuses a page that its reader takes for the whole."""
+"""Lists that the HTTP API returns in pages: follows `next`, and refuses a page that its reader takes for the complete
+list."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Ask = Callable[[str], dict[str, Any]]
 
 
 class UnfollowedPageError(Exception):
-    """A reader took one page for the whole list. The reader is wrong, so nothing handles this as an answer."""
+    """A reader took one page for the complete list. That is a defect of the reader, so nothing handles this as an
+    answer."""
 
 
 def whole_answer(path: str, answer: Any) -> Any:
@@ -29,7 +31,7 @@ def whole_answer(path: str, answer: Any) -> Any:
 
 
 def pages(ask: Ask, path: str, cursor: str = AFTER) -> Iterator[dict[str, Any]]:
-    """Yields the pages of a list as they arrive. A node of an earlier release returns the whole list at once."""
+    """Yields the pages of a list as they arrive. A node of an earlier release returns the complete list at once."""
     joint, page = "&" if "?" in path else "?", ask(path)
     yield page
     while page.get("next") is not None:

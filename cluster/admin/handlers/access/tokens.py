@@ -175,7 +175,7 @@ def digest_in(call: Call) -> bytes:
 
 
 async def asked_leader(call: Call, caller: Caller, method: str, path: str, body: bytes = b"") -> None:
-    """Has the leader carry out a request of that caller. Raises ApiError with the leader's refusal."""
+    """Sends the caller's request to the leader, which carries it out. Raises ApiError with the leader's refusal."""
     status, answer = await call.ask_leader(caller, method, path, body)
     try:
         if status < 400:

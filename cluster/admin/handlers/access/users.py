@@ -9,7 +9,7 @@ import msgspec
 from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call, ReadView
 from cluster.admin.handlers.access.awaited_change import changed, user_of
-from cluster.admin.pagination import PAGE_QUERY, Page, after_of, limit_of
+from cluster.admin.pagination import Page, after_of, limit_of, list_route
 from cluster.admin.route import Route
 from cluster.admin.streamed_json import Pieces
 from cluster.requests.verb import Serves
@@ -158,17 +158,7 @@ def _now(call: Call, name: str) -> UserChanged:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route.of_verb(
-        "GET",
-        "/v1/users",
-        list_users,
-        UsersView,
-        route.page(),
-        route_rights.of_verb(RequestCode.AUTH_LIST_USER),
-        serves=Serves.READ,
-        because=route.CALLER_CHOOSES,
-        asks=PAGE_QUERY,
-    ),
+    list_route("/v1/users", list_users, UsersView, route_rights.of_verb(RequestCode.AUTH_LIST_USER)),
     Route.of_verb(
         "POST",
         "/v1/users",

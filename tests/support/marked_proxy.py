@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a node's port that is one user: it signs what passes, and looks for marks in what comes back.
+"""A TCP proxy in front of a node's port that acts as one user: it signs requests, and searches the answers for marks.
 
 Clients that know nothing of users, such as fuzzers and hostile clients, attack as that user. Each byte of the node is
 searched for the marks of `jepsen_like.marks`. With a TLS context for the node's side, the client's side stays plain.
@@ -104,7 +104,7 @@ class MarkedProxy:
 
 
 class _Signing:
-    """Signs the requests in a stream of bytes. From the first bytes on that are no request, all pass as they came."""
+    """Signs the requests in a stream of bytes. After the first bytes that are no request, all pass unchanged."""
 
     def __init__(self, signer: Credentials | None) -> None:
         self._signer = signer
