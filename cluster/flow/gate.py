@@ -50,7 +50,7 @@ class Ask(Enum):
     """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
 
 
-_NEW = Ask.NEW  # twice for each send; a name of a module costs less than one of an Enum
+_NEW = Ask.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
 
 
 @unique

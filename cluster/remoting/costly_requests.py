@@ -73,7 +73,7 @@ class CostlyRequests:
         def handle(request: Request) -> None:
             path = request.connection
             if path.closed:
-                return  # it has been told to all who listened: nothing would end this request, or give its place back
+                return  # its end was announced before: nothing would end this request, or give its place back
             asker: Hashable = request.user or path.peer_address[0]
             if len(self._waiting.get(asker, ())) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
                 refuse(request, Refused(Reason.BUSY, _BUSY))

@@ -139,7 +139,7 @@ class TruthCopies:
         if self._confirmed_ms is None:
             self._confirmed_ms = now_ms
         if (level := self._state.level) < GROUPS_LEVEL:
-            if now_ms - self._confirmed_ms >= CONFIRM_MS:  # a new group is below for a moment
+            if now_ms - self._confirmed_ms >= CONFIRM_MS:  # a new group has a lower level for a moment
                 self._alarms.raise_alarm(ALARM, f"{UNCONFIRMED}: {too_low(level)}")
             return
         if self.rejected:

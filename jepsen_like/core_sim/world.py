@@ -452,7 +452,7 @@ class World:
         return [self.machines[node] for node in self.newest.node_uuids]
 
     def voters(self) -> list[Machine]:
-        """Returns the voters of `group`."""
+        """Returns the voters among the members."""
         return [self.machines[node] for node in self.newest.voter_ids]
 
     def links_of(self, inside: list[NodeId]) -> list[Link]:

@@ -89,7 +89,7 @@ def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) ->
     with options.connect() as mq:
         found = topics_of(mq, options)
         try:
-            mq.admin.members()  # their servers say which cluster this is
+            mq.admin.members()  # its answer fills `cluster_ids`
         except raftmq.RaftMQError as error:
             raise no_plan(options, "the cluster", error) from error
         cluster = mq.cluster_ids[0] if mq.cluster_ids else ""

@@ -129,7 +129,7 @@ def _is_repeated(entries: Entries, names: tuple[bytes, bytes], per_row: Any) -> 
 
 
 def _packed(packed: Any, at: Any, end: Any) -> tuple[bytes, bytes]:
-    """Returns the two buffers of a column of these texts."""
+    """Returns the two buffers, offsets and data, of an Arrow column with the texts from `at` to `end` in `packed`."""
     bounds = np.zeros(len(at) + 1, dtype=np.int32)
     np.cumsum(end - at, out=bounds[1:])
     _, _, data = spans(pa.py_buffer(packed), at, end).buffers()

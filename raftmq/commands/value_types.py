@@ -149,7 +149,7 @@ class ApiType(click.ParamType[str]):
     name = "api"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the text. Raises LocalError for anything else."""
+        """Returns the text if it is an address, or the name of a context. Raises LocalError otherwise."""
         from raftmq.local.http.admin_http import parse_addresses
         from raftmq.local.http.contexts import find_context
 

@@ -112,7 +112,7 @@ class ClosedLog(Family):
 
 
 class ClosedLogReads(Reads):
-    """The reads of a state about the end of its log."""
+    """Read access to what a state holds about the end of its log."""
 
     closed_log = family_of(ClosedLog)
     """The end of the log, once its group of brokers has drained."""

@@ -228,7 +228,7 @@ class DataWatch:
         `silent`: other nodes of the same local cluster whose directories are checked too."""
         if self._look is not None and not self._look.done():
             return self._look
-        if self._look is not None and self._look.exception() is None:  # a disk that fails shows elsewhere
+        if self._look is not None and self._look.exception() is None:  # a failing disk is reported elsewhere
             self.lost = self._look.result()
         self._look = asyncio.get_running_loop().run_in_executor(None, self._lost_of, frozenset(silent))
         return self._look

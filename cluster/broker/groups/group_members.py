@@ -390,7 +390,7 @@ class Members:
         held = found.text.held if found is not None and found.text is not None else 0
         size = text_bytes(subscriptions) + wish_bytes(topics_wanted)
         if found is not None and topics_wanted not in found.wishes:
-            size += held  # it comes to what the other members want
+            size += held  # it is added to what the other members want
         if size > held and not self._text.fits(size - held):
             remark = (
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "

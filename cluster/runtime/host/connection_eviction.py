@@ -181,7 +181,7 @@ class Places(Generic[C]):
             return victim, count - (victim is not None) < limit
         shared = shared_part(limit)
         if opening >= max(1, shared // 2) and address not in self._known:
-            return None, False  # what has said nothing yet takes no place of what has
+            return None, False  # a connection that has sent nothing takes no place from one that has
         victim = None
         if self.strangers + opening >= shared:
             victim = self._leaving(address)

@@ -81,7 +81,7 @@ class CheckpointReads:
     def _log_begins(self, checkpoint: Checkpoint) -> LogTail:
         try:
             with self._context.environment.open_rows(checkpoint.path) as rows:
-                position = load_mark(cast("KV", rows)).position  # `get` is all that is asked of it
+                position = load_mark(cast("KV", rows)).position  # only `get` is called on it
             return self._log.segment_at(position).previous
         except RaftLogError as error:
             raise OSError(errno.EIO, str(error)) from error
