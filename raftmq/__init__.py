@@ -111,7 +111,7 @@ __all__ = [
     "read_pandas",
 ]
 
-if not TYPE_CHECKING:  # a type checker shall know each name, and which there are not
+if not TYPE_CHECKING:  # so that a type checker knows exactly the names that exist
 
     def __getattr__(name: str) -> object:
         """Loads the client when one of its names is first asked for; `raftmq --help` does without the client."""

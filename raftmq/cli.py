@@ -280,7 +280,7 @@ def _explain(error: Exception, arguments: list[str]) -> LocalError | None:
         return LocalError(_sentence(error.format_message()), "the command could not be carried out", "raftmq --help")
     if isinstance(error, ConfigError):
         return LocalError(error.what, error.why, error.fix, ExitCode.USAGE)
-    if "raftmq.client" in sys.modules:  # imported by the commands that use it, and only then can it be the client's
+    if "raftmq.client" in sys.modules:  # an error can be the client's only if a command has imported it
         from raftmq.client.errors import RaftMQError
 
         if isinstance(error, RaftMQError):

@@ -240,7 +240,7 @@ class MessageClaim(NamedTuple):
     """The bytes of that length."""
 
     def topic_in(self, tail: bytes) -> str:
-        """Returns the topic, with whose length `tail` begins; another name if `tail` ends too early."""
+        """Returns the topic, whose length is at the beginning of `tail`; a wrong name if `tail` ends too early."""
         at = self.length_bytes
         return tail[at : at + int.from_bytes(tail[:at], "big")].decode("utf-8", "replace")
 

@@ -134,7 +134,7 @@ class CheckpointReader:
 
     def digest(self) -> dict[str, int]:
         """Returns the sum of each family, as `statemachine.rows.digest.digest` computes it."""
-        return digest(cast("KV", self))  # `scan` is all that it asks for
+        return digest(cast("KV", self))  # only `scan` is called on it
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields rows with start <= key < end, ascending; none of a family that the checkpoint does not have."""

@@ -425,7 +425,7 @@ def add_sessions(
 
 
 class DedupReads(Reads):
-    """The reads of a state about sends that it knows."""
+    """Read access to what a state holds about sends, to recognise duplicates."""
 
     _dedup = family_of(Dedup)
     _removals = family_of(Removals)

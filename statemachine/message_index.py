@@ -190,7 +190,7 @@ class MessageIndex(Family):
 
 
 class IndexReads(Reads):
-    """The reads of a state about messages by key."""
+    """Read access to what a state holds about messages by key."""
 
     message_index = family_of(MessageIndex)
     """The index of messages by key. Callers use its `bucket_below` and `candidates`."""

@@ -251,7 +251,7 @@ class Removals(Family):
 
 
 class RemovalReads(Reads):
-    """The reads of a state about pending removals."""
+    """Read access to what a state holds about pending removals."""
 
     _removals = family_of(Removals)
 

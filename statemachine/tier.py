@@ -260,7 +260,7 @@ class TierSegments(Family):
 
 
 class TierReads(Reads):
-    """The reads of a state about the tier."""
+    """Read access to what a state holds about the tier."""
 
     tier = family_of(TierSegments)
     """The log's segments in object storage."""

@@ -256,7 +256,7 @@ class TrimState(Family):
 
 
 class TrimReads(Reads):
-    """The reads of a state about the beginning of the log."""
+    """Read access to what a state holds about the beginning of the log."""
 
     _trim = family_of(TrimState)
 

@@ -306,7 +306,7 @@ class Truth(Family):
 
 
 class TruthReads(Reads):
-    """The reads of a state about what groups of brokers have in common."""
+    """Read access to what a state holds about the data that all groups of brokers share."""
 
     truth = family_of(Truth)
     """The truth for other groups, and the version of it that this group has copied."""

@@ -59,7 +59,7 @@ def answers(system: System, node: Node, patience_s: float = 2.0) -> bool:
 
 
 async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
-    """Returns the result of `takes_writes`, on the running event loop."""
+    """Returns True if the node acknowledges a message in time: `takes_writes` for callers on an event loop."""
     try:
         return (await _run(system, node, ONE, patience_s)).messages == 1
     except OSError:

@@ -116,7 +116,7 @@ class Publisher(Window):
         stop = data.rfind(b"\r\n") + 2 if b"\r\n" in data else 0
         last = data.rfind(b"\r\n", 0, stop - 2) + 2 if data.count(b"\r\n", 0, stop) > 1 else 0
         if data.startswith(b"MSG ", last):
-            stop = last  # its JSON is not there
+            stop = last  # the JSON of this message has not arrived yet
         self._pending = data[stop:]
         places = [int(place) for place in _ACK.findall(data, 0, stop)]
         if data.count(b"\r\n", 0, stop) != 2 * len(places):

@@ -139,9 +139,9 @@ async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float
 
 
 async def confirm_read(port: AdminPort, *, settles: str = "", may_be_local: bool = True) -> None:
-    """Returns when the applied state answers linearizably. Raises ApiError. `settles`: a group of which every commit
-    that came before is applied or lost first (`cluster.requests.verb.Verb.settles`); "" for none. `may_be_local`: True
-    if the caller may ask the same with consistency=local."""
+    """Returns once reads of the applied state are linearizable. Raises ApiError. `settles`: a consumer group whose
+    earlier offset commits are all applied, or lost, before that (`cluster.requests.verb.Verb.settles`); "" for none.
+    `may_be_local`: True if the caller could ask with consistency=local instead, which the error then suggests."""
     services = port.services
 
     def ask(done: Callable[[bool], None]) -> None:

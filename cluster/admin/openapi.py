@@ -82,7 +82,7 @@ def document(routes: Iterable[Route], topic_length_max: int = TOPIC_LENGTH_MAX) 
         sorted(kinds | {ErrorView}, key=lambda kind: kind.__name__), ref_template=_REF
     )
     for route in routes:
-        if route.body is not None:  # what a body does not know it refuses (request_parsing.py)
+        if route.body is not None:  # a body with unknown fields is refused (request_parsing.py)
             schemas[route.body.__name__]["additionalProperties"] = False
     schemas["TopicRequest"]["properties"]["name"]["maxLength"] = topic_length_max
     paths: dict[str, dict[str, Any]] = {}

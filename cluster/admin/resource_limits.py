@@ -134,7 +134,7 @@ class Guard:
             return refusal
         if len(self._spare) + max(0, count - CONNECTIONS_MAX) < SPARE_MAX:
             return ""
-        silent = next((each for each in self._spare if not each.busy), None)  # a probe asks at once
+        silent = next((each for each in self._spare if not each.busy), None)  # no probe: they ask at once
         if silent is not None:
             self._end(silent)
             return ""

@@ -165,7 +165,7 @@ def _sheltered(
 ) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with guard.serving(request):
-            admitted = await admit(request)  # who may not ask takes no memory of answers
+            admitted = await admit(request)  # before it takes memory for the answer
             if not route.cost.grows or route.streams:
                 return await handler(request, admitted)
             async with guard.answering(request, route.cost.bytes_max(port.config.limits)):
@@ -187,7 +187,7 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
         if caller.is_proven:
             guard.proven(request)
         request[OF_NODE] = caller.by != 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
-        version = access.state.version  # what changes while it is judged counts as newer
+        version = access.state.version  # a change during the check counts as newer
         if not route.needs.reads_body:
             caller = await access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
@@ -206,7 +206,7 @@ def _serve(
     async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
         caller, consistency, body, version = admitted
         access, changes = port.access, request.method not in ("GET", "HEAD")
-        if access.state.version != version:  # its body, or memory for its answer, was waited for
+        if access.state.version != version:  # they changed while it waited for its body or for memory
             what, now = f"{request.method} {route.path}", access.as_it_is_now(caller)
             request[CALLER] = caller = await access.admit(now, route.needs, request.match_info, body, what)
         own_group = port.config.cluster.group
@@ -331,7 +331,7 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
         return await handler(request)
     except ApiError as error:
         return _json(error.status, error.view, error.again_ms)
-    except Refused as refused:  # by the broker, and no handler had more to say
+    except Refused as refused:  # from the broker; no handler had more to say
         told = error_of(refused)
         return _json(told.status, told.view, told.again_ms)
     except web.HTTPException as error:
@@ -363,7 +363,7 @@ def _allowed(path: str, error: web.HTTPException) -> list[str]:
 
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 404:
-        # Without what all of them begin with, which makes any two addresses alike.
+        # Without the common prefix, which makes any two paths look alike.
         known = {route.path.removeprefix(PREFIX): route.path for route in ROUTES}
         match = nearest(request.path.removeprefix(PREFIX), known)
         hint = f"did you mean {known[match]}?" if match else "/openapi.json lists every address"

@@ -125,7 +125,7 @@ def _look_at(request: BackupOrder) -> _Source:
     try:
         identity = identities.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY)
         with CheckpointReader(Path(request.checkpoint)) as reader:
-            mark, begin = reader.mark, load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
+            mark, begin = reader.mark, load_mark(cast("KV", reader)).position  # only `get` is called on it
         cut = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
         if mark.index < 0:
             raise LocalError(
@@ -178,7 +178,7 @@ def _make_target(target: Path, data: Path | None) -> None:
     if data is not None:
         check_place(target, data)
     try:
-        target.mkdir(exist_ok=True)  # its parent must be there: one that is not may be a mount that is missing
+        target.mkdir(exist_ok=True)  # a missing parent may be a volume that is not mounted
         files.sync_file(target)
     except OSError as error:
         raise LocalError(

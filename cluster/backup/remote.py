@@ -187,7 +187,7 @@ async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:
     try:
         found, problems = await stored(store)
         if problems:
-            return []  # one that cannot be read may name any part
+            return []  # an unreadable backup may refer to any part
         mine = [each for each in found if each.backup.cluster_uuid == made.cluster_uuid]
         others = [each for each in mine if each.backup.name != made.name]
         old = others[: max(0, len(others) + 1 - keep)]

@@ -254,7 +254,7 @@ def restore(
         for group, each in backups.items():
             own_nodes = [node for node in nodes if node.group == group]
             own_manifest = manifests_of[group]
-            if group in names:  # a tier tells the log alone, and no configuration
+            if group in names:  # the tier has only the log, no configuration
                 own_manifest = replace(own_manifest, broker_name=names[group])
             made.append(_Group(each, own_manifest, own_nodes, fresh, now_ms, users))
         for own in made:

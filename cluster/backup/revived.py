@@ -167,8 +167,8 @@ def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Comma
 
 
 def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
-    """Returns the id of the user that is an enabled Super until the end, preferably one that also remains one; None if
-    there is none."""
+    """Returns the id of the user that is kept as an enabled Super until all other changes are done, preferably one that
+    also is a Super afterwards; None if no user stays."""
 
     def stays(user: User) -> bool:
         later = theirs.get(user.id)
@@ -180,7 +180,7 @@ def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
 def revived_in(state: Path) -> Revived:
     """Reads the users of the state in that folder and changes nothing there. Raises KVError."""
     with CheckpointReader(state) as reader:
-        return revived_of(Access(cast("KV", reader)))  # `get` and `scan` are all that it asks for to load
+        return revived_of(Access(cast("KV", reader)))  # loading calls only `get` and `scan`
 
 
 def revived_of(access: Access) -> Revived:

@@ -95,7 +95,7 @@ async def _last(objects: TierObjects) -> RestorePoint | None:
         try:
             for entry in decode_entries(data):
                 last = max(last or RestorePoint(-1, 0), RestorePoint(entry.index, entry.timestamp_ms))
-        except FrameError:  # a copy of the state, or the entries before it, say how far it goes
+        except FrameError:  # then a copy of the state, or earlier entries, show how far the log goes
             pass
     return last
 

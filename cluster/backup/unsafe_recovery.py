@@ -222,7 +222,7 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int, into: uuid.UUID | 
         into or uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
     )
     payloads = [(EntryType.MEMBERSHIP, memberships.encode(members))]
-    if survivor.missing[0] < survivor.missing[1]:  # nobody has it any more, and the node would wait for it
+    if survivor.missing[0] < survivor.missing[1]:  # no node has that part any more, and this node would wait for it
         given_up = Trim(log.first_position, log.first_index, "unsafe-recover: no node has the log below")
         payloads.insert(0, (EntryType.TRIM, encode_trim(given_up)))
     if not ran_away(saved, log.tail.term):
@@ -276,7 +276,7 @@ def _read(directory: Path) -> Survivor:
     saved = _saved(directory / layout.HARD_STATE, group_id)
     with CheckpointReader(directory / layout.STATE) as reader:
         applied, members = reader.mark.index, reader.membership
-        begin = load_mark(cast("KV", reader)).position  # `get` is all that is asked of it
+        begin = load_mark(cast("KV", reader)).position  # only `get` is called on it
         known = read_groups(reader)
     withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
     return Survivor(

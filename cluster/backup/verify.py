@@ -62,7 +62,7 @@ def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
     (`statemachine.rows.running_digest`). Rows that do not add up to these sums are not those that were applied.
     """
     with CheckpointReader(backup / STATE) as reader:
-        mark, kv = reader.mark, cast("KV", reader)  # `get` and `scan` are all that is asked of it
+        mark, kv = reader.mark, cast("KV", reader)  # only `get` and `scan` are called on it
         kept = running_digest.load(kv, mark.index)
         for family, total in running_digest.count(kv).items() if kept is not None else ():
             if kept is not None and kept[family] != total:
@@ -143,7 +143,7 @@ def _state_problems(backup: Path, manifest: Manifest) -> list[str]:
     if (mark.index, mark.term, mark.header_crc) != (manifest.index, manifest.term, manifest.header_crc):
         problems.append(f"{backup / STATE} was applied up to index {mark.index}, the manifest says {manifest.index}")
     for family, total in digest.items():
-        told = manifest.digest.get(family, "0" * 16)  # a family that the release which made it did not have
+        told = manifest.digest.get(family, "0" * 16)  # the release that made the backup may lack this family
         if total != told:
             problems.append(f"{backup / STATE}: the rows of family {family} sum to {total}, the manifest says {told}")
     return problems

@@ -64,4 +64,4 @@ def _stop(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # taking the interpreter apart takes seconds where the node's own work leaves little CPU time
+    os._exit(code)  # ending the interpreter in order takes seconds where the node leaves little CPU time

@@ -110,6 +110,6 @@ class Spreading:
         self._asked = True
         try:
             Topics(self._services).put({"name": name, "attributes": attributes}, done, groups=groups)
-        except Refused as refused:  # a topic of the system: its queues are where they are
+        except Refused as refused:  # a system topic, whose queues cannot be moved
             self._asked = False
             logger.info("topic %s is hot and stays where it is: %s", name, refused)

@@ -81,7 +81,7 @@ def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) 
 
 def _spans(state: BrokerState, topic: TopicConfig) -> Iterator[_Span]:
     for queue_id in range(state.stored_queues(topic)):
-        end = state.max_offset(topic.id, queue_id)  # before the first one: retention may move that past it
+        end = state.max_offset(topic.id, queue_id)  # read before the first offset, which retention may move past it
         first = min(state.min_offset(topic.id, queue_id), end)
         if first < end:
             yield _Span(queue_id, first, end)

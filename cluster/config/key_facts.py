@@ -45,20 +45,20 @@ class KeyFacts(NamedTuple):
 
 
 def of_cluster(unit: Unit | None = None) -> KeyFacts:
-    """Returns what a key of the cluster says in its type. A change takes effect on every node at once."""
+    """Returns the facts of a key that belongs to the cluster. A change takes effect on every node at once."""
     return KeyFacts(is_clusters=True, reload=True, unit=unit)
 
 
 def of_host(unit: Unit | None = None, *, reload: bool = False) -> KeyFacts:
-    """Returns what a key of one host says in its type. `reload`: True if the part that reads it takes another value
-    from a reload (`cluster.runtime.service_lifecycle.Part`)."""
+    """Returns the facts of a key that belongs to one host. `reload`: True if a reload is enough for a new value
+    (`cluster.runtime.service_lifecycle.Part`)."""
     return KeyFacts(is_clusters=False, reload=reload, unit=unit)
 
 
 CLUSTER: Final = of_cluster()
-"""The facts of a switch, a name or a text of the cluster."""
+"""The facts of a key without a unit (a switch, a name or a text) that belongs to the cluster."""
 HOST: Final = of_host()
-"""The facts of one of a host, whose change needs a restart."""
+"""The facts of a key without a unit that belongs to one host; a change needs a restart."""
 
 
 def plain(kind: Any) -> Any:

@@ -403,7 +403,7 @@ def replace_file(
     content before it takes the place. Raises OSError, and what `check` raises; then the file is as before.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)  # of a process of this number that died; in a container each has the same one
+    fresh.unlink(missing_ok=True)  # left by a dead process with this pid; in a container all have the same one
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:

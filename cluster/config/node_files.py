@@ -349,8 +349,8 @@ def in_group(text: str, node: NodeRecord, facts: GroupFacts) -> str:
 
 
 def of_group(place: str, group: int) -> str:
-    """Returns the URL or the folder of a group in a place for objects that the cluster has: names of objects there say
-    the cluster, and not the group."""
+    """Returns the URL or folder for the objects of one group below the cluster's `place`. A subfolder is needed,
+    because names of objects contain the cluster's id, but not the group."""
     return place if group == FIRST_GROUP else f"{place.rstrip('/')}/{group_folder(Path(), group)}"
 
 

@@ -187,7 +187,7 @@ class AdmissionLimit:
         if elapsed_ms >= (INTERVAL_MS if self._decided else INTERVAL_MS_MAX):
             self._end(elapsed_ms, now_ms)
             self._begin(house, now_ms)
-        if self.overloaded and now_ms - self._over_ms > LEAVE_MS:  # also if the log had nothing to do meanwhile
+        if self.overloaded and now_ms - self._over_ms > LEAVE_MS:  # also if the log has been idle since then
             self.overloaded = False
         if not self.overloaded or house <= self.house_bytes:
             return 0
@@ -202,7 +202,7 @@ class AdmissionLimit:
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
         """Ends an interval in which the log was never idle: records its rate."""
         rate = 1000 * self._decided / elapsed_ms
-        if rate:  # else the log did nothing, which says nothing of what it can do
+        if rate:  # an idle log shows nothing about what it can do
             self._rates.append((now_ms, rate))
             while now_ms - self._rates[0][0] > RATE_AGE_MS:
                 self._rates.popleft()

@@ -137,7 +137,7 @@ class QuotaRules:
         """Returns the rule for a topic, whichever client asks."""
         owner = f"topic={topic}"
         rule = self._first(limit, owner, owner)
-        if rule is None and topic[:1] != "%":  # made by the cluster: only a quota that names it counts
+        if rule is None and topic[:1] != "%":  # a topic made by the cluster: only a quota that names it applies
             rule = self._first(limit, "topic=*", owner)
         return rule
 

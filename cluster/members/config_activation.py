@@ -89,7 +89,7 @@ class Reloading:
         was = self.config
         self.changed(config)
         self.config = config
-        if config.log_output.level != was.log_output.level:  # else PUT /v1/log-level counts on
+        if config.log_output.level != was.log_output.level:  # otherwise the level set by PUT /v1/log-level stays
             logs.set_level(config.log_output.level)
 
     def reload(self) -> ReloadView:

@@ -56,7 +56,7 @@ async def run(
             loop.add_signal_handler(name, stop)
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
         manager.ready(f"{node_object(node.config.cluster.group, node.config.node.id)} serves")
-        collector.thorough()  # of start-up, and of the node before if this one was opened again
+        collector.thorough()  # of start-up, and of the former node if the node was opened again
         node.opened()
 
     def stop() -> None:

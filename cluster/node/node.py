@@ -314,5 +314,5 @@ class Node(Assembly):
 
 
 def _work(name: str, start: Step, close: Step) -> Part:
-    """Returns a part that begins work."""
+    """Returns a part whose start and close are in the stage WORK."""
     return Part(name=name, start=start, starts=Starting.WORK, close=close, closes=Closing.WORK)

@@ -141,9 +141,9 @@ class Roster:
         return self._judge_identity(NodeId(node_id), node_uuid, header)
 
     def judge_group(self, header: list[Any], least: int = FIRST_GROUP) -> Refusal | None:
-        """Returns the reason to refuse the handshake of a node of another group, None to accept it. Node ids are those
-        of its group, so nothing in it makes it a peer of this one. Its address is of no interest: the map of the groups
-        has it. `least`: the lowest number that the group may have."""
+        """Returns the reason to refuse the handshake of a node of another group, None to accept it. Its node id counts
+        in its own group, so it never becomes a peer in this one. Its address is not checked: the map of the groups has
+        it. `least`: the lowest group number that is accepted."""
         cluster, group, node_id, node_uuid, to_id = header[:5]
         me = self.membership
         if cluster != me.cluster_uuid:

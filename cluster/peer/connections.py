@@ -390,7 +390,7 @@ class Inlet(asyncio.Protocol):
 
     def _go_on(self, peer: NodeId, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:
         if self.transport is None or self.transport.is_closing():
-            return  # lost with the connection, as what was still on its way
+            return  # lost with the connection, like frames that had not arrived
         try:
             self._handle(peer, buffer, frames, at)
         except WireError as error:

@@ -388,7 +388,7 @@ class GroupLinks:
         if isinstance(found, GroupLink):
             state.delay_s, state.is_plain = REDIAL_MIN_S, False
             if self._wanted.get((target.group, target.node)) is not state:
-                found.abort()  # left in the turn in which it opened
+                found.abort()  # it was dropped in the turn in which it opened
             elif found in self._dialled:
                 state.link = found
             return

@@ -196,7 +196,7 @@ class SecretKeeper:
         newest, path = self.keyring.keys[0], mark_path(self._config)
         try:
             write_file(self._fs, path, mark_of(newest))
-        except OSError as error:  # it is tried again; a disk that fails shows elsewhere
+        except OSError as error:  # retried later; a failing disk is reported elsewhere
             logger.warning("%s", storage_error(self._fs, "writing", path, error))
             return
         logger.warning("every member has proven the secret %s: from now on it is required", key_id(newest).hex())

@@ -173,7 +173,7 @@ class SlowTurns:
             return
         to = best(status.peers, status.voters, self._could_lead, self.slower)
         if to == NOBODY:
-            return  # all fare alike, or are behind: perhaps at a later look
+            return  # all are equally slow, or behind: perhaps at a later look
         try:
             self._transfer(to)
         except (RaftLogError, ValueError) as error:

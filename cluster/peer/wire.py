@@ -130,7 +130,7 @@ def _check_numbers(kind: int, numbers: list[Any]) -> None:
     ValueError."""
     types, lows, highs = _BOUNDS[kind]
     if tuple(map(type, numbers)) == types and all(map(le, lows, numbers)) and all(map(le, numbers, highs)):
-        return  # nothing to name
+        return  # all numbers are in range
     for value, (name, number_type, low, high) in zip(numbers, _PLANS[kind], strict=False):
         if type(value) is not number_type or not low <= value <= high:
             raise ValueError(f"{name} is {value!r:.60}")

@@ -268,7 +268,7 @@ class KnownGroups:
         while True:
             try:
                 self._look()
-            except Exception:  # what others say of themselves must not end it
+            except Exception:  # a bad report of another group must not end this task
                 logger.exception("the other groups could not be looked at")
             await asyncio.sleep(self._look_s)
 
@@ -414,7 +414,7 @@ class KnownGroups:
             link.send(Kind.GROUPS, [], registered if link.group == REGISTRY_GROUP else everything)
 
     def _on_role(self) -> None:
-        """Called when the leader of this node's group has changed."""
+        """Passes on the new record of this node's group. Called when the leader of the group has changed."""
         if self._task is not None and self._renew_own() and self._own is not None:
             self._pass_on_soon({self._group: self._own})
 
@@ -429,7 +429,7 @@ class KnownGroups:
         own = next((record for record in heard if record.group == self._group), None)
         if own is not None and (self._heard_own is None or rank(own) > rank(self._heard_own)):
             self._heard_own = own
-        if link.group != REGISTRY_GROUP:  # which knows no state, and deletes nothing
+        if link.group != REGISTRY_GROUP:  # the registry has no state, and deletes nothing
             self._heard_retired |= own is not None and own.retired
         fresh = news(self._others, heard, self._group)
         if fresh:

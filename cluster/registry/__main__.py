@@ -19,7 +19,7 @@ from cluster.runtime.host.private_files import private
 from cluster.runtime.output_file import OutputFile
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
 
-logger = logging.getLogger("cluster.registry")  # as the program, this module has another name
+logger = logging.getLogger("cluster.registry")  # run as a program, this module is named __main__
 _LOG_BYTES_MAX, _LOG_FILES = 64 << 20, 3
 
 

@@ -328,7 +328,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         journal = self.store.journal
         if journal.is_full:
             journal.tend()
-            if journal.is_full and self._isLeader():  # another one may have space
+            if journal.is_full and self._isLeader():  # another process may have space
                 self.transferLeadership()
 
     def _SyncObj__tryLogCompaction(self) -> None:

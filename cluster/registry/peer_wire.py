@@ -34,7 +34,7 @@ _MORE: dict[str, dict[str, str]] = {
 
 
 def encode(value: object) -> bytes:
-    """Returns the bytes of a message, or of what pysyncobj says before the first one: keys and addresses."""
+    """Encodes a message, or the keys and addresses that pysyncobj exchanges before the first message."""
     return bytes(msgpack.packb(value, use_bin_type=True))
 
 

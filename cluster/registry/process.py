@@ -44,7 +44,7 @@ class RaftThread:
     """pysyncobj and its directory, on one thread."""
 
     def __init__(self, settings: Settings, records: Records, on_failure: Callable[[str], None]) -> None:
-        """`on_failure` is called on that thread, once, when it ends by itself."""
+        """`on_failure` is called on the thread of pysyncobj, once, when that ends by itself."""
         self._settings = settings
         self._records = records
         self._on_failure = on_failure

@@ -196,7 +196,7 @@ class Supervisor:
         own = self._settings.node
         number = max(self._surroundings.now_ms(), self._records.view.beats.get(own, 0) + 1)
         operation = beat_operation(self._settings.cluster, own, number)
-        self._records.apply(operation)  # else one after a clock that went back would be known, and not written
+        self._records.apply(operation)  # else, after a clock went back, the operation would be known and not written
         return await child.apply(operation, self._surroundings.waits.limit_s)
 
     async def _write(self, child: Replica) -> bool:

@@ -178,7 +178,7 @@ class Admission:
     def admits(self, frame: Frame) -> bool:
         """Decides whether a request on one of this node's connections may be handled, and records its user. Returns
         False if the request was refused and answered, or waits."""
-        frame.judged = self._access.version  # what changes while it is judged counts as newer
+        frame.judged = self._access.version  # a change during the check counts as newer
         client = self._client(frame.path)
         enforced = self._judge.enforces
         # Where denials are only observed, a wrong signature tells nothing, but for requests judged in every mode.
@@ -352,7 +352,7 @@ class Admission:
         secret = None if user is None else self._secrets.of(user)
         if user is None or secret is None:
             return None
-        needs = self._judge.needs_of(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same
+        needs = self._judge.needs_of(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same rights
         if self._judge.why_not(user, client.address, needs, client.verdicts):
             return None
         return user.id, *begun(secret), user.secret
@@ -382,7 +382,7 @@ class Admission:
         signed = content(ext, frame.body, version=frame.header.version)
         # One answer for a user who is unknown and a wrong signature: a stranger learns no names.
         if user is None or secret is None or not is_right(secret, signed, signature):
-            if client is None or frame is not client.sure:  # that one was counted before
+            if client is None or frame is not client.sure:  # `sure` was counted before
                 self._guesses.wrong(name, frame.path.peer_address[0])
             return Refused(Reason.NO_PERMISSION, WRONG_SIGNATURE)
         if client is not None:

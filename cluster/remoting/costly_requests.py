@@ -58,7 +58,7 @@ class CostlyRequests:
         return {code: self._in_turn(handler) if code in self._codes else handler for code, handler in handlers.items()}
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second."""
+        """Ends requests whose end was never reported, after LOST_MS. Called several times a second."""
         self._now_ms = now_ms
         for request, (_, since_ms) in list(self._running.items()):
             if now_ms - since_ms >= LOST_MS:
@@ -73,7 +73,7 @@ class CostlyRequests:
         def handle(request: Request) -> None:
             path = request.connection
             if path.closed:
-                return  # it has been told to all who listened: nothing would end this request, or give its place back
+                return  # its end was announced before: nothing would end this request, or give its place back
             asker: Hashable = request.user or path.peer_address[0]
             if len(self._waiting.get(asker, ())) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
                 refuse(request, Refused(Reason.BUSY, _BUSY))

@@ -91,7 +91,7 @@ class Router(Dispatch):
         self._replies = replies
         self._forwarder = forwarder
         self.closings.listen(forwarder.clients_closed)
-        self.closings.listen(clients.end_sessions)  # behind it: sessions end with it
+        self.closings.listen(clients.end_sessions)  # after the forwarder: sessions end with the connection
         proposals.undecided.add(self._keep_behind)
         proposals.unproposed.add(self.reroute)
 
@@ -135,7 +135,7 @@ class Router(Dispatch):
             if line.waits and frame.header.code in IN_LINE:
                 self._forwarder.hurry(line)  # requests held until this node became the leader go first
                 if line.waits and frame.header.code in SENDS:
-                    self._forwarder.forward(frame)  # one before it waits for its turn, or a former leader has it
+                    self._forwarder.forward(frame)  # an earlier send waits for its turn, or a former leader has it
                     return
             line.served(frame.header.code)
         self.as_leader(frame)
@@ -258,8 +258,8 @@ class Router(Dispatch):
         self._pass_on(frame)
 
     def _pass_on(self, frame: Frame) -> None:
-        """Passes on a send of which nothing was proposed here. One of another node's client goes back to that node,
-        which forwards it itself."""
+        """Passes on a send of which nothing was proposed here. A send that another node forwarded goes back to that
+        node, which forwards it again."""
         if isinstance(frame.path, ForwardedPath) and not frame.header.flag & FLAG_ONEWAY:
             frame.path.hand_back()
         else:

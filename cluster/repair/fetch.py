@@ -185,7 +185,8 @@ class TokenBucket:
 
 
 class FetchServer:
-    """Answers peers on the event loop, while the sources run in the lane."""
+    """Answers fetch requests of peers. It runs on the event loop, and its sources, which read the disk, in a worker
+    thread (the lane)."""
 
     def __init__(
         self,

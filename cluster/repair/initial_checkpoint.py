@@ -219,8 +219,7 @@ def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said:
 
 
 def _handshake(directory: NodeDir, members: memberships.Membership) -> Membership:
-    """Returns the membership for the handshake: that of the newest MEMBERSHIP entry that the log still has, else of
-    GENESIS, because there is no state to ask."""
+    """Returns this node's identity and the members' uuids in the form that handshakes with peers need."""
     identity = directory.identity
     return Membership(
         str(identity.cluster_uuid),

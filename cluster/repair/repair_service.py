@@ -288,7 +288,7 @@ class _Prober:
     """Dials as this node. Implements `moving.Prober`."""
 
     def __init__(self, transport: PeerTransport, dialling: Dialling) -> None:
-        """`dialling`: of HTTP APIs."""
+        """`dialling`: the TLS settings with which HTTP APIs of other nodes are dialled."""
         self._transport = transport
         self._dialling = dialling
 

@@ -167,7 +167,7 @@ class AppendRunner:
     def _from_thread(self, done: Persisted) -> None:
         self._on_thread -= done.taken
         if not (done.jobs or done.messages or done.parked):
-            return  # nothing but a mark
+            return  # the drain had nothing but a mark
         if done.bytes_written:
             self._pace.note(done.seconds)
         self._done(done)

@@ -155,7 +155,7 @@ class LearntUse:
             self.demoted = frozenset(use.topic_id for use in self._uses.values() if use.is_over(now_ms))
 
     def forget(self) -> None:
-        """Forgets what came, because this node has become leader again."""
+        """Forgets the counted sends, because this node has become leader again."""
         self._uses = {}
         self.demoted = NOBODY
 

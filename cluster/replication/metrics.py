@@ -126,7 +126,7 @@ class HaMetrics(ServiceMetrics):
         yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
         yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)
         text = "Sends that were undecided at their deadline; counts since the start"
-        timeouts = Metric(SEND_TIMEOUTS, text, "unknown")  # of type counter its name would get `_total`
+        timeouts = Metric(SEND_TIMEOUTS, text, "unknown")  # the name of a counter would get `_total`
         timeouts.add_sample(SEND_TIMEOUTS, {}, self._send_timeouts)
         yield timeouts
         for name, what, value in zip(STORAGE, STORAGE_TEXTS, self._storage, strict=True):

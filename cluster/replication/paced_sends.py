@@ -227,7 +227,7 @@ class PacedSends:
         while open_lines and len(going) < RELEASED_PER_TURN:
             left = []
             for line in open_lines:
-                if line.opens_ms() > now_ms:  # another line of the same owner has taken it
+                if line.opens_ms() > now_ms:  # another line of the same owner has used the quota up
                     continue
                 send = line.sends.popleft()
                 _take(line.buckets, send, now_ms)

@@ -185,7 +185,7 @@ class Proposals:
         self._effects.reload(config.offsets.flush_ms)
         self.figures.reload(config)
         self.early.reload(config.modes)
-        self.topics.forget()  # they have the level of acknowledgement of before
+        self.topics.forget()  # the slots have the former level of acknowledgement
 
     def degrade(self, in_contact: Callable[[], bool] | None) -> None:
         """Answers new sends of the default level at level `leader` from now on, while `in_contact` is true; None: no
@@ -579,7 +579,7 @@ class Proposals:
             self.topics.barriers.lower_for(waiter.calls)
             self._look_if_closed()
             self.offsets.decided(waiter.calls)
-            self._paced.look()  # before whoever has set a quota is answered
+            self._paced.look()  # before the client that has set a quota is answered
         took_s = self.figures.settled(waiter, Outcome.OK, len(waiter.sends), len(waiter.calls))
         if waiter.sends and waiter.built is not None:
             if self._limit.watching:

@@ -235,7 +235,7 @@ class RaftDriver:
             rounds = ROUNDS_MAX
             while raw.has_ready():
                 self._handle(raw.ready())
-                if inbox.persisted or inbox.applied:  # a lane that works on the loop has done so
+                if inbox.persisted or inbox.applied:  # a lane that runs on the event loop is done already
                     rounds -= 1
                     # The rest waits for another turn: peers and timers get theirs, however quick the disk is.
                     if not rounds:

@@ -63,7 +63,7 @@ class RepeatedSends:
         old.hold.decided()
 
     def replace_queued(self, old: Send, send: Send, *, room: bool) -> None:
-        """Lets a repeated request share the outcome of its first arrival, as `share` does, if the first is still
+        """Lets a repeated request share the outcome of its first arrival, as `share` does; the first arrival is still
         queued."""
         if room and not old.connection.closed:
             self._twins.add(send)

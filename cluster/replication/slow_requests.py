@@ -120,7 +120,7 @@ class SlowRequests:
             sends,
             now_ms,
             {
-                "client": _address(getattr(first.connection, "peer_address", None)),  # a copy of the broker's has none
+                "client": _address(getattr(first.connection, "peer_address", None)),  # its own copies have none
                 "topic": first.slot.name,
                 "requests": sends,
                 "term": waiter.id.term,
@@ -280,7 +280,7 @@ class ProposalMetrics:
                 if topic is not None:
                     metrics.messages_in(topic.name, count, size)
                 until_look -= count
-                if until_look < 0:  # no call for a message that is not looked at
+                if until_look < 0:  # saves a call for messages that are not examined
                     until_look = self.hot.look(cursor, until_look, waiter.sends)
             self._until_look = until_look
         return took_s

@@ -143,7 +143,7 @@ class Carrier:
         appends.begin()
         slot = self._proposals.topics.slot(topic)
         if slot is None or slot.topic_id != row.topic_id:
-            appends.end(Outcome.FAIL)  # a change of the topic is under way
+            appends.end(Outcome.FAIL)  # a change of the topic is in progress
             return
         messages = [
             BatchMessage(0, message, b"", tag_hash, 0)

@@ -170,7 +170,8 @@ class Retention:
     # --- by the clock ------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second; cheap."""
+        """Starts the next run of retention when it is due, and continues removals. Called several times a second;
+        cheap."""
         self._files.tick(now_ms)
         self._sweeper.go_on()
         self._remover.go_on()
@@ -199,7 +200,7 @@ class Retention:
         if consumers:
             self._consumers_due_ms = now_ms + CONSUMERS_EVERY_MS
         waiters: list[asyncio.Future[Ran | None]] = []
-        if self._settled() or not self._leads():  # else they wait for the TRIM under way, and for the look behind it
+        if self._settled() or not self._leads():  # otherwise they wait for the proposed TRIM and for the run after it
             waiters, self._asked = self._asked, []
         hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour  # noqa: DTZ006 - the operator's day
         self._found = found = yield from self._survey(hour, asked=bool(waiters), consumers=consumers)
@@ -212,7 +213,7 @@ class Retention:
             entry = self._trim(found, found.decision)
             self._carry(found.held)
         elif self._alarms.raised(UNREAD) and not self._leads():
-            self._alarms.clear(UNREAD)  # the leader's business
+            self._alarms.clear(UNREAD)  # only the leader decides and raises it
         _answer(waiters, found, entry)
         self._let_go(found)
         self._changed()
@@ -414,7 +415,7 @@ class Retention:
 
     def _held_by(self, files: int) -> str:
         if files == self._files.count:
-            return ""  # they are about to go
+            return ""  # the files are about to be removed
         return self._blocked or "the newest file always stays"
 
     # --- what is shown -----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def best(
     NOBODY if there is none."""
     able = [peer for peer in peers if peer.fit and peer.node_id in voters and fit(peer)]
     nodes = [peer.node_id for peer in able]
-    heard = any(peer.recent_active for peer in able)  # right after a check-quorum, nobody was
+    heard = any(peer.recent_active for peer in able)  # right after a check-quorum no peer counts as heard
 
     def is_quick(peer: PeerStatus) -> bool:
         return peer.recent_active is heard and peer.caught_up and not slower(peer.node_id, nodes)

@@ -41,7 +41,7 @@ def stored_sums(rows: Rows) -> dict[str, int]:
     index = mark_of(rows).index
     return (
         dict(running_digest.load(cast("KV", rows), index) or {}) if index >= 0 else {}
-    )  # `get` is all that it asks for
+    )  # only `get` is called on the rows
 
 
 def mark_of(kv: Rows) -> AppliedMark:

@@ -133,7 +133,7 @@ class Fsck:
         )
         checkpoints = Checkpoints(self._fs, self._directory, self._group_id)
         names = checkpoints.names() if found.done not in (Done.USE, Done.REPLAY, Done.REFUSE) else []
-        if suspicion is not None:  # what may serve if no peer gives a checkpoint
+        if suspicion is not None:  # those that may serve if no peer has a checkpoint
             suspicion = suspicion._replace(peer_checkpoint=suspicion.peer_checkpoint or "")
         wrong = (doubtful(suspicion, name) or unusable(checkpoints, name, log) for name in names)
         self._usable = next((name for name, why in zip(names, wrong, strict=False) if not why), "")

@@ -191,7 +191,8 @@ class Rebuild:
         return None
 
     def _oldest(self, because: list[str]) -> Checkpoint | None:
-        """Returns the oldest sound checkpoint, the one after which most is applied again."""
+        """Returns the oldest sound checkpoint, from which the most entries are applied again; None if there is none.
+        Adds the reason to `because`."""
         suspicion, log = self._suspicion(), self._opened.log
         for name in reversed(self._checkpoints.names()):
             if not (doubtful(suspicion, name) or unusable(self._checkpoints, name, log)):

@@ -97,7 +97,7 @@ def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
     name = checkpoint.path.name
     try:
         with CheckpointReader(checkpoint.path) as reader:
-            rows = cast("KV", reader)  # `get` and `scan` are all that is asked of it
+            rows = cast("KV", reader)  # only `get` and `scan` are called on it
             told, counted = running_digest.load(rows, reader.mark.index), running_digest.count(rows)
     except KVError as error:
         if not checkpoint.path.exists():  # a newer one took its place: directories are renamed before they are removed

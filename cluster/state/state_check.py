@@ -129,7 +129,7 @@ class StateCheck:
         if mark.index < self._synced:
             text = f"has applied up to {mark.index}, RUN knew {self._synced} to be on disk: rows were lost"
             yield Finding(self._state, 0, 0, "state", Severity.REPAIRABLE, text)
-        counted = running_digest.count(cast("KV", reader))  # `scan` is all that it asks for
+        counted = running_digest.count(cast("KV", reader))  # only `scan` is called on it
         for family, stored in stored_sums(reader).items():
             if counted[family] != stored:
                 text = f"the rows of family {family} add up to {counted[family]:016x}, not to {stored:016x}"

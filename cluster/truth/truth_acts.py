@@ -131,7 +131,8 @@ class ActsAsked:
             done(_failed(f"the connection to group {FIRST_GROUP} was lost; nothing was done, try again"))
 
     def _placed(self, command: Command) -> Command:
-        """Returns the command for the first group: numbers of queues are those of this group."""
+        """Returns the command as the first group gets it: numbers of queues without a group mean the queues in this
+        node's group."""
         if not isinstance(command, CreateTopic):
             return command
         known = self._state.topics.get(str(command.config.get("name")))

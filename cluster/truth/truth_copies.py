@@ -130,7 +130,8 @@ class TruthCopies:
         return self._monotonic_ms() - self._confirmed_ms
 
     def tick(self, now_ms: int) -> None:
-        """Asks if it is time to, and says if the copy may be old."""
+        """Asks the first group's leader for changes when that is due, and raises or clears the alarm about an old
+        copy."""
         if not self._leads():
             self._alarms.clear(ALARM)
             if self._copy_ms_max:
@@ -139,7 +140,7 @@ class TruthCopies:
         if self._confirmed_ms is None:
             self._confirmed_ms = now_ms
         if (level := self._state.level) < GROUPS_LEVEL:
-            if now_ms - self._confirmed_ms >= CONFIRM_MS:  # a new group is below for a moment
+            if now_ms - self._confirmed_ms >= CONFIRM_MS:  # a new group has a lower level for a moment
                 self._alarms.raise_alarm(ALARM, f"{UNCONFIRMED}: {too_low(level)}")
             return
         if self.rejected:

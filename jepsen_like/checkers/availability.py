@@ -148,7 +148,7 @@ def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
     for i in [i for i, length in enumerate(lengths) if length > at_least_ns]:
         position = bisect_right(invoked, marks[i])
         waiting_until = latest_end[position - 1] if position else marks[i]
-        if waiting_until >= marks[i + 1]:  # by far the most
+        if waiting_until >= marks[i + 1]:  # true for nearly every outage
             found.append(Outage(marks[i], marks[i + 1]))
             continue
         tries = ((invoked[k], ends[k]) for k in range(position, len(invoked)))

@@ -199,8 +199,8 @@ class _Search:
         return _Frame(here, entry, -1, False), None
 
     def _moved(self, here: _Configuration, call: Call) -> Hashable | Impossible:
-        """Returns the state after this call; IMPOSSIBLE if the call is, or if it would make the unknown call before it
-        needless."""
+        """Returns the state after this call; IMPOSSIBLE if the call cannot follow, or if the same state is reached
+        without the unknown call before it, which then need not be taken."""
         moved = self.step(here.state, call)
         if isinstance(here.without, _Nothing) or isinstance(moved, Impossible):
             return moved

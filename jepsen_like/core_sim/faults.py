@@ -186,7 +186,7 @@ class Faults:
         leader = self.world.leader()
         if leader is not None and not leader.paused:
             target = self._anyone().id
-            with suppress(ValueError):  # it said that it is not fit
+            with suppress(ValueError):  # the target has reported that it cannot lead
                 leader.act(leader.raw.transfer_leadership, target)
             self.world.seen["transfers asked"] += 1
 

@@ -104,7 +104,7 @@ class Thrift:
         if not machine.paused:
             for message in run.appends.look(self._now_ms):
                 self._world.dispatch(machine, message)
-        if machine.paused and run.appends.held:  # as a process that is stopped: it looks when it goes on
+        if machine.paused and run.appends.held:  # like a stopped process, whose timer fires when it continues
             self._timers[machine.id] = self._now_ms
             self._world.at(1000, self._on_timer, machine, run)
         self._wait(machine, run)

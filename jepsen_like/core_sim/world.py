@@ -273,7 +273,7 @@ class World:
             hook(machine, message)
 
     def wrote(self, machine: Machine) -> None:
-        """Starts the disk if it is idle."""
+        """Starts a sync of the machine's pending writes if its disk is idle."""
         if not machine.disk.writing:
             self._start_sync(machine)
 
@@ -452,7 +452,7 @@ class World:
         return [self.machines[node] for node in self.newest.node_uuids]
 
     def voters(self) -> list[Machine]:
-        """Returns the voters of `group`."""
+        """Returns the voters among the members."""
         return [self.machines[node] for node in self.newest.voter_ids]
 
     def links_of(self, inside: list[NodeId]) -> list[Link]:

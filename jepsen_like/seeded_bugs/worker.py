@@ -1,5 +1,5 @@
-"""Worker process inside a copy of the packages: plays schedules, then random seeds, and prints its findings as one JSON
-line.
+"""Worker process that tests one copy of the packages with a seeded bug: it plays scripted schedules, then random seeds,
+and prints which checkers reported something as one JSON line.
 
 python -m jepsen_like.seeded_bugs.worker ROOT '{"engine": "core", "schedules": [...], "first_seed": 0, ...}'
 """

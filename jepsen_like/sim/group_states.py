@@ -54,19 +54,23 @@ class GroupStates:
         )
 
     def open_transactions(self) -> int:
-        """Returns the number of transactions that nobody has ended, at most on any node; 1 if none runs."""
+        """Returns the number of transactions that nobody has ended: the largest of the running nodes' numbers; 1 if no
+        node runs."""
         return max([node.state.halves.pending.count for node in self.running()], default=1)
 
     def timers(self) -> int:
-        """Returns the number of delayed messages that wait, at most on any node; 1 if none runs."""
+        """Returns the number of waiting delayed messages: the largest of the running nodes' numbers; 1 if no node
+        runs."""
         return max([node.state.timers.counts.pending for node in self.running()], default=1)
 
     def draining(self) -> int:
-        """Returns the number of staged writes that are being delivered, at most on any node; 1 if none runs."""
+        """Returns the number of staged writes that are being delivered: the largest of the running nodes' numbers; 1 if
+        no node runs."""
         return max([len(node.state.writes.draining) for node in self.running()], default=1)
 
     def resets_of(self, group: str) -> int:
-        """Returns the number of resets of a group that are open, at most on any node; 1 if none runs."""
+        """Returns the number of open offset resets of a group: the largest of the running nodes' numbers; 1 if no node
+        runs."""
         return max([len(node.state.resets_of_group(group)) for node in self.running()], default=1)
 
     def end_of(self, topic: str, queue: int) -> int:

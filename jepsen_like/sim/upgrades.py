@@ -77,7 +77,7 @@ class LevelCheck:
             if rows.level > level and (key := rows.found_in(machine.kv)) is not None:
                 row = f"the row {key!r} in {rows.column}, of level {rows.level}"
                 self._report(CHECKER, f"node {machine.node_id} has {row}, in a state of level {level}")
-        METER.units = before  # it is not the node that looks
+        METER.units = before  # the check's work is not charged to the node
 
     def _learn(self, entry: Entry) -> None:
         run = in_entry(entry.type, entry.payload)

@@ -294,7 +294,7 @@ class RawNode:
             or (log.applying_index < log.commit_index and self._can_apply())
             or raft.reads.states
             or (raft.term, raft.vote) != self._hard
-            or (raft.leader_id, raft.role) != self._soft  # a SoftState, but for making one
+            or (raft.leader_id, raft.role) != self._soft  # compared like a SoftState, without making one
             or raft.replication_due
             or raft.members.changed
             or raft.install is not None

@@ -128,8 +128,8 @@ def cut(whole: Sequence[CopyPart], at_least: int | None, most_records: int | Non
 
 
 def _cut(part: CopyPart, size: int) -> list[CopyPart]:
-    """Divides a part into equal shares of each queue: queues grow together, so equal shares of them lie close together
-    in the segment."""
+    """Divides a part into pieces of about `size` messages; each piece has an equal share of every queue. Queues grow
+    together, so the shares of one piece lie close together in the segment."""
     count = max(-(-part.messages // size), -(-(part.segment.end - part.segment.base) // PART_BYTES))
     pieces = []
     for number in range(count):

@@ -1,6 +1,6 @@
 """Parses the properties of many messages at once: `name \\x01 value \\x02`, repeated.
 
-An entry counts, and the last one of a name wins, as in `raftmq_wire.properties`.
+Entries without a name or a value are ignored; of several with one name the last wins, as in `raftmq_wire.properties`.
 The native kernel does it in one pass (`split_properties`); this module does it with arrays, without a step per message.
 """
 
@@ -129,7 +129,7 @@ def _is_repeated(entries: Entries, names: tuple[bytes, bytes], per_row: Any) -> 
 
 
 def _packed(packed: Any, at: Any, end: Any) -> tuple[bytes, bytes]:
-    """Returns the two buffers of a column of these texts."""
+    """Returns the two buffers, offsets and data, of an Arrow column with the texts from `at` to `end` in `packed`."""
     bounds = np.zeros(len(at) + 1, dtype=np.int32)
     np.cumsum(end - at, out=bounds[1:])
     _, _, data = spans(pa.py_buffer(packed), at, end).buffers()
@@ -163,7 +163,7 @@ def _binary(count: int, present: bytes | None, ends: bytes, data: bytes) -> pa.B
 
 
 def as_text(values: pa.BinaryArray) -> pa.StringArray | None:
-    """Returns the same bytes as text; None if they are not all UTF-8."""
+    """Returns these bytes as an array of text; None if they are not all UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

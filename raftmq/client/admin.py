@@ -338,12 +338,12 @@ class AsyncAdmin(Offsets):
         try:
             config, stored = await self._config(topic, f"offsets of {group} in {topic}", number)
             readable = config.readQueueNums
-        except Refused:  # who may only read the topic is not told what is hidden
+        except Refused:  # a user who may only read the topic is not told what is hidden
             parts = (await self._route(topic)).groups
             readable = stored = next((part.read for part in parts if part.group == number), 0)
         found = []
         for queue_id in range(number_of(number, 0), number_of(number, stored)):
-            committed = await self.committed(group, topic, queue_id)  # before the end, which it may not seem to pass
+            committed = await self.committed(group, topic, queue_id)  # read before the end, never to lie beyond it
             queue, _ = await self._queue(topic, queue_id)
             if queue_in_group(queue_id) < readable or queue.min_offset < queue.max_offset:
                 found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))

@@ -158,7 +158,7 @@ class TlsDialler:
             except ValueError as error:
                 if self._context is None:
                     raise OSError(str(error)) from None
-                return self._context  # half of them is written
+                return self._context  # the new files are only half written
             self._seen = seen
         return self._context
 

@@ -135,7 +135,7 @@ class ListenerType(AddressType):
     name = "listener"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the text. Raises BadParameter for anything else."""
+        """Returns the text if it is NAME=HOST:PORT. Raises BadParameter otherwise."""
         listener, _, address = str(value).partition("=")
         if not listener or not address:
             self.fail(f'"{value}" is not NAME=HOST:PORT, for example "broker=10.0.0.4:10911"', param, ctx)
@@ -149,7 +149,7 @@ class ApiType(click.ParamType[str]):
     name = "api"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the text. Raises LocalError for anything else."""
+        """Returns the text if it is an address, or the name of a context. Raises LocalError otherwise."""
         from raftmq.local.http.admin_http import parse_addresses
         from raftmq.local.http.contexts import find_context
 

@@ -66,7 +66,7 @@ class FileCopy:
         with _told(path):
             self._files = _find(path)
             self._reader = CheckpointReader(self._files.state)
-            self._kv = cast("KV", self._reader)  # `get`, `scan` and `seek_last` are all that is asked of it
+            self._kv = cast("KV", self._reader)  # only `get`, `scan` and `seek_last` are called on it
             self._topics = Topics(self._kv).by_name
         self._open: dict[str, int] = {}
 

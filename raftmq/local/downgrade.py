@@ -34,7 +34,7 @@ def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
     """
     unknown = unknown_keys(path)
     text = path.read_text(encoding="utf-8")
-    for key in reversed(unknown):  # tables of a list keep their numbers
+    for key in reversed(unknown):  # from the end, so that tables of a list keep their numbers
         text = _without(text, key, path)
     names = [dotted(key) for key in unknown]
     if dry_run or not unknown:

@@ -57,7 +57,7 @@ def undo_begun(data: Path) -> None:
             continue
         for home in folder.glob("n[0-9]*"):
             shutil.rmtree(home)
-        if folder != data:  # its mark, beside the secret, says that it was made, and it never was
+        if folder != data:  # the mark beside the secret says that the group was made, and it was not
             mark_beside(data / GROUPS_SECRET, int(folder.name[1:])).unlink(missing_ok=True)
         sync_folder(folder)
         (folder / BEGUN).unlink()

@@ -251,7 +251,7 @@ class _Times(NamedTuple):
 
 
 def _disk_times(directory: Path, root: Path, wait: Callable[[float], None]) -> HostCheck:
-    """Watches the disk for a while: its requests are those of all programs."""
+    """Watches the disk for LOOK_S seconds and checks how long its requests take, those of all programs."""
     try:
         device = _device(directory, root)
         begun_s, before = time.monotonic(), _Times.of(device)

@@ -95,15 +95,15 @@ def _may_pass(error: LocalError) -> bool:
 def _enforce(api: AdminApi, data: Path) -> None:
     from raftmq.client.environment import user_of
 
-    known = {user["name"] for page in api.pages("/v1/users") for user in page["users"]}  # of a majority
-    view = api.local("/v1/auth")  # of the same node, which is up to date now
+    known = {user["name"] for page in api.pages("/v1/users") for user in page["users"]}  # confirmed by a majority
+    view = api.local("/v1/auth")  # from the same node, which is up to date now
     if has_users(data) or not view["total"]:
         name, secret = user_of(make_first_user(data / LOCAL_USER))
         if name not in known:  # else a person may have given it another secret
             try:
                 api.post("/v1/users", {"name": name, "secret": secret, "type": "Super"})
             except ApiRefusal as refusal:
-                if refusal.code != "exists":  # an earlier attempt, whose outcome was unknown
+                if refusal.code != "exists":  # created by an earlier attempt whose outcome was unknown
                     raise
     if view["mode"] != "enforce":
         api.put("/v1/auth", {"mode": "enforce"})

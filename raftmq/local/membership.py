@@ -157,7 +157,7 @@ class LocalMembers:
             raise _no_member(self._name(node_id), node_id, members)
         joined = self.add(replaces=node_id)
         self._tell(f"removing node {self._name(node_id)}")
-        return joined, self.remove(node_id, below_three=True)  # as many as there were
+        return joined, self.remove(node_id, below_three=True)  # as many nodes stay as there were
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
         """Removes a node from the cluster, then stops it and moves its folder aside. Returns the folder's new path.

@@ -106,8 +106,8 @@ def opened(where: Where) -> DeltaTable:
 
 
 def topics_in(table: Any) -> list[str]:
-    """Returns the topics of which the table has rows, in the order of their names: each commit of ours says it."""
-    for count in (1, _COMMITS_READ):  # each is a file
+    """Returns the topics of which the table has rows, sorted by name. Each commit that RaftMQ makes lists them."""
+    for count in (1, _COMMITS_READ):  # reads a file for each commit
         for commit in table.history(count):
             if told := commit.get(_TOPICS):
                 return sorted(json.loads(told))

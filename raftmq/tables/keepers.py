@@ -44,7 +44,7 @@ def keeper_of(where: Where) -> Keeper:
     """Returns the keeper of the table there."""
     if not isinstance(where, StoreFolder):
         return LocalKeeper(where)
-    from raftmq.tables.store_keeper import StoreKeeper  # with what an object store needs
+    from raftmq.tables.store_keeper import StoreKeeper  # loads what an object store needs
 
     return StoreKeeper(where)
 

@@ -1,4 +1,5 @@
-"""The commands about users, rules, tokens, the mode and the key (users.py), from level 11 of the cluster on."""
+"""The commands that change users, rules, tokens, the access mode and the key that encrypts secrets (users.py); from
+level 11 of the cluster on."""
 
 from __future__ import annotations
 

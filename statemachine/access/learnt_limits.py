@@ -296,7 +296,7 @@ def _converted(value: object, kind: Any) -> Any:
 
 
 class LearntReads(Reads):
-    """The reads of a state about learnt limits."""
+    """Read access to what a state holds about learnt limits."""
 
     learnt = family_of(Learnt)
     """The learnt limits of the cluster."""

@@ -238,7 +238,7 @@ def _read(kv: KV) -> Iterator[tuple[str, Quota]]:
 
 
 class QuotaReads(Reads):
-    """The reads of a state about quotas."""
+    """Read access to what a state holds about quotas."""
 
     quotas = family_of(Quotas)
     """The quotas of the cluster."""

@@ -185,7 +185,7 @@ class Revocations(Family):
 
 
 class RevocationReads(Reads):
-    """The reads of a state about revocations."""
+    """Read access to what a state holds about revocations."""
 
     revocations = family_of(Revocations)
     """The rights that were taken away in this group's log, and not in the first one's yet."""

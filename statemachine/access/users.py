@@ -613,7 +613,7 @@ class Access(Family):
         row = stage.get(META, meta_keys.audit_key(number))
         fields = [] if row is None else msgpack.unpackb(row)
         if len(fields) <= AUDIT_FIELDS:
-            return False  # written below the level
+            return False  # written before the cluster had that level
         user, of_user = fields[1], fields[AUDIT_FIELDS]
         if _audit_count(stage, user) - of_user >= AUDIT_OF_USER_KEPT:
             return False
@@ -628,7 +628,7 @@ class Access(Family):
 
 
 class AccessReads(Reads):
-    """The reads of a state about users."""
+    """Read access to what a state holds about users."""
 
     access = family_of(Access)
     """Users and their rules."""

@@ -45,7 +45,8 @@ class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
 
 
 class ClosedLog(Family):
-    """The end of the log. `end` is replaced and never changed, so any thread may read it."""
+    """Whether and how the group's log was closed at the end of a drain. `end` is replaced and never changed, so any
+    thread may read it."""
 
     ROWS = ((META, meta_keys.CLOSED_KEY),)
     LATER_ROWS = (LaterRows(DRAINS_LEVEL, META, meta_keys.CLOSED_KEY),)
@@ -112,7 +113,7 @@ class ClosedLog(Family):
 
 
 class ClosedLogReads(Reads):
-    """The reads of a state about the end of its log."""
+    """Read access to what a state holds about the end of its log."""
 
     closed_log = family_of(ClosedLog)
     """The end of the log, once its group of brokers has drained."""

@@ -59,7 +59,7 @@ class ClusterLevel(Family):
 
 
 class LevelReads(Reads):
-    """The reads of a state about its level."""
+    """Read access to the cluster's level in a state."""
 
     _level = family_of(ClusterLevel)
 

@@ -55,7 +55,7 @@ class Members(Family):
 
 
 class MemberReads(Reads):
-    """The reads of a state about the members."""
+    """Read access to what a state holds about the members."""
 
     _members = family_of(Members)
 

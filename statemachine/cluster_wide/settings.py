@@ -207,7 +207,7 @@ class Settings(Family):
 
 
 class SettingReads(Reads):
-    """The reads of a state about the configuration."""
+    """Read access to what a state holds about the configuration."""
 
     settings = family_of(Settings)
     """The configuration of the cluster."""

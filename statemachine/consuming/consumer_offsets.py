@@ -93,7 +93,7 @@ class ConsumerOffsets(QueueRows[int]):
 
 
 class OffsetReads(Reads):
-    """The reads of a state about committed offsets."""
+    """Read access to what a state holds about committed offsets."""
 
     _offsets = family_of(ConsumerOffsets)
 

@@ -225,7 +225,7 @@ class Groups(Family):
 
 
 class GroupReads(Reads):
-    """The reads of a state about consumer groups."""
+    """Read access to what a state holds about consumer groups."""
 
     _groups = family_of(Groups)
 

@@ -100,7 +100,7 @@ class OffsetResets(QueueRows[OffsetReset]):
 
 
 class ResetReads(Reads):
-    """The reads of a state about offset resets."""
+    """Read access to what a state holds about offset resets."""
 
     _resets = family_of(OffsetResets)
 

@@ -190,7 +190,7 @@ class QueueLocks(QueueRows[QueueLock]):
 
 
 class LockReads(Reads):
-    """The reads of a state about queue locks."""
+    """Read access to what a state holds about queue locks."""
 
     _locks = family_of(QueueLocks)
 

@@ -286,7 +286,7 @@ class HalfMessages(Family):
 
 
 class HalfReads(Reads):
-    """The reads of a state about transactions."""
+    """Read access to what a state holds about transactions."""
 
     halves = family_of(HalfMessages)
     """Half messages, whose transactions are open."""

@@ -350,7 +350,7 @@ class PreparedWrites(Family):
 
 
 class PreparedReads(Reads):
-    """The reads of a state about writes to several groups of brokers."""
+    """Read access to what a state holds about writes to several groups of brokers."""
 
     prepared_writes = family_of(PreparedWrites)
     """Writes that this group has prepared, and decisions that others have to follow."""

@@ -441,7 +441,7 @@ class StagedWrites(Family):
 
 
 class WriteReads(Reads):
-    """The reads of a state about staged writes."""
+    """Read access to what a state holds about staged writes."""
 
     writes = family_of(StagedWrites)
     """Messages of staged writes (Spark), which wait for a commit."""

@@ -444,7 +444,7 @@ class Timers(Family):
 
 
 class TimerReads(Reads):
-    """The reads of a state about messages that wait for a time."""
+    """Read access to what a state holds about messages that wait for a time."""
 
     timers = family_of(Timers)
     """Scheduled messages, which wait until they are due, and the rows of messages of staged writes."""

@@ -106,7 +106,7 @@ def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> 
     for key, chunk in _chunks_from(kv, topic_id, queue_id, first):
         start, count = max(0, first - keys.cq_base(key)), len(chunk) // ITEM.size
         stop = count
-        if _position(chunk, count - 1) >= end:  # the last chunk but for a few
+        if _position(chunk, count - 1) >= end:  # nearly always only the last chunk
             stop = bisect_left(range(count), end, key=lambda item, data=chunk: _position(data, item))  # type: ignore[misc]
         if stop > start:
             yield chunk[start * ITEM.size : stop * ITEM.size]

@@ -136,7 +136,7 @@ class RocksKV:
             else:
                 return
             self.flush_tables()
-            rocks = self._encode(batch)  # what was refused is used up
+            rocks = self._encode(batch)  # a refused batch cannot be used again
         self._write_and_wait(rocks)
 
     def _write_and_wait(self, rocks: WriteBatch) -> None:

@@ -422,7 +422,7 @@ def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | Non
 
 
 class TopicReads(Reads):
-    """The reads of a state about topics."""
+    """Read access to what a state holds about topics."""
 
     _topics = family_of(Topics)
 

@@ -174,7 +174,7 @@ def _related(relation: str, cause: str, consequence: str) -> bool:
 
 
 def _names_in(text: str) -> set[str]:
-    """Returns the nodes that an object is about: of "link 2/1-2/3" both."""
+    """Returns the names of the nodes that an object is about; for "link 2/1-2/3" both nodes."""
     return set(text.partition(" ")[2].split("-"))
 
 

@@ -228,13 +228,14 @@ class DataWatch:
         `silent`: other nodes of the same local cluster whose directories are checked too."""
         if self._look is not None and not self._look.done():
             return self._look
-        if self._look is not None and self._look.exception() is None:  # a disk that fails shows elsewhere
+        if self._look is not None and self._look.exception() is None:  # a failing disk is reported elsewhere
             self.lost = self._look.result()
         self._look = asyncio.get_running_loop().run_in_executor(None, self._lost_of, frozenset(silent))
         return self._look
 
     def _lost_of(self, silent: frozenset[int]) -> frozenset[int]:
-        """Returns the lost ones of this node and the silent ones. Runs on a thread. Raises OSError."""
+        """Returns which of this node and the silent nodes have lost their data directories. Runs on a thread. Raises
+        OSError."""
         own = {self._node} if has_no_identity(self._directory) else set[int]()
         return frozenset(own | {each for each in silent if is_lost(str(self._directory), each)})
 

@@ -73,7 +73,7 @@ class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue."""
+    """The offset that the group gets in one queue."""
 
     topic: str
     queue_id: int

@@ -191,7 +191,7 @@ async def _add_stored(
     topic, queue, offset, count = where
     read_bytes = 0
     for item in port.state.fetch(topic.id, queue, offset, count - page.items - len(unreadable)):
-        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took what follows
+        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took the next ones
             break
         await page.turn()
         charge_bytes(item.size)

@@ -37,7 +37,7 @@ class EvictedMessages(Protocol):
 def evicted_position(state: BrokerState) -> int:
     """The position below which messages may be in the tier only. It lies above `trim_position` while an EVICT is
     carried out, because some queues have lost their rows already."""
-    sweep = state.sweep  # before the mark: the last slice moves that first
+    sweep = state.sweep  # read before the mark, which the last slice moves first
     begins = state.trim_position
     return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
 

@@ -142,7 +142,7 @@ class ClientRelay:
         if not names_fit(group, client_id):
             longest = f"a group's name has at most {GROUP_MAX} characters, a client's {CLIENT_ID_MAX}"
             done(Refused(Reason.NO_CONSUMER, f"no {role} of such a name is connected: {longest}"))
-            return  # a peer would close the connection that brings it
+            return  # a peer would close the connection on which such a frame arrives
         size = _size(request.ext, request.body)
         if size > self._bytes_max:
             done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))

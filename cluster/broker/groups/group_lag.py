@@ -58,8 +58,8 @@ class QueueLag(NamedTuple):
 
     @property
     def beyond_end(self) -> int:
-        """The number of offsets by which the committed offset lies beyond the end of the queue: the group would not get
-        as many messages that are yet to come."""
+        """The number of offsets by which the committed offset lies beyond the end of the queue; the group will miss
+        that many of the next messages."""
         return max(0, (self.committed or 0) - self.max_offset)
 
 
@@ -109,7 +109,7 @@ def queue_lag(state: BrokerState, topic: TopicConfig, queue: int, committed: int
 
 def bounds(state: BrokerState, topic_id: int, queue_id: int) -> tuple[int, int]:
     """Returns the first offset that the queue keeps, here or in the tier, and the offset behind its last message."""
-    end = state.max_offset(topic_id, queue_id)  # before the first one: retention may move that past it
+    end = state.max_offset(topic_id, queue_id)  # read before the first offset, which retention may move past it
     return min(first_offset(state, topic_id, queue_id), end), end
 
 

@@ -195,9 +195,9 @@ class Members:
         self, role: Role, group: str | None, client_id: str | None, may: Callable[[Member], bool] = lambda _: True
     ) -> Member | None:
         """Returns a connected member: the client `client_id`, or with None each member of the group in turn. With
-        `group` None it searches all producers, which needs a client id. Only members that `may`; among several of one
-        client id, the one whose heartbeat is the newest. A member whose user has lost the right to the group is not
-        found."""
+        `group` None it searches all producers, which needs a client id. Only members for which `may` returns True;
+        among several of one client id, the one whose heartbeat is the newest. A member whose user has lost the right to
+        the group is not found."""
 
         def may_get(member: Member) -> bool:
             return may(member) and self._stands(role, group, member)
@@ -390,7 +390,7 @@ class Members:
         held = found.text.held if found is not None and found.text is not None else 0
         size = text_bytes(subscriptions) + wish_bytes(topics_wanted)
         if found is not None and topics_wanted not in found.wishes:
-            size += held  # it comes to what the other members want
+            size += held  # it is added to what the other members want
         if size > held and not self._text.fits(size - held):
             remark = (
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "

@@ -97,5 +97,5 @@ class GroupNotices:
     def _spent(self, empty_until_ms: int, told: int) -> int:
         """Returns the time at which the budget is no longer overdrawn, after that number of notices."""
         now_ms = self._services.monotonic_ms()
-        saved = max(empty_until_ms, now_ms - 1_000)  # no more than that of a second
+        saved = max(empty_until_ms, now_ms - 1_000)  # at most one second is saved up
         return min(saved + 1_000 * told // PER_SECOND, now_ms + DEBT_MS_MAX)

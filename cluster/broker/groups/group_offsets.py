@@ -56,7 +56,7 @@ class Offsets:
         state = self._services.state
         if first_offset(state, topic_id, queue_id) != 0:
             return False
-        first = state.fetch(topic_id, queue_id, 0, 1)  # nothing, or a later one, if it lies in the tier alone
+        first = state.fetch(topic_id, queue_id, 0, 1)  # none, or a later one, if the message is only in the tier
         since_ms = self._services.log_time_ms() - YOUNG_MS
         return bool(first) and first[0].queue_offset == 0 and first[0].store_time_ms > since_ms
 
@@ -174,7 +174,7 @@ class NamedCommits:
                 if session and self._is_earlier(session, row, name, done):
                     return
         first = sender.proposed.get(name.sequence) if stored is None else stored
-        if first not in (None, topic_id):  # one name for two commits
+        if first not in (None, topic_id):  # two commits with one identity
             self._services.propose([CommitOffsets([row])], done)
         elif stored is not None:
             done(self._done(row))
@@ -194,7 +194,7 @@ class NamedCommits:
         if stored is None and sender is not None and sender.proposed.get(name.sequence) == row[1]:
             self._wait_for_first(row, session, name.sequence, done)
             return True
-        if session is name.session.before and stored is None:  # one without a user may be another's
+        if session is name.session.before and stored is None:  # a session without a user may be another client's
             _refuse_late(name.sequence, self._low(session))
         return False
 

@@ -106,17 +106,17 @@ class GroupRegistration:
 
 
 class _Telling:
-    """The entries that tell the log about one heartbeat's groups, until all of them have ended."""
+    """Tracks the entries that are proposed for the groups of one heartbeat, and calls `done` when all are decided."""
 
     def __init__(self, done: Callable[[ProposeResult | None], None]) -> None:
         self._done = done
         self._result: ProposeResult | None = None
         """The first result that is not acceptable, else the first result."""
         self.sent = 1
-        """One more than the number of entries under way, until `all_sent`."""
+        """The number of entries that were proposed and are undecided, plus one until `all_sent` is called."""
 
     def ended(self, result: ProposeResult) -> None:
-        """Records that one of the entries has ended."""
+        """Records the outcome of one of the entries."""
         if self._result is None or (result.unacceptable and not self._result.unacceptable):
             self._result = result
         self.all_sent()

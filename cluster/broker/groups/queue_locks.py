@@ -238,7 +238,7 @@ class Unheard:
     def _end(self, group: str, queue: Queue, lock: QueueLock, now_ms: int) -> int:
         self._forget_ended(now_ms)
         end_ms = self._ends_ms.setdefault((group, queue), lock.expires_ms + FIRST_HEARTBEAT_MS)
-        if lock.expires_ms > end_ms:  # granted anew since, to whomever
+        if lock.expires_ms > end_ms:  # granted again since then, to any client
             end_ms = self._ends_ms[group, queue] = lock.expires_ms + FIRST_HEARTBEAT_MS
         return min(end_ms, now_ms + self._ttl_ms)
 

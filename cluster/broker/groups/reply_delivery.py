@@ -66,7 +66,8 @@ class Reply(NamedTuple):
 
 
 class _Asked:
-    """A question to the other nodes."""
+    """The question, put to the other nodes, which of them knows a client that waits for the reply; and their
+    answers."""
 
     __slots__ = ("done", "known", "lost", "peers", "stop_silence")
 

@@ -28,7 +28,7 @@ class ResetPlaces:
         self._waiting: OrderedDict[Hashable, deque[Write]] = OrderedDict()
         """Resets to be written, by asker; the asker of the next one comes first."""
         self._writing = False
-        """True while rows of a reset are under way into the log."""
+        """True while rows of a reset are proposed and not yet decided."""
 
     def take(self, asker: Hashable) -> None:
         """Takes a place until `leave`. Raises Refused (BUSY) if there is none."""

@@ -265,7 +265,7 @@ class LongPolls:
             for pull in woken:
                 if pull is not None:
                     charge(WAKE_UNITS)
-                    self._try_out_of_line(pull)  # `take` has emptied it
+                    self._try_out_of_line(pull)  # `take` has emptied the line
                 if METER.units - began >= STEP_UNITS:
                     self.answers = None
                     yield
@@ -294,7 +294,7 @@ class LongPolls:
         try:
             while self._due:
                 slot = self._due.popleft()
-                for pull in list(self._slots.get(slot, ())):  # who is parked again gets a slot that is still to come
+                for pull in list(self._slots.get(slot, ())):  # a pull that is parked again goes into a later slot
                     if METER.units - began >= STEP_UNITS:
                         yield
                         began = METER.units

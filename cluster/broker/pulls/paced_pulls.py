@@ -114,7 +114,7 @@ class PacedPulls:
             while line and self._is_open(bucket):
                 charge(1)
                 self._goes = next(iter(line))
-                self._go_on(self._goes)  # it leaves the line, as whoever is no longer parked does
+                self._go_on(self._goes)  # it leaves the line, like every pull that is no longer parked
                 self._goes = None
                 if METER.units - began >= STEP_UNITS:
                     yield

@@ -453,7 +453,7 @@ class Pulls:
 
     def reply_nothing(self, pull: Pull) -> None:
         """Answers that there was no message for the pull until now, or that it may not wait."""
-        if pull.paced and pull.brief:  # who does not wait for messages would take that for the end of the queue
+        if pull.paced and pull.brief:  # a client that does not wait would take that for the end of the queue
             self._reply(pull, PullOutcome.BUSY, self.paced.remark(pull), pull.offset)
             return
         high = self._services.state.max_offset(pull.topic_id, pull.queue_id)

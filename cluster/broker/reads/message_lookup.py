@@ -163,7 +163,7 @@ def why_none(node: Services, position: int, error: UnreadableError | None = None
     or one that the client may not read, so that the position reveals nothing. `error`: the reason why nothing could be
     read there."""
     if error is not None and isinstance(error.__cause__, (StorageError, OutOfRangeError)):
-        return str(error)  # about the log, whatever lies there
+        return str(error)  # the log cannot be read there, whatever it holds
     return _outside(node, position) or f"no message that you may read begins at position {position}"
 
 

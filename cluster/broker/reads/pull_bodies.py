@@ -47,7 +47,7 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     at_first, span, _ = extent_of(items)
     begin, total = at_first - first, sum(sizes)
     adjacent = begin >= 0 and span == total
-    if adjacent:  # where they are follows from their sizes alone, so what is checked is what is given
+    if adjacent:  # their places follow from the sizes alone, so the bytes that are checked are those returned
         pieces = [block[at:end] for at, end in pairwise(accumulate(sizes, initial=begin))]
     else:
         starts = [at - first for (at,) in _POSITION.iter_unpack(items)]

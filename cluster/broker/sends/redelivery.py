@@ -129,7 +129,7 @@ class SendBacks:
             raise Refused(Reason.UNAVAILABLE, self._proposals.refusing)
         group = services.state.groups.get(wanted.group)
         if group is None:
-            if self._read(report, tries) is not None:  # who names no message makes no group
+            if self._read(report, tries) is not None:  # a report about no message creates no group
                 self._make_group(report, tries)
             return
         if not group.retry_queue_nums:  # the group wants no second try: acknowledged and dropped, as RocketMQ does
@@ -326,7 +326,7 @@ def copied_properties(message: Message) -> bytes:
     Only a copy, which the broker or a consumer made, names its origin itself. Without room for the origin, the copy has
     RAFTMQ_NO_ORIGIN, and if possible the topic, by which clients call their listeners.
     """
-    kept = without(message.properties, DELAY)  # of a plain message: it would be read as a delay of the copy
+    kept = without(message.properties, DELAY)  # the delay of a plain message: it would delay the copy
     if not message.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         kept = without(kept, RETRY_TOPIC, ORIGIN_ID, NO_ORIGIN)
     elif property_of(kept, NO_ORIGIN):

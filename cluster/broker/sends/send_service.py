@@ -64,7 +64,7 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
 
 
-_NEW = Ask.NEW  # twice for each send; a name of a module costs less than one of an Enum
+_NEW = Ask.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
 _Origin = TypeVar("_Origin", bound=Origin)
 
 
@@ -268,7 +268,7 @@ class Sends(Generic[_Origin]):
         try:
             found = self._held.find(names, sequence, -1 if config is None else config.id)
         # Nobody knows yet if it was stored, and neither yes nor no may be guessed.
-        except LongSessionError as unread:  # held, it would need the room that is lacking
+        except LongSessionError as unread:  # holding it would need the memory that is lacking
             self._session_reads.read(unread.session, lambda _: None)
             raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
         return found is not None and not isinstance(found, OtherTopic)
@@ -288,7 +288,7 @@ class Sends(Generic[_Origin]):
             properties = without(properties, b"POP_CK\x01")
         unique_key = property_of(properties, UNIQUE_MARK)
         if not unique_key:
-            self._keys += 1  # `new_key`, in place: once per message
+            self._keys += 1  # `new_key` inlined: this runs for every message
             unique_key = b"%b%016X" % (self._key_prefix, self._keys)
             properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
         stored = properties + self.suffix
@@ -377,7 +377,7 @@ class Sends(Generic[_Origin]):
 
     def _refusal(self, why: str) -> Refused:
         """Returns the refusal of a send while this node takes none."""
-        if self._proposals.topics.drain.is_closed:  # a client that gets 14 asks here again
+        if self._proposals.topics.drain.is_closed:  # a client that gets code 14 asks this node again
             return NotTaken(Reason.NO_PERMISSION, why)
         return Refused(Reason.UNAVAILABLE, why)
 
@@ -535,7 +535,7 @@ class Sends(Generic[_Origin]):
             proposals.early.answer_stored(send, *found)
             return True
         # The log will decide one message, and both requests are told of that one.
-        send.producer_id, send.content = found.session, found.first.content  # those under which it is proposed
+        send.producer_id, send.content = found.session, found.first.content  # the identity under which it is proposed
         gate, holder = proposals.gate, send.connection.in_flight
         room = gate.refusal(holder, send.size, send.user, Ask.REPEATED) is None
         send.hold = gate.hold(holder, send.size, send.user, Ask.REPEATED)

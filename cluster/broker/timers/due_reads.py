@@ -64,7 +64,7 @@ class RowReads(NeverIdle):
     """The common part of lanes that read rows of the family `timer` and the messages that they name."""
 
     def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
-        """`read_log`: as in `Services`, called on the lane."""
+        """`read_log`: `Services.read_log`, here called on the lane."""
         self.state = state
         self.read_log = read_log
 

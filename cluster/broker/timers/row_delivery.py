@@ -181,7 +181,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
             self._lane.submit(ask)
 
     def _found(self, answers: list[Found]) -> None:
-        (found,) = answers  # one is asked at a time
+        (found,) = answers  # only one question is asked at a time
         if found.ask.term is self._term:
             self._take(self._term, found)
         else:

@@ -124,7 +124,7 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
         first = self._services.state.timers.first
         after, until = term.after, None
         if after is not None and first <= after:
-            if not term.awaits(first):  # it was added when the cursor had passed already
+            if not term.awaits(first):  # the row was added behind the cursor
                 term.back_to(first)
                 after = term.after
             elif now_ms >= term.sweep_ms:

@@ -216,7 +216,7 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
                 continue
             after = term.after.get(number)
             return StagedAsk(term, number, attempt.due_ms, after, frozenset(term.inflight), rows_max, bytes_max)
-        if term.passed and not term.inflight:  # what is left of them is looked at again
+        if term.passed and not term.inflight:  # the rows that were passed over are looked at again
             term.passed.clear()
             term.after.clear()
             term.pause(now_ms)

@@ -366,7 +366,7 @@ class CheckBack:
         self._transactions = transactions
         self._ask = ask
         self._proposed = False
-        """True while checks are under way into the log: until they are applied, their half messages are still due in
+        """True while checks are proposed and undecided: until they are applied, their half messages are still due in
         the state."""
         self._after: HalfMessage | None = None
         """The last that was looked at; None to begin with the first. Those that can neither be read nor parked stay

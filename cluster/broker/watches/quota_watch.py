@@ -64,6 +64,6 @@ def learnt_conditions(services: Services, learnt: LearntUse) -> Iterator[Conditi
 
 
 def _listed(first: list[str], count: int) -> str:
-    """Returns the first texts, joined, and the number of those that are left out of `count`."""
+    """Returns the first texts, joined, with a remark how many of all `count` are left out."""
     more = count - len(first)
     return "; ".join([*first, f"and {more} more"] if more else first)

@@ -127,7 +127,7 @@ class RemotingRequest(Untracked):
         if self._promised is None:
             path = self.connection
             self._promised = promised = path.room.share()
-            if path.forwarded:  # its room is the node's: it does not go with the client, as that of a connection does
+            if path.forwarded:  # the memory of a forwarded request is the node's: it is not released with the client
                 path.on_close.append(lambda: promised.hold(0))
         self._promised.hold(size)
 

@@ -109,6 +109,6 @@ class EarlyRequests:
 def _is_awaited_send(frame: bytes) -> bool:
     try:
         header = decode_header(frame[0], header_bytes(frame))
-    except CodecError:  # it will be answered for itself
+    except CodecError:  # it is answered later, by itself
         return False
     return header.code in SENDS and not header.flag & FLAG_ONEWAY

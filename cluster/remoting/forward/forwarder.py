@@ -493,7 +493,7 @@ class Forwarder:
                 self._gone((peer, gone))
                 return
         forwarded = decode_forward(header)
-        if not self._transport.connected(peer):  # nor could it be handed back
+        if not self._transport.connected(peer):  # it could not be handed back either
             self._early.put(peer, forwarded, frame)
             return
         self._admit_early()

@@ -13,7 +13,7 @@ from cluster.runtime.resource_budget import Share
 
 
 class PassOn(Protocol):
-    """`cluster.remoting.forward.forwarder.Forwarder.forward`."""
+    """The type of `cluster.remoting.forward.forwarder.Forwarder.forward`, which sends a request on to the leader."""
 
     def __call__(self, frame: Frame, promised: Share | None = None) -> None: ...
 

@@ -59,7 +59,7 @@ _encode = metered_json.encode
 
 
 class Assignments:
-    """Handlers of 46 and 400."""
+    """Handles filter checks (46) and requests for assigned queues (400)."""
 
     def __init__(self, services: Services, members: Members, others: OtherMembers, filters: KnownFilters) -> None:
         self._services = services

@@ -95,7 +95,7 @@ CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'
 
 
 class BrokerFigures:
-    """Handlers of 26, 28, 202, 204 and 315."""
+    """Handles the requests for configuration and figures (26, 28, 202, 204, 315)."""
 
     def __init__(self, services: Services, members: Members, figures: Figures) -> None:
         self._services = services

@@ -35,8 +35,8 @@ _encode = metered_json.encode
 
 
 class ConsumerRequests:
-    """Handlers of 222 and 314 (leader only), and of 307 and 309 (any node). `note` is explained in
-    `cluster.remoting.request`."""
+    """Handles resets of offsets (222, 314; on the leader) and what clients answer (307, 309; on any node). `note`:
+    `cluster.remoting.request.NoteChange`."""
 
     def __init__(
         self, services: Services, resets: OffsetResets, relay: ClientRelay, rights: Rights, note: NoteChange

@@ -32,7 +32,7 @@ SORTED_MAX = 4_000
 
 
 class GroupStats:
-    """Handlers of 203, 208 and 300."""
+    """Handles requests for connected members (203), progress (208) and the groups of a topic (300)."""
 
     def __init__(self, services: Services, members: Members, groups: Groups) -> None:
         self._services = services

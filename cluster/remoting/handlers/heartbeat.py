@@ -107,7 +107,7 @@ _decode = metered_json.decoder(HeartbeatData, strict=False)
 
 
 class Heartbeats:
-    """Handlers of 34, 35 and 38 over the node's `Members`."""
+    """Handles heartbeats (34), unregistrations (35) and lists of a group's consumers (38)."""
 
     def __init__(self, services: Services, members: Members, others: OtherMembers, locks: QueueLocks) -> None:
         self._services = services
@@ -148,7 +148,7 @@ class Heartbeats:
             except Refused as refusal:
                 if refusal.reason is not Reason.NO_PERMISSION:
                     raise
-                refused.append(refusal.remark)  # for this group alone: the others stand
+                refused.append(refusal.remark)  # only this group is refused; the others are registered
             yield
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
@@ -193,7 +193,7 @@ class Heartbeats:
         yield from self._news.propose(groups, party_of(request), done, limited)
 
     def _unregister(self, request: Request) -> None:
-        in_steps(self._services, request, self._leave(request, text(request, "clientID")))  # behind its heartbeats
+        in_steps(self._services, request, self._leave(request, text(request, "clientID")))  # after its heartbeats
 
     def _leave(self, request: Request, client_id: str) -> Generator[None]:
         group = request.ext.get("consumerGroup")

@@ -135,7 +135,7 @@ V3_4_9 = 121
 
 
 class SendBackRequests:
-    """Handler of 36, on the leader."""
+    """Handles messages that a consumer sends back (36), on the leader."""
 
     def __init__(self, send_backs: SendBacks) -> None:
         self._send_backs = send_backs
@@ -176,7 +176,7 @@ def parse(request: Request) -> SentBack:
 
 
 class RecallRequests:
-    """Handler of 370, on the leader."""
+    """Handles recalls of delayed messages (370), on the leader."""
 
     def __init__(self, recalls: Recalls) -> None:
         self._recalls = recalls

@@ -50,7 +50,7 @@ _encode = metered_json.encode
 
 
 class QueueLockRequests:
-    """Handlers of 41 and 42, on the leader."""
+    """Handles LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), on the leader."""
 
     def __init__(self, locks: QueueLocks, members: Members) -> None:
         self._locks = locks

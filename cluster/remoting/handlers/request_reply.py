@@ -54,7 +54,7 @@ class RequesterNotes:
 
 
 class Replies:
-    """Handlers of 324 and 325, on any node."""
+    """Handles replies to requesters (324, 325), on any node."""
 
     def __init__(self, services: Services, delivery: ReplyDelivery, own_address: str) -> None:
         """`own_address` is the "ip:port" of this node, which the requester sees as storeHost."""

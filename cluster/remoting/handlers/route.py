@@ -201,7 +201,8 @@ class Routes:
 
     def _queue_data(self, topic: str) -> list[tuple[BrokerGroup, dict[str, Any]]]:
         """Returns the groups of a topic with its queues there; none if there is no such topic. Raises Refused if this
-        node does not know the addresses of one: with fewer rows, keys would move to other queues."""
+        node does not know the addresses of one of them: with a route of fewer queues, keys would move to other
+        queues."""
         group, topics = self._map.group_of(topic), self._services.config.topics
         if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT

@@ -36,7 +36,7 @@ the attempt was not opened."""
 
 
 class StagedWriteHandlers:
-    """Handlers of 700001 to 700004, 700007 and 700008, on the leader."""
+    """Handles the requests of staged writes (700001 to 700004, 700007, 700008), on the leader."""
 
     def __init__(self, writes: StagedWriteRequests, of_groups: GroupWriteRequests) -> None:
         self._writes, self._of_groups = writes, of_groups

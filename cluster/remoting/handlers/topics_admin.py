@@ -231,7 +231,7 @@ def _queues(request: Request, name: str) -> int:
 
 
 class OrderConf:
-    """Handlers of 100 and 102, on the leader."""
+    """Handles changes of ORDER_TOPIC_CONFIG rows (100, 102), on the leader."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

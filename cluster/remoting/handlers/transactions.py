@@ -40,7 +40,7 @@ TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 
 
 class TransactionRequests:
-    """Handler of 37, on the leader."""
+    """Handles END_TRANSACTION (37), on the leader."""
 
     def __init__(self, transactions: Transactions, handover: Handover) -> None:
         """`handover` gives a request to the next leader with which nothing was done, because this node was deposed."""

@@ -71,7 +71,7 @@ class RefusedCodes:
             remark += f": RaftMQ has no {name} yet"
             remark += f"; {INSTEAD[request.code]}" if request.code in INSTEAD else ""
         self._log(request, code, language, name)
-        # What waits is an answer, not a request of up to 16 MiB.
+        # The answer waits, so the request, of up to 16 MiB, is freed now.
         request.drop()
         is_tools = name is not None and request.code not in REPEATED
         delay_ms = 0 if is_tools else self._delay_ms(request.connection, code)

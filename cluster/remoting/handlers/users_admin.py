@@ -188,7 +188,8 @@ class UserRequests:
         answer_in_steps(self._services, request, self._acls(subject, resource))
 
     def _acls(self, subject: str, resource: str) -> Answer:
-        """Makes the list of users and their rules; one user with all rules is a step."""
+        """Returns, as JSON, the users and their rules, filtered by parts of the user's name and of the resource. Yields
+        after each user, so that a long list does not block the event loop."""
         parts: list[bytes] = []
         for name, user in self._access.users.items():
             charge(1)

@@ -74,8 +74,8 @@ class ConnectionSlots(Generic[C]):
         return None if top is None or self.held(top) <= self.held(newcomer) + 1 else self.idlest(top)
 
     def idlest(self, address: str) -> C | None:
-        """Returns the longest idle of some connections of an address, and of others the next time; None if all of them
-        must stay."""
+        """Returns the connection of an address that is idle longest among some of them, next time among others; None if
+        all of those must stay."""
         held = self._of[address]
         looked = list(itertools.islice(held, LOOKED_AT))
         for each in looked:
@@ -181,7 +181,7 @@ class Places(Generic[C]):
             return victim, count - (victim is not None) < limit
         shared = shared_part(limit)
         if opening >= max(1, shared // 2) and address not in self._known:
-            return None, False  # what has said nothing yet takes no place of what has
+            return None, False  # a connection that has sent nothing takes no place from one that has
         victim = None
         if self.strangers + opening >= shared:
             victim = self._leaving(address)

@@ -49,7 +49,7 @@ def _wait_for_the_end() -> None:
         pass
     main_thread = threading.main_thread().ident
     assert main_thread is not None
-    signal.pthread_kill(main_thread, signal.SIGTERM)  # a real one: it ends a call that waits
+    signal.pthread_kill(main_thread, signal.SIGTERM)  # a real signal, which interrupts a call that waits
 
 
 if __name__ == "__main__":

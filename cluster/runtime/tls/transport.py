@@ -236,7 +236,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._closing or self._ends or not data:
             return
         below = self._below
-        if not self._queue and len(data) <= PIECE_BYTES and below is not None:  # the way of nearly all answers
+        if not self._queue and len(data) <= PIECE_BYTES and below is not None:  # nearly all answers take this path
             METER.units += len(data) >> 10
             if not self._encrypt(data):
                 return

@@ -100,7 +100,7 @@ class Assault:
     def deal(self, attacks: Sequence[str]) -> None:
         """Plays these attacks from now on. With none, no new round begins, and those that run may end."""
         assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died, which the end of the context tells
+        with contextlib.suppress(BrokenPipeError):  # it has died; the end of the context reports that
             self._child.stdin.write(json.dumps(list(attacks)) + "\n")
             self._child.stdin.flush()
 

@@ -65,7 +65,7 @@ def full_disk(stage: Stage, hold_s: float) -> Effect:
     """Leaves no space for the log: the node must wait, and continue by itself. A node that does not continue fails the
     fault."""
     node = stage.some()
-    disks = cast(HasDisks, stage.subject)  # it has failpoints, and then it has this
+    disks = cast(HasDisks, stage.subject)  # a subject with failpoints has disks, too
     before, _ = disks.disk(node)
     effect = _failpoint(stage, node, "append.write", "error:ENOSPC", hold_s)
     if not stage.subject.is_running(node):

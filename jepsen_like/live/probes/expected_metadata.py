@@ -103,7 +103,7 @@ class Catalogue:
         return spec if old is None else spec._replace(attributes=old.attributes | spec.attributes)
 
     async def drop(self, client: AsyncClient, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Deletes the topics and groups, and with each its offsets. Raises RaftMQError."""
+        """Deletes these topics and groups, with their offsets. Raises RaftMQError."""
         gone_topics, gone_groups = set(topics), set(groups)
         admin = MetadataAdmin(client.view)
         await _all(admin.delete_topic(name) for name in sorted(gone_topics))
@@ -111,7 +111,7 @@ class Catalogue:
         self.forget(gone_topics, gone_groups)
 
     def forget(self, topics: set[str], groups: set[str]) -> None:
-        """Forgets these names, and with each its offsets."""
+        """Forgets these topics and groups, with their offsets."""
         self.topics = {name: spec for name, spec in self.topics.items() if name not in topics}
         self.groups = {name: spec for name, spec in self.groups.items() if name not in groups}
         self.offsets = {

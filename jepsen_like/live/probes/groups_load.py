@@ -117,7 +117,7 @@ class GroupsLoad(Lanes):
                 await asyncio.sleep(0.01)
                 if not self._sending:
                     return
-                due = min(10.0, due + (loop.time() - begun) * self._rate)  # what had no room is not made up for
+                due = min(10.0, due + (loop.time() - begun) * self._rate)  # what had no room is not sent later
                 begun = loop.time()
             due -= 1
             key = self.free_key(topic)
@@ -141,7 +141,7 @@ class GroupsLoad(Lanes):
         """Records the outcome of a send."""
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if key is not None and (error is None or isinstance(error, SendFailed)):
-            self._keys_busy.remove((invoked.value["topic"], key))  # after an unknown outcome it may still come
+            self._keys_busy.remove((invoked.value["topic"], key))  # else it may still be stored
         if error is None:
             self._note_stored(invoked, key, done.result())
         elif isinstance(error, SendFailed):

@@ -108,8 +108,8 @@ class LiveMembers:
         return view is not None and role_of(view, node) == "learner"
 
     def leave(self, node: int) -> bool:
-        """Removes the node, waits until it reports that itself if it runs, and ends it; returns True if that worked in
-        time."""
+        """Removes the node from the cluster, waits until the node itself, if it runs, reports its removal, and stops
+        its process; returns True if that worked in time."""
         path = f"/v1/members/{node}?below_three=true"
         left = self.reach(lambda view: role_of(view, node) == "", lambda api: api.delete(path))
         if node not in self._subject.node_ids:

@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 def body_of(rows: Rows) -> dict[str, Any]:
-    """Returns the body of a request that sets these."""
+    """Returns the body of the request that sets these quotas."""
     return {"quotas": [{"subject": subject, "limits": limits} for subject, limits in rows.items()]}
 
 

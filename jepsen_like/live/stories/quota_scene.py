@@ -106,7 +106,7 @@ class QuotaScene:
     # --- time and leaders --------------------------------------------------------------------------------------------
 
     def mark(self, name: str) -> int:
-        """Returns the time on the clock of the history."""
+        """Records in the history that the phase `name` begins; returns the time on the history's clock."""
         note = self.scene.history.invoke(PROCESS + 2, "phase", {"name": name})
         self.scene.history.ok(note, note.value)
         return note.time_ns

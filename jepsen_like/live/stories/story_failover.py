@@ -162,7 +162,7 @@ def _strike_leaders(
             what, bring_back = strike(leader)
             told.append(f"node {leader} {what}")
             scene.stage.sleep(scene.rng.uniform(*away_s))
-            blows.append(Blow(at_ns, time.monotonic_ns()))  # what its return costs is not the blow's
+            blows.append(Blow(at_ns, time.monotonic_ns()))  # the cost of its return does not count
             bring_back()
             told.append(f"well again {1000 * scene.wait_well():.0f} ms after its return")
         scene.stage.sleep(SETTLED_S)

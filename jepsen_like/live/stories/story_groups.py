@@ -179,7 +179,7 @@ def longest_gap(times_s: Sequence[float], since: float, end: float) -> float:
 def _without_first(scene: Scene, groups: GroupsScene, number: int) -> None:
     """Checks what a new client can do while the first group is away, and what is refused."""
     subject = scene.subject
-    if not subject.has_users:  # a raw request is nobody's
+    if not subject.has_users:  # a raw request is not signed by a user
         node = next(node for node in groups.second.nodes if node.id == groups.leader(SECOND))
         for what, code in asyncio.run(_refusals(node.broker_port, f"never-{number}")).items():
             scene.demand(code == ResponseCode.SERVICE_NOT_AVAILABLE, f"{what} was answered with {code}")

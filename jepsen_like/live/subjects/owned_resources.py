@@ -47,7 +47,8 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Returns the folder of these files, which is private to the user. Raises LocalError if another user owns it."""
+    """Returns the folder that holds the lists of all runs; it is private to the user. Raises LocalError if another user
+    owns it."""
     named = (os.environ if environ is None else environ).get(FOLDER_VARIABLE)
     folder = Path(named) if named else Path(tempfile.gettempdir()) / f"raftmq-chaos-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -184,7 +184,7 @@ class _Flow:
                 self._sink.close()
                 continue
             if self._sink.is_closing():
-                self._held_bytes -= len(data)  # said to somebody who is gone
+                self._held_bytes -= len(data)  # the receiver is gone
                 continue
             self._held_bytes -= len(data)
             if self._counted:

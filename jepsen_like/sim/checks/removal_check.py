@@ -2,8 +2,8 @@
 (docs/adr/0082).
 
 - No slice removes more rows than it may, however much there is to remove.
-- While a node removes something, no topic id without a topic has a message, and no group an offset, lock or reset of
-  one. The queues of other topics end where they did. No attempt at a write that is committed is open.
+- While a node removes something, it shows no message of a deleted topic, and no group's offset, lock or reset in one.
+  The queues of other topics end where they did. Once a staged write is committed, no attempt at it is open.
 - A removal ends: a leader that takes writes continues it.
 """
 
@@ -117,7 +117,7 @@ class RemovalCheck:
             self._still = _Still(place, now_s, tail)
         applied = state.applied.index
         if now_s - self._still.since_s > PATIENCE_S and (
-            applied == tail or applied > self._still.tail + 64  # none is on its way
+            applied == tail or applied > self._still.tail + 64  # no further slice is on its way
         ):
             self._report(CHECKER, f"what is to be removed stands still on node {machine.node_id}, which leads")
             self._still = None

@@ -189,7 +189,7 @@ class TrimCheck:
             self._still = _Still(place, now_s, tail)
         applied = node.state.applied.index
         if now_s - self._still.since_s > SWEEP_PATIENCE_S and (
-            applied == tail or applied > self._still.tail + 64  # none is on its way
+            applied == tail or applied > self._still.tail + 64  # no further slice is on its way
         ):
             self._report(
                 "retention",
@@ -313,7 +313,7 @@ class TrimCheck:
         old = rules.keep_ms and roll.previous.timestamp_ms + rules.keep_ms <= entry.timestamp_ms
         # Up to where the nodes have evicted everything at most, only the tier has anything to remove (seed 951000237).
         if not trim.evicts and self._known and position <= self._known[-1].position:
-            large, old = self._is_much(machine.config.tier.bytes_max, base), False  # of the tier alone
+            large, old = self._is_much(machine.config.tier.bytes_max, base), False  # by the limits of the tier alone
         if not (large or old or "disk" in reason):  # how full the leader's was then is not known here
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
 

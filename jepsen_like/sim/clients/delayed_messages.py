@@ -69,7 +69,7 @@ class Delayed(Client):
         message_id, delay_s = f"later-{self._count}", rng.choice(self._delays_s)
         options: MessageOptions = {"queue_id": rng.randrange(QUEUES), "properties": {"ACK_LEVEL": FULL}}
         before = rng.random() < DELAYED_BEFORE
-        if before:  # as a client that forwards a message with all its properties
+        if before:  # like a client that forwards a message with all its properties, the delay among them
             options["properties"] = {"ACK_LEVEL": FULL, "TIMER_DELAY_MS": f"{delay_s * 1000 + 500:.0f}", DUE: "1"}
         else:
             options["delay"] = delay_s

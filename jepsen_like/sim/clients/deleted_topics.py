@@ -180,8 +180,8 @@ class Round:
         return await self._does(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
 
     async def _fail(self) -> bool:
-        """Reports the first message of a queue as failed, so that its copy waits for a second. Returns False if that
-        fails."""
+        """Reports the first message of a queue as failed, with a delay of one second for its retry copy. Returns False
+        if that does not succeed."""
         for queue in range(QUEUES):
             pulled = await self._ask(RequestCode.PULL_MESSAGE, pull_fields(self._group, self._topic, queue, 0))
             if pulled is not None and pulled.code == ResponseCode.SUCCESS:
@@ -257,7 +257,7 @@ def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
         messages, trimmed = stored_on(machine, one.topic)
         found = [id_of(message.body) for message in messages]
         for message in messages:
-            waited = b"TIMER_OUT_MS\x01" in message.properties  # a copy says so
+            waited = b"TIMER_OUT_MS\x01" in message.properties  # a delivered copy has this property
             if f"{DELAY}\x01".encode() in message.properties and not waited:
                 yield f"{id_of(message.body)} was to wait, and went into {one.topic} at once"
         for message_id in one.before.intersection(found):

@@ -1,15 +1,18 @@
-"""Surges: a client that sends more than the log takes, and another that sends a little beside it.
+"""Surges: one client (the surge) sends more than the log can take, and a quiet client sends a little at the same time.
+Neither may suffer more than is fair.
 
-During the faults, bursts come at random times. After the heal, with disks that are slower, there are two stages:
+During the faults, bursts come at random times. After the heal, with slowed disks, there are three stages:
 
-- **A burst**: many sends at once, of one owner. They are no overload, so none is refused. What the quiet client sends
-  during the burst does not wait for all of them: it is in the log before half of those that waited when it came. If it
-  sends a burst itself, on one connection beside the three of the other, it gets half.
-- **An overload**: twice what is acknowledged arrives, until the leader refuses some. None of the quiet client's sends
-  is refused then, and each is answered. Some sends of the surge come twice, on two connections.
+- **A burst**: the surge sends many messages at once. That is no overload, so none is refused. A send of the quiet
+  client does not wait for all of them: of the surge's messages that are in the leader's queue when it arrives, at most
+  half are stored before it.
+- **Two bursts**: the quiet client sends a burst too, on one connection beside the surge's three. Before the last of its
+  messages is stored, at most twice as many of the surge's are.
+- **An overload**: twice as much arrives as is acknowledged, until the leader refuses some sends. None of the quiet
+  client's sends is refused then, and each is answered. Some sends of the surge come twice, on two connections.
 
-In the end no refused send is stored, and each acknowledged one is stored once, where its answer said, those of one
-connection in their order.
+In the end no refused send is stored. Each acknowledged one is stored once, where its answer said, and those of one
+connection are stored in their order.
 """
 
 from __future__ import annotations
@@ -212,7 +215,7 @@ class Surges(Asker):
 
     async def _play(self) -> None:
         rng = random.Random(self.rng.random())
-        nodes = [machine.host for machine in self._machines()]  # those of before may be gone, and refuse nobody
+        nodes = [machine.host for machine in self._machines()]  # former members may be gone, and would refuse nothing
         connections = await self._dial_all(rng, nodes)
         beside = await self._dial_beside(rng.choice(nodes))
         if not connections or beside is None or not await self._topics_made(connections[0]):
@@ -235,8 +238,8 @@ class Surges(Asker):
     async def _burst(
         self, rng: random.Random, connections: list[RawConnection], beside: RawConnection, reign: object
     ) -> None:
-        crowded = self._crowded()  # by other clients, whose disk is slower by now (seeds 956500026, 958000003)
-        others = self._others()  # which go on while the burst waits (seed 982200031)
+        crowded = self._crowded()  # crowded by other clients while disks are slower (seeds 956500026, 958000003)
+        others = self._others()  # other clients go on while the burst waits (seed 982200031)
         names = self._send(rng, connections, BURST)
         await asyncio.sleep(TICK_S)
         for _ in range(QUIET_SENDS):
@@ -253,7 +256,7 @@ class Surges(Asker):
                 return
         await self._answered(connections)
         refused = [name for name in names if (sent := self.answers.get(name)) and _for_overload(sent)]
-        many = max(others, self._others()) >= MANY_OTHERS  # they send more than the log takes (seed 960000020)
+        many = max(others, self._others()) >= MANY_OTHERS  # the others send more than the log takes (seed 960000020)
         if refused and not crowded and not many:
             self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
 

@@ -83,7 +83,7 @@ class FaultyFileSystem(MemoryFileSystem):
             elif left == "heads":
                 inode.pending = [c._replace(data=c.data[:SECTOR]) for c in inode.pending if isinstance(c, _Write)]
             inode.sync()
-        self.crash(0)  # finds nothing that chance could decide
+        self.crash(0)  # nothing unsynced is left for chance to decide
 
     def restart(self) -> None:
         """Restarts the disk: no call fails on demand any more, and a full disk has space again."""

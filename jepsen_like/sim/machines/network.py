@@ -238,7 +238,7 @@ class Endpoint(asyncio.Transport):
             self.network.stalled[self] = None
             return
         if self.forgotten:
-            self.out.clear()  # and still counts as unacknowledged
+            self.out.clear()  # the dropped bytes still count as unacknowledged
             return
         if self.peer.holds and not (self.peer.dead or self.peer.ended):
             return  # it moves on when the reader does

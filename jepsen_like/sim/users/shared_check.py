@@ -133,7 +133,8 @@ class SharedCheck:
     # --- costly requests ---------------------------------------------------------------------------------------------
 
     def _costly(self, node: Node, clients: Collection[Address] | None) -> Iterator[tuple[str, str]]:
-        """Yields requests of clients that are gone, unless `clients` is None, and counts the requests that run."""
+        """Yields the requests that go on although their client is gone, and reports too many at once. `clients`: the
+        addresses of the connected clients; None if they are not known, and then nothing is yielded."""
         for costly in node.serving.remoting.router.table.costly:
             self._count(node, costly)
             if clients is None or node.state.level < OWNERS_LEVEL:

@@ -161,7 +161,7 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def drop_cached(self, size: int | None) -> None:
-        if size != 0:  # to the system, 0 bytes are all
+        if size != 0:  # the system call takes 0 bytes for the whole file
             os.posix_fadvise(self._fd, 0, size or 0, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:

@@ -61,7 +61,7 @@ class RecoveryRun:
         self.withheld = vote_withheld.load(fs, directory, group_id)
 
     def note(self, row: str, sentence: str) -> None:
-        """Adds a row of the recovery table that applied to the report, with a sentence."""
+        """Adds to the report that a row of the recovery table applied, with a sentence for people."""
         if row not in self.rows:
             self.rows.append(row)
         self.reasons.append(sentence)

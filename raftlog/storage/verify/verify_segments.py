@@ -293,7 +293,7 @@ class _SegmentCheck:
             return
         try:
             head, kept = decode_index(read_file(self._fs, path), self._group_id)
-            count = min(len(kept.offsets), len(index.offsets))  # it may know of entries in a torn tail
+            count = min(len(kept.offsets), len(index.offsets))  # the sidecar may list entries of a torn tail
             fits = head.base != self._base or kept.offsets[:count] == index.offsets[:count]
             text = "" if fits else "it does not fit the frames"
         except FrameError as error:

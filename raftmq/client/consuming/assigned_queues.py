@@ -217,7 +217,7 @@ class QueueShare:
         for key in [key for key in self._under_lock() if not self.locks[key.topic].holds(key.queue_id)]:
             self._lose(key)  # somebody else may have read on meanwhile
         held: set[QueueKey] = set()
-        async with self.locking:  # which queues are leaving changes while it is waited for
+        async with self.locking:  # `leaving` may change while the lock is awaited
             for topic, locks in self.locks.items():
                 asked = {key.queue_id for key in (*wanted, *self.leaving) if key.topic == topic}
                 held |= {QueueKey(topic, queue_id) for queue_id in await locks.lock(asked)}
@@ -434,7 +434,7 @@ class QueueShare:
     async def leave(self, feeds: Iterable[QueueKey]) -> None:
         """Releases the locks and leaves the group."""
         for topic, locks in self.locks.items():
-            with contextlib.suppress(RaftMQError):  # they expire
+            with contextlib.suppress(RaftMQError):  # the locks expire
                 await locks.unlock({key.queue_id for key in feeds if key.topic == topic})
         await self.member.leave()
 

@@ -338,7 +338,7 @@ class AsyncConsumer:
             self._loop.call_later(seconds, self._resume, feed, feed.resets)
 
     def _resume(self, feed: QueueFeed, resets: int) -> None:
-        if feed.resets == resets:  # else its queue goes on already
+        if feed.resets == resets:  # otherwise a reset has resumed the queue already
             self.inbox.resume(feed)
             self._changed.set()
 

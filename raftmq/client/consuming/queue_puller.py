@@ -170,7 +170,7 @@ class QueuePuller:
             await self._moved(feed, result)
             return True
         if result.status is PullStatus.RESET:
-            async with feed.committing:  # a commit from before is answered before the broker hears that we know
+            async with feed.committing:  # waits for earlier commits before the broker learns that the reset was seen
                 self._inbox.rewind(feed, result.next_offset)
             _log.warning("%s: group %s was reset to %d", feed.key, self._group, feed.position)
             return False

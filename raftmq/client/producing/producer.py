@@ -120,7 +120,7 @@ class AsyncProducer:
     async def _submit(self, request: SendRequest, future: asyncio.Future[_T]) -> None:
         pipeline = self.pipeline
         if asyncio.get_running_loop() is not pipeline.loop:
-            pipeline.view.bind_loop()  # says what is wrong
+            pipeline.view.bind_loop()  # raises the error that says what is wrong
         self.check_open()
         if not self.room.take(request.size):
             await self.room.take_async(request.size)

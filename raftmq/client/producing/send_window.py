@@ -166,7 +166,7 @@ class SendWindow:
         if verdict is NextStep.OK or verdict is NextStep.FINAL:
             self._settle(pending)
         else:
-            self._again = self._again or code != ResponseCode.FLOW_CONTROL  # else its pace says when
+            self._again = self._again or code != ResponseCode.FLOW_CONTROL  # otherwise the topic's pace says when
             pending.refusal = (code, remark)
             pending.maybe = pending.maybe or verdict is NextStep.AGAIN_MAYBE
         return verdict

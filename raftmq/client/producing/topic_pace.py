@@ -64,7 +64,7 @@ class TopicPace:
         """Records that a request was refused, also one that was sent before there was a pace."""
         self._refused += 1
         self._refused_at = now
-        self.room = 0  # what comes later does not overtake it
+        self.room = 0  # later sends must not overtake the refused one
         self.refusal = (code, remark)
 
     @property

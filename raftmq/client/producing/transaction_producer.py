@@ -117,7 +117,7 @@ class AsyncTransactionProducer:
         try:
             await self._ends.end(half, resolution)
         except Unknown:
-            raise  # remembered
+            raise  # the decision stays remembered
         except RaftMQError:
             self.forget(half)
             raise

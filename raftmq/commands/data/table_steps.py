@@ -228,7 +228,7 @@ def tell_round(to: Where, done: Round, *, as_json: bool) -> None:
 
 
 def wait(stop: Stop, until: float, ended: Callable[[], bool] = lambda: False) -> None:
-    """Waits for a signal, for a time of the monotonic clock, or until `ended` says so."""
+    """Returns at the time `until` (monotonic clock), or earlier if a signal has arrived or `ended` returns True."""
     while not stop.asked and not ended() and (left := until - time.monotonic()) > 0:
         time.sleep(min(_TICK_S, left))
 

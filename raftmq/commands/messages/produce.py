@@ -189,7 +189,7 @@ def _send(
         disable=not screen.is_terminal,
     )
     with connect(servers) as mq, contextlib.ExitStack() as ends:
-        ends.callback(lambda: _note_created(mq, topic, tally))  # the last: behind the producer, all is settled
+        ends.callback(lambda: _note_created(mq, topic, tally))  # runs last: all sends are settled by then
         producer = ends.enter_context(mq.producer())
         ends.enter_context(bar)
         task = bar.add_task("sending", total=size)

@@ -135,7 +135,7 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
     try:
         found: dict[str, str] = _topic(api, name)["attributes"]
     except ApiRefusal as error:
-        if error.code == "not_found":  # it is created
+        if error.code == "not_found":  # then the topic is created
             return {}
         raise
     return found

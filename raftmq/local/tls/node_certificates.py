@@ -90,7 +90,7 @@ def why_unfit(config: Config) -> str:
     try:
         identity = identities.load(OsFileSystem(), Path(config.node.data_dir))
     except (OSError, RaftLogError):
-        return ""  # what the directory is, another check says
+        return ""  # another check reports on the directory
     own = f"raftmq://{identity.cluster_uuid}/{identity.node_uuid}"
     if own in names_of(certificate):
         return ""

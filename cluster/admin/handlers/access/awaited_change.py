@@ -1,4 +1,4 @@
-"""A change of users as a handler waits for it."""
+"""Makes a change of users for a handler, and waits for its outcome."""
 
 from __future__ import annotations
 
