@@ -67,7 +67,7 @@ def everything_to(log: Path) -> Iterator[None]:
 
 
 class BuildKernel(build_ext):
-    """Cython, then the compiler. If either fails, the package is built without the native kernel."""
+    """Runs Cython, then the compiler. If either fails, the package is built without the native kernel."""
 
     def initialize_options(self) -> None:
         """Sets setuptools' defaults and has Cython write its C file below build/."""

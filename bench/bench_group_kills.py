@@ -181,7 +181,7 @@ class Groups:
 
 
 def is_kept(figures: dict[str, Any]) -> bool:
-    """Returns True if the others hardly noticed."""
+    """Returns True if killing the leader of one group hardly affected the other groups."""
     return not figures["failed"] and figures["p99 killed"] <= max(FACTOR_MAX * figures["p99 calm"], LEAST_MS)
 
 

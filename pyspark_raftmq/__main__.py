@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# A file that is run comes with its folder as the first place of imports, where our `errors` would be anybody's.
+# Python puts the folder of a program first in sys.path, where our `errors` would hide any other module of that name.
 if sys.path[0] == str(Path(__file__).resolve().parent):
     del sys.path[0]
 

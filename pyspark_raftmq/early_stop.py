@@ -15,8 +15,8 @@ _DAEMON = "/pyspark/daemon.py"
 
 
 def end_quietly() -> None:
-    """Prevents this worker from printing a traceback of such an end; any other is printed. Called by tasks; a second
-    call changes nothing."""
+    """Prevents this worker from printing a traceback when Spark stops reading early; any other is printed. Called by
+    tasks; a second call changes nothing."""
     if traceback.print_exc is not _print_exc:
         traceback.print_exc = _print_exc  # the daemon looks it up here, and tells its workers of nothing else
 

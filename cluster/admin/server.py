@@ -363,7 +363,7 @@ def _allowed(path: str, error: web.HTTPException) -> list[str]:
 
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 404:
-        # Without what all of them begin with, which makes any two addresses alike.
+        # Without the common prefix, which makes any two paths look alike.
         known = {route.path.removeprefix(PREFIX): route.path for route in ROUTES}
         match = nearest(request.path.removeprefix(PREFIX), known)
         hint = f"did you mean {known[match]}?" if match else "/openapi.json lists every address"

@@ -121,8 +121,8 @@ class Services(Protocol):
         """Returns the milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""
 
     def awake_ms(self) -> int:
-        """Returns the same clock without the time in which this node stood still. It measures how long a client was
-        silent."""
+        """Returns the time of `monotonic_ms` less the periods in which this node stood still. It measures how long a
+        client was silent."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Schedules the callback on the loop; returns a function that cancels it."""

@@ -32,7 +32,8 @@ SEND_BYTES_MIN: Final = 32
 
 
 class Ask(Enum):
-    """A request asks the gate as one of these, before the work and when it is taken."""
+    """The kind of a request at the gate, which is asked before the request's work and again when the request is
+    taken."""
 
     NEW = auto()
     """A client's send that does not repeat one which this node holds, or is not known to. It is taken once."""

@@ -227,7 +227,8 @@ class MemberChanges:
                 done(ChangeOutcome.DONE if entry.term == term else ChangeOutcome.REPLACED)
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second; cheap while there is no learner and no preferred leader."""
+        """Hands leadership over if this node must not or should not lead, and promotes learners that have caught up.
+        Called several times a second; cheap while there is no learner and no preferred leader."""
         if self._raw.role is not Role.LEADER:
             self._drain_due = False
             self._rounds.keep(set())

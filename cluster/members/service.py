@@ -177,7 +177,8 @@ class MembersService:
             self.on_members()
 
     def on_members(self) -> None:
-        """Called when the membership in force has changed or was committed."""
+        """Takes over the members in force: their addresses, the metrics, and whether this node is one of them; informs
+        `changed`. Called when the membership in force has changed or was committed."""
         before = self._seen[0]
         self._look()
         members = self.in_force

@@ -309,7 +309,7 @@ class PeerTransport:
                 if peer in self._heartbeats.addresses:
                     attempt = 0  # the heartbeat addresses first again, whichever worked last
                 await self._last_of(link)
-                # One whose certificate the peer refuses hears of it after the handshake.
+                # A dialler whose certificate the peer refuses learns of that only after the handshake.
                 plain = not plain and not link.is_open
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S

@@ -414,7 +414,7 @@ class KnownGroups:
             link.send(Kind.GROUPS, [], registered if link.group == REGISTRY_GROUP else everything)
 
     def _on_role(self) -> None:
-        """Called when the leader of this node's group has changed."""
+        """Passes on the new record of this node's group. Called when the leader of the group has changed."""
         if self._task is not None and self._renew_own() and self._own is not None:
             self._pass_on_soon({self._group: self._own})
 

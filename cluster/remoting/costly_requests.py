@@ -58,7 +58,7 @@ class CostlyRequests:
         return {code: self._in_turn(handler) if code in self._codes else handler for code, handler in handlers.items()}
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second."""
+        """Ends requests whose end was never reported, after LOST_MS. Called several times a second."""
         self._now_ms = now_ms
         for request, (_, since_ms) in list(self._running.items()):
             if now_ms - since_ms >= LOST_MS:

@@ -62,7 +62,7 @@ class State(Protocol):
 
 
 class Consistency:
-    """The comparison on one node. Event loop only."""
+    """Compares the rows of one node with those of the others. Event loop only."""
 
     def __init__(
         self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]

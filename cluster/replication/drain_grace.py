@@ -80,5 +80,5 @@ class DrainGrace:
         return GRACE_MS if self._since_ms is None else max(0, self._since_ms + GRACE_MS - now_ms)
 
     def begin(self) -> None:
-        """Begins a new term of leadership: the time counts again."""
+        """Begins a new term of leadership: the grace period starts again."""
         self._since_ms, self.refuses, self._gathered = None, False, frozenset()

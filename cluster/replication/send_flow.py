@@ -45,7 +45,7 @@ class Refuse(Protocol):
     """Answers sends of which nothing was proposed, and forgets what is known of them."""
 
     def __call__(self, sends: list[Send], tell: Callable[[Send, str], None], remark: str) -> None:
-        """`tell` is one of SendReplies."""
+        """Answers each of `sends` by `tell`, a method of SendReplies, with the remark."""
 
 
 class SendFlow:

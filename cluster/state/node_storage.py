@@ -179,7 +179,7 @@ class NodeStorage:
             raise self.retired()
 
     def retired(self) -> IdentityError:
-        """Returns the end of a node whose group of brokers has retired."""
+        """Returns the error with which a node ends whose group of brokers has retired."""
         groups = self.state.broker_groups
         row = groups.by_number.get(groups.own)
         name = f" ({row.name})" if row is not None else ""

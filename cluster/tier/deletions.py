@@ -82,7 +82,7 @@ class Deletions:
         self._failing_since_ms: int | None = None
 
     def end(self) -> None:
-        """Called when this node does not lead any more."""
+        """Clears the alarm about removals that fail, because this node does not lead any more."""
         self._alarms.clear(STUCK)
 
     async def step(self, term: int) -> bool:
@@ -199,7 +199,7 @@ class Expiry:
         """Queues that the TRIM to `_position` has to name, and that no TRIM has named yet."""
 
     def begin(self) -> None:
-        """Called when this node has just become the leader."""
+        """Forgets the TRIM that was being prepared, because this node has just become the leader."""
         self._position, self._queues = 0, []
 
     async def step(self) -> bool:

@@ -156,7 +156,7 @@ class TierReading:
         turns: Turns | None = None,
         where: Callable[[str], str] = str,
     ) -> None:
-        """See TierLog. `turns`: see OldReads; `where`: see ObjectReads."""
+        """The arguments are those of TierLog, and `turns` of OldReads, `where` of ObjectReads."""
         self.cache = cache
         self.reads = ObjectReads(store, cache, where=where)
         self.log = TierLog(self.reads, rows, folder, elsewhere)
@@ -165,7 +165,7 @@ class TierReading:
         self.pages = OldPageReads(self.queues, self.log)
 
     async def open(self) -> None:
-        """Before the first read."""
+        """Opens the cache, if there is one; called before the first read."""
         if self.cache is not None:
             await self.cache.open()
 

@@ -35,7 +35,7 @@ class Retirement:
         return Part(name="retirement", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Asks if it is time to."""
+        """Asks the first group to retire this one, if the log is closed and this node leads; again after AGAIN_MS."""
         groups = self._state.broker_groups
         if not self._state.closed_log.is_closed or is_retired(groups.by_number, groups.own):
             return

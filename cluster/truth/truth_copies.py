@@ -130,7 +130,8 @@ class TruthCopies:
         return self._monotonic_ms() - self._confirmed_ms
 
     def tick(self, now_ms: int) -> None:
-        """Asks if it is time to, and says if the copy may be old."""
+        """Asks the first group's leader for changes when that is due, and raises or clears the alarm about an old
+        copy."""
         if not self._leads():
             self._alarms.clear(ALARM)
             if self._copy_ms_max:

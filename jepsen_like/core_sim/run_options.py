@@ -130,18 +130,18 @@ def draw(seed: int) -> Knobs:
         reads=rng.choice([0.1, 0.3]),
         payload=rng.choice([4, 40, 250]),
         timeout_us=rng.choice([4, 8, 15]) * TICK_US,
-        # About as long for the operations as for the faults.
+        # The operations then take about as long as the faults.
         think_us=fault_gap_us * clients * burst * 12 // _ACKED_GOAL,
         fault_gap_us=fault_gap_us,
         faults=faults,
         triggers=triggers,
         play=play,
         acked_goal=_ACKED_GOAL,
-        # A play is about three or five members that stay what they are.
+        # A staged play needs three or five members that do not change.
         changes=play is None and rng.random() < 0.6,
         trims=rng.random() < 0.4,
         churn_gap_us=rng.choice([4, 10, 20]) * TICK_US,
-        # With fewer, the one whose clock is wrong makes log time.
+        # With fewer voters, the one with the wrong clock would determine log time.
         voters_min=3 if "clock" in faults else rng.choice([1, 2, 3]),
         thrifty=thrifty,
     )

@@ -273,7 +273,7 @@ class World:
             hook(machine, message)
 
     def wrote(self, machine: Machine) -> None:
-        """Starts the disk if it is idle."""
+        """Starts a sync of the machine's pending writes if its disk is idle."""
         if not machine.disk.writing:
             self._start_sync(machine)
 

@@ -167,7 +167,7 @@ def counted(frame: DataFrame, hours: int) -> tuple[list[HourCounts], dict[str, S
         factors = spans.select(
             "topic",
             (f.col("messages") / f.avg("messages").over(near)).alias("messages"),
-            # A topic whose bodies are all empty strays from nothing.
+            # A topic with only empty bodies has the ratio 1, instead of a division by zero.
             f.coalesce(f.col("bytes") / f.nullif(f.avg("bytes").over(near), f.lit(0.0)), f.lit(1.0)).alias("bytes"),
         )
         strays = factors.groupBy("topic").agg(

@@ -209,7 +209,8 @@ class HeldAppends:
         )
 
     def give_out(self) -> list[Message]:
-        """Returns everything held, and holds it no longer. What follows upon each other is one message."""
+        """Returns everything held, and holds it no longer. Appends that follow each other are joined into one
+        message."""
         if not self.held:
             return []
         held, self.held = self.held, {}

@@ -1,6 +1,6 @@
 """Parses the properties of many messages at once: `name \\x01 value \\x02`, repeated.
 
-An entry counts, and the last one of a name wins, as in `raftmq_wire.properties`.
+Entries without a name or a value are ignored; of several with one name the last wins, as in `raftmq_wire.properties`.
 The native kernel does it in one pass (`split_properties`); this module does it with arrays, without a step per message.
 """
 
@@ -163,7 +163,7 @@ def _binary(count: int, present: bytes | None, ends: bytes, data: bytes) -> pa.B
 
 
 def as_text(values: pa.BinaryArray) -> pa.StringArray | None:
-    """Returns the same bytes as text; None if they are not all UTF-8."""
+    """Returns these bytes as an array of text; None if they are not all UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

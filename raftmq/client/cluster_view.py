@@ -546,7 +546,7 @@ class ClusterView:
                 maybe = maybe or (writes and trouble.maybe)
                 retry = Retry(what, trouble.address, trouble.cause)
             pause = backoff.next_s()
-            # What has no time to be answered would only make a write unknown that was refused so far.
+            # An attempt without time for an answer could only turn a refused write into an unknown one.
             if asyncio.get_running_loop().time() + pause + least_s >= deadline:
                 raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last, trouble)
             self.retries.tell(retry)

@@ -135,7 +135,7 @@ class ListenerType(AddressType):
     name = "listener"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the text. Raises BadParameter for anything else."""
+        """Returns the text if it is NAME=HOST:PORT. Raises BadParameter otherwise."""
         listener, _, address = str(value).partition("=")
         if not listener or not address:
             self.fail(f'"{value}" is not NAME=HOST:PORT, for example "broker=10.0.0.4:10911"', param, ctx)

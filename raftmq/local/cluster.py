@@ -116,7 +116,7 @@ class LocalCluster:
         return view_cluster(self.of_group(group))
 
     def views(self) -> list[ClusterView]:
-        """Returns the same of all groups, the first one first."""
+        """Returns the view of each group, the first group first."""
         return view_groups(self.nodes)
 
     def up(

@@ -113,7 +113,7 @@ class StoreKeeper:
         return list(files)
 
     def remove_strays(self) -> None:
-        """Has them removed after the next commit."""
+        """Has files that no version names removed after the next commit."""
         self._may_have_strays = True
 
     def _strays(self, target: DeltaTarget) -> list[str]:

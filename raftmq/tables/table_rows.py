@@ -70,8 +70,8 @@ class TableRows(NamedTuple):
     def write(
         self, where: Where, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
     ) -> tuple[list[DayFile], Met]:
-        """Writes files by day of batches with the columns `read`; returns them with the fields that have no column.
-        Raises OSError and StoreFailed."""
+        """Writes the rows of the batches, which have the columns `read`, to one file per day; returns the files, and
+        the fields of bodies that have no column. Raises OSError and StoreFailed."""
         fields = Fields(self.fields, grows=self.more.grows)
         made = self._made(batches, fields) if self.more.json or self.more.kafka else batches
         return [*write_day_files(where, topic, queue_id, made, prefix)], fields.met

@@ -45,7 +45,8 @@ class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
 
 
 class ClosedLog(Family):
-    """The end of the log. `end` is replaced and never changed, so any thread may read it."""
+    """The closing of the group's log at the end of a drain. `end` is replaced and never changed, so any thread may read
+    it."""
 
     ROWS = ((META, meta_keys.CLOSED_KEY),)
     LATER_ROWS = (LaterRows(DRAINS_LEVEL, META, meta_keys.CLOSED_KEY),)

@@ -234,7 +234,8 @@ class DataWatch:
         return self._look
 
     def _lost_of(self, silent: frozenset[int]) -> frozenset[int]:
-        """Returns the lost ones of this node and the silent ones. Runs on a thread. Raises OSError."""
+        """Returns which of this node and the silent nodes have lost their data directories. Runs on a thread. Raises
+        OSError."""
         own = {self._node} if has_no_identity(self._directory) else set[int]()
         return frozenset(own | {each for each in silent if is_lost(str(self._directory), each)})
 

@@ -237,7 +237,8 @@ class Resealing:
         self._asked = False
 
     def tick(self, _: int) -> None:
-        """Called several times a second; cheap if no user is left."""
+        """Encrypts the secrets of the next few users, on a leader. Called several times a second; cheap if no user is
+        left."""
         if self._asked or self._access.version == self._seen or not self._services.writes_open():
             return
         try:

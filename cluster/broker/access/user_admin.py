@@ -280,22 +280,22 @@ class FirstUser:
     """Proposes the first Super when this node accepts writes and the cluster has the level that users need."""
 
     def __init__(self, path: str, services: Services, users: UserAdmin) -> None:
-        """`path` is the file; "" for none."""
+        """`path` is the file with the first user's name and secret; "" if none is configured."""
         self._path = path
         self._services = services
         self._users = users
         self._due = False
 
     def writes_opened(self) -> None:
-        """Called when this node begins to accept writes."""
+        """Decides whether the first user is still to be made. Called when this node begins to accept writes."""
         self._due = bool(self._path) and self._services.state.access.next_id <= 1
         self._users.first_is_awaited = self._due
         if self._due and self._services.state.level < ACCESS_LEVEL:
             logger.info("auth.first_user_file waits for level %d of the cluster (raftmq upgrade plan)", ACCESS_LEVEL)
 
     def tick(self, _: int) -> None:
-        """Called several times a second; cheap. Waits for the level, which a new cluster gets just after it accepts
-        writes."""
+        """Proposes the first user once the cluster has the level for it, which a new cluster gets just after it accepts
+        writes. Called several times a second; cheap."""
         if self._due and self._services.state.level >= ACCESS_LEVEL:
             self._due = False
             if self._services.writes_open():

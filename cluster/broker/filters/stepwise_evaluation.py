@@ -109,5 +109,5 @@ READS_NUMBERS = FilterCost(1, 1, 0, 0)
 
 
 def searches(text: str) -> FilterCost:
-    """Returns the cost of a term that looks for the text."""
+    """Returns the cost of a term that searches for `text` in a property."""
     return FilterCost(1, 0, 1, len(text))

@@ -195,9 +195,9 @@ class Members:
         self, role: Role, group: str | None, client_id: str | None, may: Callable[[Member], bool] = lambda _: True
     ) -> Member | None:
         """Returns a connected member: the client `client_id`, or with None each member of the group in turn. With
-        `group` None it searches all producers, which needs a client id. Only members that `may`; among several of one
-        client id, the one whose heartbeat is the newest. A member whose user has lost the right to the group is not
-        found."""
+        `group` None it searches all producers, which needs a client id. Only members for which `may` returns True;
+        among several of one client id, the one whose heartbeat is the newest. A member whose user has lost the right to
+        the group is not found."""
 
         def may_get(member: Member) -> bool:
             return may(member) and self._stands(role, group, member)

@@ -28,7 +28,7 @@ SHOWN_MS: Final = 600_000
 
 
 class SharedId(NamedTuple):
-    """One client id, and what happened last because of it."""
+    """A client id that several clients have, and when that was noticed."""
 
     client_id: str
     group: str

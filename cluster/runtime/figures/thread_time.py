@@ -1,4 +1,4 @@
-"""The time for which a thread wants a core."""
+"""Measures for how long a thread uses a core or waits for one."""
 
 from __future__ import annotations
 

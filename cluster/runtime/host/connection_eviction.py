@@ -74,8 +74,8 @@ class ConnectionSlots(Generic[C]):
         return None if top is None or self.held(top) <= self.held(newcomer) + 1 else self.idlest(top)
 
     def idlest(self, address: str) -> C | None:
-        """Returns the longest idle of some connections of an address, and of others the next time; None if all of them
-        must stay."""
+        """Returns the connection of an address that is idle longest among some of them, next time among others; None if
+        all of those must stay."""
         held = self._of[address]
         looked = list(itertools.islice(held, LOOKED_AT))
         for each in looked:

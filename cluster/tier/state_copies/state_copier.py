@@ -63,7 +63,7 @@ class CheckpointReads:
         self._lane = LaneCalls(context, "tier-state", OSError)
 
     def start(self) -> None:
-        """Before the first call."""
+        """Starts the lane; called before the first call."""
         self._lane.start()
 
     async def close(self) -> None:
@@ -71,11 +71,11 @@ class CheckpointReads:
         await self._lane.close()
 
     async def all(self) -> list[Checkpoint]:
-        """Newest first. Raises OSError."""
+        """Returns all checkpoints, newest first. Raises OSError."""
         return await self._lane.ask(self._checkpointer.checkpoints.all)
 
     async def log_begins(self, checkpoint: Checkpoint) -> LogTail:
-        """The tail before the first segment that its rows refer to. Raises OSError."""
+        """Returns the log's tail before the first segment to which the rows of the checkpoint refer. Raises OSError."""
         return await self._lane.ask(lambda: self._log_begins(checkpoint))
 
     def _log_begins(self, checkpoint: Checkpoint) -> LogTail:

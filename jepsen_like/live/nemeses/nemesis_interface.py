@@ -114,7 +114,8 @@ class ChangesMembers(Protocol):
         """Returns True if the node is a learner and no change of its role is in progress."""
 
     def leave(self, node: int) -> bool:
-        """Removes a node from the cluster, waits until it reports that itself if it runs, and ends it."""
+        """Removes a node from the cluster, waits until the node itself, if it runs, reports its removal, and stops its
+        process."""
 
     def lose(self, node: int) -> bool:
         """Kills the node (SIGKILL) and deletes its disk; it never comes back. It stays a member until it is removed."""

@@ -135,7 +135,8 @@ async def _get(address: str, name: str) -> dict[str, Any]:
 
 
 def get_topic(address: str, name: str) -> dict[str, Any]:
-    """Returns the number of queues, or None if there is no such topic. Raises OSError for any other answer."""
+    """Returns {"value": number of queues}, or {"value": None} if there is no such topic. Raises OSError for any other
+    answer."""
     path = f"/v1/topics/{name}?consistency=linearizable"
     try:
         status, body = exchange(address, "GET", path, timeout_s=ANSWER_S, is_page=True)  # not for its queues

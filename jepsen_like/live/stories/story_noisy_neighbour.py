@@ -77,7 +77,7 @@ def _span(quotas: QuotaScene, name: str, seconds: float) -> tuple[int, int]:
 
 
 def _quiet(scene: Scene, when: str, span: tuple[int, int]) -> str:
-    """Records what the quiet ones saw; returns a line about it."""
+    """Records what the quiet clients saw; returns a line about it."""
     seen: Seen = seen_in(scene.history.ops, [span])
     p99 = seen.p99_ms()
     before = scene.measured.get("quiet p99 without a quota, ms")

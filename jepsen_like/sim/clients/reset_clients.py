@@ -121,7 +121,7 @@ class ResetJudge:
         return reset
 
     def _not_followed(self, queue: int, asked_s: float) -> Reset | None:
-        """Returns the same reset if no pull from its offset came since it was sent, else None."""
+        """Returns the reset that `_sure` returns, if no pull from its offset has come since it was sent; else None."""
         reset = self._sure(queue, asked_s)
         return reset if reset and self._pulled[queue].get(reset.offset, -math.inf) < reset.asked_s else None
 

@@ -171,7 +171,7 @@ class Attack:
         if message is not None:
             fields = {"consumerGroup": GROUP, "clientId": CLIENT, "brokerName": "broker-a"}
             fields["msgId"] = encode_message_id(message.store_host, message.position)
-            # The own consumer never says what became of it.
+            # The attacker's own consumer never reports a result.
             code = RequestCode.CONSUME_MESSAGE_DIRECTLY
             self.connection.write(self.frame(code, fields))
 
@@ -182,7 +182,7 @@ class Attack:
     def frame_on(
         self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False
     ) -> bytes:
-        """Returns the same request for another connection."""
+        """Returns a signed request, like `frame`, for another connection."""
         signed = Signer(OWN, first_secret(OWN)).signed(ext, body)
         return connection.frame(code, signed, body, oneway=oneway, parked_s=20.0)
 

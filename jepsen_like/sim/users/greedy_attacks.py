@@ -51,7 +51,7 @@ class Attack(Protocol):
         """Returns a request signed by the attacker, whose answer is ignored."""
 
     def frame_on(self, connection: RawConnection, code: int, ext: dict[str, str]) -> bytes:
-        """Returns the same request for another connection."""
+        """Returns a signed request, like `frame`, for another connection."""
 
 
 async def names_many(attack: Attack) -> None:

@@ -84,7 +84,8 @@ class Leaks:
         return None if message is None else (half, message)
 
     def handle(self, rng: random.Random, topic: str) -> RecallHandle | None:
-        """Returns a handle of a waiting message, which names its topic or the given one."""
+        """Returns the recall handle of a waiting message, which names, at random, the message's topic or `topic`; None
+        if there is none."""
         node = self._node(rng)
         if node is None:
             return None

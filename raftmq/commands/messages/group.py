@@ -228,7 +228,7 @@ def _remark(offset: dict[str, Any]) -> str:
 
 
 def _remark_on(group: dict[str, Any]) -> str:
-    """Returns the same about all queues of a group."""
+    """Returns what is wrong with a group's offsets in all queues together; "" if nothing is."""
     beyond, hidden = group.get("beyond_end", 0), group.get("hidden", 0)
     texts = [f"offset beyond the end in {counted(beyond, 'queue')}"] if beyond else []
     return ", ".join([*texts, *([f"{hidden} hidden"] if hidden else [])])

@@ -114,7 +114,7 @@ def alone(groups: Groups, done: str, then: str = "") -> list[str]:
 
 
 def alone_told(view: Mapping[str, Any], done: str, then: str = "") -> list[str]:
-    """Returns the same warning. `view`: the answer to `GET /v1/broker-groups`."""
+    """Returns the warning of `alone`. `view`: the answer to `GET /v1/broker-groups`."""
     others = [str(row["group"]) for row in view["groups"] if row["group"] != view["group"]]
     if not others:
         return []

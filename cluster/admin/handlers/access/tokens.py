@@ -129,7 +129,7 @@ async def issued(call: Call, caller: Caller, name: str, label: str, ends_ms: int
     else:
         row = msgspec.json.encode(TokenRow(user=name, label=label, ends_ms=ends_ms))
         await asked_leader(call, caller, "PUT", f"/v1/tokens/{digest.hex()}", row)
-        # The next request may come here.
+        # The client's next request may come to this node: the token must be applied here by then.
         await comes_true(lambda: digest in access.state.tokens, call.port.waits.here_s)
     return token
 
