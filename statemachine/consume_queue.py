@@ -259,7 +259,7 @@ class ConsumeQueues(Family):
             if new != first or kept_new != kept_first:
                 self._move(stage, queue, keys.pack_bounds(new, kept, kept_new), gone, before)
             if rows.row is not None and rows.is_spent() and gone and keys.cq_queue(rows.row[0]) == queue:
-                break  # in the middle of the queue
+                break  # in the middle of it
             rows.leave(queue)
         return None if rows.row is None else rows.row[0]
 

@@ -265,7 +265,7 @@ class LongPolls:
             for pull in woken:
                 if pull is not None:
                     charge(WAKE_UNITS)
-                    self._try_out_of_line(pull)  # `take` has emptied the line
+                    self._try_out_of_line(pull)  # `take` has emptied it
                 if METER.units - began >= STEP_UNITS:
                     self.answers = None
                     yield
