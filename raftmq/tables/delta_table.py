@@ -15,6 +15,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from raftmq.tables.day_files import ERROR, DayFile
@@ -225,6 +226,8 @@ def _create(where: Where, schema: Any) -> None:
             "Take another folder, or --format parquet",
         )
     uri, options = folder.delta
+    if isinstance(where, Path):
+        where.mkdir(parents=True, exist_ok=True)  # its error says what is wrong with the folder
     try:
         with delta_told(where):
             DeltaTable.create(

@@ -226,7 +226,10 @@ async def create_topic(call: Call) -> JsonAnswer:
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
     if existed and groups is not None:
         fields["attributes"] = without_home(fields.get("attributes", call.port.state.topics[wanted.name].attributes))
-    topics.check(fields)  # before a dry run answers
+    try:
+        topics.check(fields)  # before a dry run answers
+    except Refused as refused:
+        raise error_of(refused, "correct it; nothing was changed") from None
     if not (keep or wanted.now):
         await refuse_to_hide(call, [fields])
     if flag_of(call.query, DRY_RUN):

@@ -37,6 +37,7 @@ from cluster.broker.access.guesses import Guesses
 from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.broker_metrics import DeliveryMetrics
 from cluster.broker.groups.group_lag import LagMetrics
+from cluster.broker.groups.offset_resets import OffsetResets
 from cluster.broker.groups.shared_ids import SharedIds
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.rights import Rights
@@ -313,6 +314,7 @@ class FakeNode:
             lambda party, why, what, enforced: denials.note(party.user, party.address, why, what, enforced=enforced),
         )
         self.queries = MessageQueries(cast("Any", self), self.rights)
+        self.resets = OffsetResets(cast("Any", self), self.rights)
         self.now_ms = 1_700_000_000_000
         self.shared_ids = SharedIds(lambda: self.now_ms)
         services: Any = self

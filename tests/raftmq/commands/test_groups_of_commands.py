@@ -8,6 +8,7 @@ from types import FunctionType
 
 import click
 
+from raftmq.commands.data.table_steps import TableType
 from raftmq.commands.shared_options import NodeDirectory
 from raftmq.commands.value_types import NodeNameType
 from tests.support.command_tree import commands
@@ -104,7 +105,8 @@ def test_a_command_does_what_its_row_says(name: str) -> None:
         assert "--servers" in options
     elif kind is FILES:
         assert not options & WHERE
-        assert any(isinstance(each, NodeDirectory) or "Path" in type(each).__name__ for each in types) or "path" in (
+        places = (NodeDirectory, TableType)
+        assert any(isinstance(each, places) or "Path" in type(each).__name__ for each in types) or "path" in (
             source.lower()
         )
     else:

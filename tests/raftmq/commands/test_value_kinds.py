@@ -6,6 +6,7 @@ They name it, and nothing is done before.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from cluster.backup.metadata import Metadata
 from raftmq.cli import cli
+from raftmq.commands.data.table_steps import TableType
 from raftmq.commands.value_types import AddressType, ApiType, ListenerType, SparkMasterType, StoreType
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.raftmq.commands.test_local_paths import commands
@@ -40,6 +42,8 @@ URLS: dict[str, tuple[type[click.ParamType[str]], tuple[str, ...]]] = {
     "--master": (SparkMasterType, ("/srv/x", "10.0.0.1:7077", "http://10.0.0.1", "local[")),
 }
 """The same for options whose URLs, or addresses, are of different kinds."""
+TABLES = (("table",), ("spark", "table"), ("spark", "export"))
+"""Commands whose folder or URL is that of a table."""
 ANY_CLUSTER = ("HOST:PORT;…", "HOST:PORT,…")
 """Options that take names of contexts, too, so that only the command knows."""
 MARKS = ("HOST", "URL", "COPY", "ADDRESS")
@@ -51,7 +55,11 @@ OTHER = {
 """A parameter with such a mark that names none of these kinds -> where it is tested."""
 
 
-def kind_of(param: click.Parameter) -> tuple[type[click.ParamType[str]], tuple[str, ...]] | None:
+def kind_of(
+    words: tuple[str, ...], param: click.Parameter
+) -> tuple[type[click.ParamType[Any]], tuple[str, ...]] | None:
+    if param.metavar == "DIR|URL" and any(words[: len(each)] == each for each in TABLES):
+        return TableType, STORE[1]
     return URLS.get(param.opts[0]) or KINDS.get(param.metavar or "")
 
 
@@ -80,7 +88,7 @@ def test_there_are_such_options() -> None:
 def test_a_value_of_another_kind_is_refused(
     words: tuple[str, ...], command: click.Command, param: click.Parameter
 ) -> None:
-    found = kind_of(param)
+    found = kind_of(words, param)
     assert found is not None, f"{' '.join(words)} {param.opts[0]} asks for {param.metavar}, which is in no table here"
     kind, others = found
     assert isinstance(param.type, kind), f"{' '.join(words)} {param.opts[0]} takes anything"
