@@ -27,6 +27,8 @@ from raftmq.tables.table_folder import Where, delta_table, delta_told, folder_at
 from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, table_schema
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
+_ICEBERG = "metadata"
+"""The folder of an Iceberg table's metadata, among its files."""
 _FIELD = "raftmq.field"
 """The key, in the metadata of a column, of the name of the field of JSON bodies that it shows."""
 _KEEPER = "raftmq/keeper"
@@ -219,6 +221,12 @@ def _create(where: Where, schema: Any) -> None:
     from deltalake.exceptions import DeltaError
 
     folder = folder_at(where)
+    if isinstance(where, Path) and (where / _ICEBERG).is_dir():
+        raise TableError(
+            f"{folder} has an Iceberg table",
+            "a Delta table made among its files would hold what they hold once more",
+            f"raftmq table run … --format iceberg --to {folder}    (or take another folder)",
+        )
     if folder.has_files(f"{DAY}="):
         raise TableError(
             f"{folder} has Parquet files and no Delta table",

@@ -45,7 +45,7 @@ class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
 
 
 class ClosedLog(Family):
-    """How, if at all, the group's log was closed at the end of a drain. `end` is replaced and never changed, so any
+    """The way in which the group's log was closed at the end of a drain. `end` is replaced and never changed, so any
     thread may read it."""
 
     ROWS = ((META, meta_keys.CLOSED_KEY),)

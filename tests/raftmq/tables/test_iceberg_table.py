@@ -24,6 +24,7 @@ from raftmq.tables.iceberg_upkeep import compact_iceberg
 from raftmq.tables.kept_iceberg import KeptIceberg
 from raftmq.tables.kept_table import Round
 from raftmq.tables.table_rows import MoreColumns
+from raftmq.tables.table_run import TableRun
 from tests.support.iceberg_rest import CODES, LATER, LOST_AFTER, LOST_BEFORE, RestCatalogServer
 from tests.support.iceberg_rows import OPTIONS, named, rows_in, run_of, send, stored, visible
 from tests.support.pace import at_most
@@ -49,6 +50,15 @@ def test_a_table_has_one_run_at_a_time(mq: raftmq.Client, topic: str, tmp_path: 
         second.__enter__()
     with run_of(mq, topic, tmp_path) as run:
         assert run.round().messages == 65
+
+
+def test_no_delta_table_is_made_among_its_files(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
+    with run_of(mq, topic, tmp_path) as run:
+        assert run.round().messages == 65
+    with pytest.raises(TableError, match="has an Iceberg table") as refused:
+        TableRun(mq, [topic], tmp_path, OPTIONS._replace(iceberg=None)).__enter__()
+    assert "--format iceberg" in refused.value.fix
+    assert not (tmp_path / "_delta_log").exists()
 
 
 class Died(BaseException):
