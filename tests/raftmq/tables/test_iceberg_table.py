@@ -164,7 +164,7 @@ def test_a_commit_that_is_carried_out_later(
     assert rows_in(folder, rest.place) == stored(mq, topic)
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.slow)])
 def test_answers_that_are_lost_at_random_cost_no_row(
     mq: raftmq.Client, topic: str, tmp_path: Path, rest: RestCatalogServer, rounds: int
 ) -> None:
@@ -194,15 +194,16 @@ def test_answers_that_are_lost_at_random_cost_no_row(
     assert rows_in(folder, rest.place) == stored(mq, topic)
 
 
-@pytest.mark.ci
-def test_ten_kills_cost_no_row(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [pytest.param(4, marks=pytest.mark.ci), pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_cost_no_row(mq: raftmq.Client, topic: str, tmp_path: Path, kills: int) -> None:
     """kill -9 of the process at random moments, with messages coming in and small files being merged."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     chance, folder = random.Random(seed), tmp_path / "t"
     words = [sys.executable, "-m", "raftmq", "table", "run", topic, "--to", str(folder), "--format", "iceberg"]
     words += ["--servers", ";".join(mq.servers)]
-    for number in range(10):
+    for number in range(kills):
         log = tmp_path / f"log{number}"
         with log.open("w") as out:
             running = subprocess.Popen([*words, "--every", "1s", "--compact-at", "4"], stdout=out, stderr=out)

@@ -379,9 +379,10 @@ def test_a_run_waits_for_a_store_that_is_away(
     assert rows_in(where) == stored(mq, topic)
 
 
-@pytest.mark.ci
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.ci), pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_and_lost_answers_cost_no_row(
-    mq: raftmq.Client, topic: str, where: StoreFolder, proxy: StoreProxy, tmp_path: Path
+    mq: raftmq.Client, topic: str, where: StoreFolder, proxy: StoreProxy, tmp_path: Path, kills: int
 ) -> None:
     """kill -9 of the process at random moments, with messages coming in, small files being merged, and answers of the
     store lost after it has carried out what it was asked."""
@@ -389,7 +390,7 @@ def test_kills_and_lost_answers_cost_no_row(
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     words = [sys.executable, "-m", "raftmq", "table", "run", topic, "--to", where.url]
     words += ["--servers", ";".join(mq.servers)]
-    for number in range(8):
+    for number in range(kills):
         proxy.order(f"lose {chance.choice((0, 0.05, 0.2))} {chance.randrange(1 << 32)}")
         log = tmp_path / f"log{number}"
         with log.open("w") as out:
