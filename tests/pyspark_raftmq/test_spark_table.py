@@ -23,6 +23,7 @@ from raftmq.tables.local_keeper import LOCK
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.upkeep import compact
+from tests.support.followed_topics import send, stored
 from tests.support.pace import at_most
 
 if TYPE_CHECKING:
@@ -43,20 +44,9 @@ def topic(mq: raftmq.Client, request: pytest.FixtureRequest) -> Iterator[str]:
     mq.admin.delete_topic(name)
 
 
-def send(mq: raftmq.Client, topic: str, *counts: int) -> None:
-    for queue, count in enumerate(counts):
-        if count:
-            mq.send_batch(topic, [b"x" * 10] * count, queue_id=queue, key="k")
-
-
 def rows_in(folder: Path) -> list[tuple[int, int]]:
     table = DeltaTable(str(folder)).to_pyarrow_table(columns=["queue_id", "queue_offset"])
     return sorted(tuple(row.values()) for row in table.to_pylist())
-
-
-def stored(mq: raftmq.Client, topic: str) -> list[tuple[int, int]]:
-    queues = mq.admin.describe_topic(topic).queues
-    return [(queue.queue_id, offset) for queue in queues for offset in range(queue.min_offset, queue.max_offset)]
 
 
 class Spark:

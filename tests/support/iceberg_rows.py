@@ -32,13 +32,6 @@ def run_of(
     return TableRun(mq, [topic], folder, OPTIONS._replace(iceberg=place, **more), kind)
 
 
-def send(mq: raftmq.Client, topic: str, *counts: int) -> None:
-    """Sends so many messages to each queue."""
-    for queue, count in enumerate(counts):
-        if count:
-            mq.send_batch(topic, [b"x" * 10] * count, queue_id=queue, properties={"shop": "7"})
-
-
 def opened(folder: Path, place: IcebergPlace = FILE) -> Table:
     """The table as it is now."""
     with load(place, folder) as catalog:
@@ -49,12 +42,6 @@ def rows_in(folder: Path, place: IcebergPlace = FILE) -> list[tuple[int, int]]:
     """The messages of the table."""
     table = opened(folder, place).scan(selected_fields=("queue_id", "queue_offset")).to_arrow()
     return sorted(zip(*(table[name].to_pylist() for name in ("queue_id", "queue_offset")), strict=True))
-
-
-def stored(mq: raftmq.Client, topic: str) -> list[tuple[int, int]]:
-    """The messages of the topic."""
-    queues = mq.admin.describe_topic(topic).queues
-    return [(queue.queue_id, offset) for queue in queues for offset in range(queue.min_offset, queue.max_offset)]
 
 
 def visible(folder: Path) -> set[str]:

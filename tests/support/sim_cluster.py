@@ -207,9 +207,7 @@ class ClientPath(ReplyPath):
     def _gone(self) -> None:
         heard: Callable[[Any], None] = self.node.running.serving.remoting.router.on_close
         heard(self)
-        callbacks, self.on_close = self.on_close, []
-        for callback in callbacks:
-            callback()
+        self.tell_closed()
 
 
 class SimNode(Machine):

@@ -22,7 +22,6 @@ from cluster.broker.rights import UPDATE, topic_need
 from cluster.broker.services import propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.access.users import NOBODY
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import Commit, CommitOffsets, ResetOffsets
 from statemachine.consuming.groups import PutGroup
@@ -99,7 +98,7 @@ class OffsetResets:
     def reset(self, asked: ResetOrder, party: Party, done: ResetDone) -> None:
         """Calls `done` when the reset is applied, or with the reason why it is not. Raises Refused (BUSY) if too many
         resets that the party asked for are not done yet."""
-        asker = _asker(party)
+        asker = party.user or party.address
         self._places.take(asker)
 
         def ended(outcome: list[QueueOffset] | Refused) -> None:
@@ -110,7 +109,7 @@ class OffsetResets:
 
     def plan(self, asked: ResetOrder, party: Party, done: ResetDone) -> None:
         """Calls `done` with the offsets to which `reset` would move the queues. Changes nothing."""
-        find = partial(self._find, asked, _asker(party))
+        find = partial(self._find, asked, party.user or party.address)
         when_confirmed(self._services, lambda: find(self._checked(asked), done), done)
 
     def _find(self, asked: ResetOrder, asker: Hashable, topic: TopicConfig, done: ResetDone) -> None:
@@ -259,11 +258,6 @@ class OffsetResets:
         key = group, queue, reset.number
         self._ending.add(key)
         self._services.propose([EndResets(group, [(*queue, reset.number)])], lambda _: self._ending.discard(key))
-
-
-def _asker(party: Party) -> Hashable:
-    """Returns who shares the places of one: a user, or an address whose user is not proven."""
-    return party.address if party.user == NOBODY else party.user
 
 
 def _refusal(result: ProposeResult) -> Refused:

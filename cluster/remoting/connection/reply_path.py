@@ -67,6 +67,12 @@ class ReplyPath:
     def age_s(self) -> float:
         return math.inf
 
+    def tell_closed(self) -> None:
+        """Calls each of `on_close`, once: the connection, or the request that another node forwarded, has ended."""
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            callback()
+
     def order_line(self) -> OrderLine:
         """Returns the connection's order line, and makes it for the first held request."""
         if self.line is None:

@@ -630,9 +630,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._backlog.clear()
         self.room.close()
         self._dispatch.on_close(self)
-        callbacks, self.on_close = self.on_close, []
-        for callback in callbacks:
-            callback()
+        self.tell_closed()
 
 
 def unsupported(request: Request) -> None:

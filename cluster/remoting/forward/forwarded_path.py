@@ -88,6 +88,4 @@ class ForwardedPath(ReplyPath):
         name = self._peer, self._id
         if self._open.get(name) is self:  # after a lost connection, the same request may have come once more
             del self._open[name]
-        callbacks, self.on_close = self.on_close, []
-        for told in callbacks:
-            told()
+        self.tell_closed()

@@ -1,4 +1,4 @@
-"""A cluster of one node and a REST catalog, for tests of Iceberg tables."""
+"""A cluster of one node, topics, and a REST catalog, for tests of tables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.tables.iceberg_place import IcebergPlace
+from tests.support.followed_topics import send
 from tests.support.iceberg_rest import RestCatalogServer
-from tests.support.iceberg_rows import FILE, send
+from tests.support.iceberg_rows import FILE
 
 
 @pytest.fixture(scope="module")
 def mq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raftmq.Client]:
-    live = LocalCluster(tmp_path_factory.mktemp("iceberg") / "data")
+    live = LocalCluster(tmp_path_factory.mktemp("tables") / "data")
     live.up(1, free_base_port(4))
     with raftmq.connect(live.servers) as client:
         yield client

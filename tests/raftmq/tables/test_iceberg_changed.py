@@ -17,7 +17,8 @@ from raftmq.tables.formats import status_of
 from raftmq.tables.iceberg_table import POSITIONS, IcebergTarget
 from raftmq.tables.iceberg_upkeep import compact_iceberg
 from raftmq.tables.kept_table import Round
-from tests.support.iceberg_rows import FILE, opened, rows_in, run_of, send, stored
+from tests.support.followed_topics import send, stored
+from tests.support.iceberg_rows import FILE, opened, rows_in, run_of
 
 pytestmark = pytest.mark.live
 

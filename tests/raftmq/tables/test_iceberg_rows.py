@@ -27,7 +27,8 @@ from raftmq.tables.iceberg_upkeep import compact_iceberg
 from raftmq.tables.kept_table import TableOptions
 from raftmq.tables.table_rows import KAFKA, MoreColumns
 from raftmq.tables.table_run import TableRun
-from tests.support.iceberg_rows import FILE, named, opened, rows_in, run_of, send, stored, visible
+from tests.support.followed_topics import send, stored
+from tests.support.iceberg_rows import FILE, named, opened, rows_in, run_of, visible
 
 pytestmark = pytest.mark.live
 

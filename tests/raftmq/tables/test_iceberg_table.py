@@ -25,8 +25,9 @@ from raftmq.tables.kept_iceberg import KeptIceberg
 from raftmq.tables.kept_table import Round
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
+from tests.support.followed_topics import send, stored
 from tests.support.iceberg_rest import CODES, LATER, LOST_AFTER, LOST_BEFORE, RestCatalogServer
-from tests.support.iceberg_rows import OPTIONS, named, rows_in, run_of, send, stored, visible
+from tests.support.iceberg_rows import OPTIONS, named, rows_in, run_of, visible
 from tests.support.pace import at_most
 
 pytestmark = pytest.mark.live

@@ -37,6 +37,7 @@ from raftmq.tables.table_run import TableRun
 from raftmq.tables.upkeep import compact, vacuum
 from raftmq_wire.errors import ExitCode
 from tests.support import s3_server
+from tests.support.followed_topics import send, stored
 from tests.support.pace import at_most
 from tests.support.s3_server import BUCKET
 from tests.support.store_proxy import StoreProxy, store_proxy
@@ -84,29 +85,9 @@ def where(proxy: StoreProxy) -> StoreFolder:
     return StoreFolder(f"s3://{BUCKET}/{uuid4().hex}/table")
 
 
-@pytest.fixture
-def topic(mq: raftmq.Client, request: pytest.FixtureRequest) -> str:
-    """Two queues with 40 and 25 messages."""
-    name = request.node.name.removeprefix("test_").split("[")[0]
-    mq.admin.create_topic(name, 2)
-    send(mq, name, 40, 25)
-    return name
-
-
-def send(mq: raftmq.Client, topic: str, *counts: int) -> None:
-    for queue, count in enumerate(counts):
-        if count:
-            mq.send_batch(topic, [b"x" * 10] * count, queue_id=queue)
-
-
 def rows_in(where: StoreFolder) -> list[tuple[int, int]]:
     table = opened(where).to_pyarrow_table(columns=["queue_id", "queue_offset"])
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def stored(mq: raftmq.Client, topic: str) -> list[tuple[int, int]]:
-    queues = mq.admin.describe_topic(topic).queues
-    return [(queue.queue_id, offset) for queue in queues for offset in range(queue.min_offset, queue.max_offset)]
 
 
 def there(where: StoreFolder) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from deltalake import DeltaTable
 import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.cli import cli
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import TableError
 from raftmq.tables.kept_table import TableOptions
@@ -26,15 +23,6 @@ from raftmq.tables.upkeep import compact
 pytestmark = pytest.mark.live
 
 JSON = TableOptions(("topic", "queue_id", "queue_offset", "store_ms"), more=MoreColumns(json=True, grows=True))
-
-
-@pytest.fixture(scope="module")
-def mq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raftmq.Client]:
-    live = LocalCluster(tmp_path_factory.mktemp("typed") / "data")
-    live.up(1, free_base_port(4))
-    with raftmq.connect(live.servers) as client:
-        yield client
-    live.down()
 
 
 @pytest.fixture

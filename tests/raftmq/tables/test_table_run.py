@@ -27,6 +27,7 @@ from raftmq.tables.kept_table import KeptTable, TableOptions
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.table_status import table_status
 from raftmq.tables.upkeep import SMALL_BYTES, compact, small_files, vacuum
+from tests.support.followed_topics import send, stored
 from tests.support.pace import at_most
 
 pytestmark = pytest.mark.live
@@ -48,29 +49,9 @@ def mq(cluster: LocalCluster) -> Iterator[raftmq.Client]:
         yield client
 
 
-@pytest.fixture
-def topic(mq: raftmq.Client, request: pytest.FixtureRequest) -> str:
-    """Two queues with 40 and 25 messages."""
-    name = request.node.name.removeprefix("test_").split("[")[0]
-    mq.admin.create_topic(name, 2)
-    send(mq, name, 40, 25)
-    return name
-
-
-def send(mq: raftmq.Client, topic: str, *counts: int) -> None:
-    for queue, count in enumerate(counts):
-        if count:
-            mq.send_batch(topic, [b"x" * 10] * count, queue_id=queue)
-
-
 def rows_in(folder: Path) -> list[tuple[int, int]]:
     table = DeltaTable(str(folder)).to_pyarrow_table(columns=["queue_id", "queue_offset"])
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def stored(mq: raftmq.Client, topic: str) -> list[tuple[int, int]]:
-    queues = mq.admin.describe_topic(topic).queues
-    return [(queue.queue_id, offset) for queue in queues for offset in range(queue.min_offset, queue.max_offset)]
 
 
 def visible(folder: Path) -> set[str]:
