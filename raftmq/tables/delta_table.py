@@ -182,13 +182,11 @@ class DeltaTarget:
 
     def file_names(self) -> set[str]:
         """Returns the names of the files of the table as it was last read."""
-        return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
+        return file_names(self._table)
 
     def known_names(self) -> set[str]:
-        """Returns the names of the files of the table, and of those that were merged away: older versions name them,
-        and their readers need them until they are vacuumed."""
-        merged = self._table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
-        return self.file_names() | {path.rpartition("/")[2] for path in merged}
+        """Returns the names of the files of the table as it was last read, and of those that were merged away."""
+        return known_names(self._table)
 
     def discard(self, files: Sequence[DayFile]) -> None:
         """Removes the files of a failed commit, unless the table names them after all. The commit cannot happen any
@@ -197,6 +195,18 @@ class DeltaTarget:
             self._table.update_incremental()
         named = self.known_names()
         folder_at(self._folder).remove([each.path for each in files if each.path.rpartition("/")[2] not in named])
+
+
+def file_names(table: Any) -> set[str]:
+    """Returns the names of the files of a Delta table."""
+    return {uri.rpartition("/")[2] for uri in table.file_uris()}
+
+
+def known_names(table: Any) -> set[str]:
+    """Returns the names of the files of a Delta table, and of those that were merged away: older versions name them,
+    and their readers need them until they are vacuumed. Raises deltalake's errors."""
+    merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
+    return file_names(table) | {path.rpartition("/")[2] for path in merged}
 
 
 def positions_in(table: Any, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Position]:

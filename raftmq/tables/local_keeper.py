@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raftmq.tables.day_files import DayFile
-from raftmq.tables.delta_table import DeltaTarget
+from raftmq.tables.delta_table import DeltaTarget, known_names
 from raftmq.tables.errors import TableError
 from raftmq.tables.local_folder import sync_folder
 from raftmq.tables.table_rows import DAY
@@ -69,13 +69,10 @@ class LocalKeeper:
         return found
 
     def remove_strays(self) -> None:
-        """Removes them now. Those that were merged away are named by older versions, whose readers need them until they
-        are vacuumed."""
+        """Removes them now, but for those that older versions name."""
         from deltalake import DeltaTable
 
-        table = DeltaTable(str(self._folder))
-        merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
-        named = {path.rpartition("/")[2] for path in (*table.file_uris(), *merged)}
+        named = known_names(DeltaTable(str(self._folder)))
         for pattern in (f"{SHOWN}*.parquet", f"{HIDDEN}*"):
             for path in self._folder.glob(f"{DAY}=*/{pattern}"):
                 if path.name not in named:
