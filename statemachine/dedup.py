@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE
 from raftlog.work import charge
 from raftmq_wire.kernel import shortcut
+from statemachine.cluster_wide.cluster_level import ClusterLevel
 from statemachine.commands import Command, CommandResult, done
-from statemachine.family import Family, Reads, applies, family_of
+from statemachine.family import Families, Family, LaterRows, Reads, applies, family_of
+from statemachine.levels import SESSIONS_LEVEL
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow, session_at
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
@@ -43,6 +46,10 @@ READ_PARTS = 64
 steps."""
 READ_SESSIONS_MAX = 4
 """The number of sessions read in several steps that stay in memory, up to 16 MB each."""
+
+LONE_ROWS_MAX = 4
+"""The most session rows of a part that is kept in the producer's own row. A longer one would be written twice in
+vain when another part joins it."""
 
 _PIECES_PER_UNIT = 8
 _PIECE_UNITS = 4
@@ -90,6 +97,8 @@ class ProducerSession(NamedTuple):
     older: tuple[Piece, ...] = ()
     """The parts before those in `parts`, ascending. Only a producer that leaves very many sequences unsettled has them.
     """
+    is_lone: bool = False
+    """True if the only part is in the producer's own row, and has none of its own."""
 
     def all_parts(self) -> Iterator[SessionPart]:
         """Yields all parts, oldest first."""
@@ -117,6 +126,14 @@ class ProducerSession(NamedTuple):
         """Returns True if the sequence is below those that the session records: then it is unknown whether it was
         stored."""
         return sequence < self.low_sequence
+
+    def row(self) -> bytes:
+        """Returns the value of the producer's own row."""
+        head = keys.PRODUCER.pack(self.low_sequence, self.max_sequence, self.last_ms)
+        if not self.is_lone:
+            return head
+        (part,) = self.parts
+        return head + keys.U64.pack(part.index) + part.rows
 
     def above(self, index: int, low: int) -> ProducerSession:
         """Returns the session without the parts of entries up to `index`. The new session begins at the sequence
@@ -167,9 +184,14 @@ class Dedup(Family):
     One thread applies. Any thread may call `session` and `unique`, and one other thread reads sessions in steps."""
 
     ROWS = ((DEDUP, b""),)
+    LATER_ROWS = (LaterRows(SESSIONS_LEVEL, DEDUP, b"p", lambda row: len(row) > keys.PRODUCER.size),)
 
-    def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self, kv: KV, sessions_max: int = SESSIONS_MAX, level: Callable[[], int] = lambda: BASELINE
+    ) -> None:
+        """`level` returns the level of the cluster at the entry that is being applied."""
         self._kv = kv
+        self._level = level
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[bytes, ProducerSession] = OrderedDict()
         self._staged: dict[bytes, ProducerSession | None] = {}
@@ -177,6 +199,11 @@ class Dedup(Family):
         """Sessions that were read in steps and that no entry has changed since, the newest last."""
         self._reading: set[bytes] = set()
         """Producers whose sessions are being read in steps and that no entry has changed since the reading began."""
+
+    @classmethod
+    def made(cls, families: Families) -> Self:
+        """Makes this family of rows for one state."""
+        return cls(families.kv, level=families[ClusterLevel].staged)
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """Returns the producer's session as of the last applied batch; None if the producer is unknown."""
@@ -190,7 +217,7 @@ class Dedup(Family):
         if found is not None:
             return found.max_sequence
         row = self._kv.get(DEDUP, keys.producer_key(producer_id))
-        return 0 if row is None else int(keys.PRODUCER.unpack(row)[1])
+        return 0 if row is None else int(keys.PRODUCER.unpack_from(row)[1])
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
         """Returns the producer's session in one short step. Raises SessionUnreadError if the session is too long for
@@ -206,6 +233,9 @@ class Dedup(Family):
         try:
             row = self._kv.get(DEDUP, key)
             while row is not None:
+                if (lone := _lone(row)) is not None:
+                    self._keep_read(producer_id, lone)
+                    return
                 parts: list[SessionPart] = []
                 pieces: list[Piece] = []
                 for name, rows in self._kv.scan(DEDUP, *keys.sessions_of(producer_id)):
@@ -244,14 +274,16 @@ class Dedup(Family):
         producer has settled. `data`: the packed sessions of the entry. Raises PayloadError if they are cut."""
         at, end = 0, len(data)
         rows, before = stage.rows[DEDUP], stage.before[DEDUP]
+        lone_bytes = LONE_ROWS_MAX * _ROW_SIZE if self._level() >= SESSIONS_LEVEL else 0
+        limits = PIECE_MAX, lone_bytes
         while True:
-            at = add_sessions(data, at, index, time_ms, self._staged, self._sessions, rows, before, _KINDS, PIECE_MAX)
+            at = add_sessions(data, at, index, time_ms, self._staged, self._sessions, rows, before, _KINDS, limits)
             if at == end:
                 return
             session, at = session_at(data, at)
-            self._add_session(stage, session, index, time_ms)
+            self._add_session(stage, session, index, time_ms, lone_bytes)
 
-    def _add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int) -> None:
+    def _add_session(self, stage: Stage, new: SessionRows, index: int, time_ms: int, lone_bytes: int) -> None:
         producer_id = new.producer_id
         is_new = producer_id not in self._staged
         old = self._current(producer_id)
@@ -262,25 +294,35 @@ class Dedup(Family):
             parts, older = old.parts, old.older
             low, high = max(low, old.low_sequence), max(high, old.max_sequence)
         low = max(low, high - SESSION_WINDOW_MAX)
+        was_lone = old is not None and old.is_lone
+        added: tuple[SessionPart, ...] = ()
         if new.rows:
             if parts and parts[-1].index == index:
                 raise InvariantViolationError(f"two sessions of one producer in entry {index}")
             if len(parts) == PIECE_MAX:
                 parts, older = (), (*older, _piece(parts))
-            parts = (*parts, _part(index, new.rows))
-            stage.put_new(DEDUP, keys.session_key(producer_id, index), new.rows)
-        for part in parts:
-            if part.high < low:
-                stage.unput(DEDUP, keys.session_key(producer_id, part.index), part.rows)
-        parts = tuple([part for part in parts if part.high >= low])
+            added = tuple([part for part in (_part(index, new.rows),) if part.high >= low])
+        if not was_lone:
+            for part in parts:
+                if part.high < low:
+                    stage.unput(DEDUP, keys.session_key(producer_id, part.index), part.rows)
+        kept = tuple([part for part in parts if part.high >= low])
         if older:
             older = _settle_older(stage, producer_id, older, low)
-        row = keys.PRODUCER.pack(low, high, time_ms)
+        # A part is in the producer's own row from its entry on, until it is settled or another joins it. So a part's
+        # own row, once written, is never written again.
+        is_lone = was_lone if not added else not (kept or older) and len(added[0].rows) <= lone_bytes
+        parts = kept + added
+        is_lone = is_lone and len(parts) == 1
+        if not is_lone:
+            for part in parts if was_lone else added:
+                stage.put_new(DEDUP, keys.session_key(producer_id, part.index), part.rows)
+        session = ProducerSession(low, high, time_ms, parts, older, is_lone)
         if old is not None and is_new:
-            stage.replace(DEDUP, keys.producer_key(producer_id), row, keys.PRODUCER.pack(*old[:3]))
+            stage.replace(DEDUP, keys.producer_key(producer_id), session.row(), old.row())
         else:
-            stage.put(DEDUP, keys.producer_key(producer_id), row)
-        self._staged[producer_id] = ProducerSession(low, high, time_ms, parts, older)
+            stage.put(DEDUP, keys.producer_key(producer_id), session.row())
+        self._staged[producer_id] = session
 
     def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
         """Records where a message of a topic with dedup=strict is stored. A later message with equal key and body
@@ -312,7 +354,7 @@ class Dedup(Family):
             if used >= rows_max:
                 return Done(used, key)
             used += 1
-            if keys.PRODUCER.unpack(row)[2] < before_ms:
+            if keys.PRODUCER.unpack_from(row)[2] < before_ms:
                 used, whole = self._expire_session(stage, key, row, used, rows_max)
                 if not whole:
                     return Done(used, key)
@@ -322,7 +364,7 @@ class Dedup(Family):
         """Removes rows of an idle producer's session until the slice has visited `rows_max` rows. Returns the number of
         rows visited so far, and True if all of the session was removed."""
         producer_id = key[1:]
-        low, high, last_ms = keys.PRODUCER.unpack(row)
+        low, high, last_ms = keys.PRODUCER.unpack_from(row)
         last = -1
         for name, rows in self._kv.scan(DEDUP, *keys.sessions_of(producer_id)):
             if used == rows_max:
@@ -395,13 +437,14 @@ class Dedup(Family):
 
     def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         stage.delete(DEDUP, keys.producer_key(producer_id))
-        for part in session.all_parts():
-            stage.unput(DEDUP, keys.session_key(producer_id, part.index), part.rows)
+        if not session.is_lone:
+            for part in session.all_parts():
+                stage.unput(DEDUP, keys.session_key(producer_id, part.index), part.rows)
         self._staged[producer_id] = None
 
     def _settle(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         ended = session._replace(low_sequence=session.max_sequence + 1, last_ms=0)
-        stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(*ended[:3]))
+        stage.put(DEDUP, keys.producer_key(producer_id), ended.row())
         self._staged[producer_id] = ended
 
 
@@ -416,11 +459,12 @@ def add_sessions(
     rows: dict[bytes, bytes | None],
     known: dict[bytes, bytes | None],
     kinds: tuple[type[SessionPart], type[ProducerSession]],
-    parts_max: int,
+    limits: tuple[int, int],
 ) -> int:
     """Adds the packed sessions of an entry from position `at` on, and returns the position of the first that is left to
-    `Dedup`: one that is malformed, has no rows, or whose producer has no session in memory, or one with more than
-    `parts_max` parts. `staged` and `sessions` are those of `Dedup`; `rows` and `known` are those of the stage."""
+    `Dedup`: one that is malformed, has no rows, or whose producer has no session in memory, or one with more parts than
+    `limits` say: (parts, bytes of a part that the producer's own row may have). `staged` and `sessions` are those of
+    `Dedup`; `rows` and `known` are those of the stage."""
     return at
 
 
@@ -469,6 +513,8 @@ def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> P
     key = keys.producer_key(producer_id)
     row = kv.get(DEDUP, key)
     while row is not None:
+        if (lone := _lone(row)) is not None:
+            return lone
         stored = kv.scan(DEDUP, *keys.sessions_of(producer_id))
         if parts_max is not None:
             stored = islice(stored, parts_max + 1)
@@ -481,6 +527,16 @@ def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> P
             return _session(low, high, last_ms, parts)
         row = again
     return None
+
+
+def _lone(row: bytes) -> ProducerSession | None:
+    """Returns the session whose only part is in the producer's own row; None if its parts have rows of their own."""
+    size = keys.PRODUCER.size
+    if len(row) == size:
+        return None
+    low, high, last_ms = keys.PRODUCER.unpack_from(row)
+    (index,) = keys.U64.unpack_from(row, size)
+    return ProducerSession(low, high, last_ms, (_part(index, row[size + keys.U64.size :]),), (), True)
 
 
 def _session(low: int, high: int, last_ms: int, parts: list[SessionPart]) -> ProducerSession:

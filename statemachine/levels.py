@@ -72,6 +72,12 @@ GATHERS_LEVEL: Final = _level(
     "a topic may have queues in a group of brokers that are only read, and leave a group",
 )
 """The level from which on topics may be gathered in fewer groups of brokers (docs/adr/0114)."""
+SESSIONS_LEVEL: Final = _level(
+    18,
+    "sessions",
+    "the session of a producer that has the messages of one entry is one row",
+)
+"""The level of sessions in one row (docs/adr/0121)."""
 
 LEVELS: Final = tuple(_list)
 """All levels, each one above the level before it."""

@@ -2197,13 +2197,28 @@ cdef bytes _session_key(const uint8_t* producer_id, uint64_t index):
     return key
 
 
-cdef bytes _producer_row(uint64_t low, uint64_t high, uint64_t time_ms):
-    cdef bytes row = PyBytes_FromStringAndSize(NULL, 24)
+cdef bytes _producer_row(uint64_t low, uint64_t high, uint64_t time_ms, object lone):
+    """`lone`: the part that the row has, or None."""
+    cdef bytes rows = b"" if lone is None else <object>PyTuple_GET_ITEM(lone, 3)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(rows)
+    cdef bytes row = PyBytes_FromStringAndSize(NULL, 24 if lone is None else 32 + size)
     cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(row)
     put64(at, low)
     put64(at + 8, high)
     put64(at + 16, time_ms)
+    if lone is not None:
+        put64(at + 24, <object>PyTuple_GET_ITEM(lone, 0))
+        memcpy(at + 32, PyBytes_AS_STRING(rows), size)
     return row
+
+
+cdef int _put_part(const uint8_t* producer_id, object part, dict rows, dict known) except -1:
+    """Stages the row of a part that had none."""
+    cdef bytes key = _session_key(producer_id, <object>PyTuple_GET_ITEM(part, 0))
+    rows[key] = <object>PyTuple_GET_ITEM(part, 3)
+    if key not in known:
+        known[key] = None
+    return 0
 
 
 def add_sessions(
@@ -2216,17 +2231,18 @@ def add_sessions(
     dict rows not None,
     dict known not None,
     tuple kinds not None,
-    Py_ssize_t parts_max,
+    tuple limits not None,
 ):
     """Adds the sessions from `at` on of which all is in memory; returns where it stopped. See `statemachine.dedup`."""
     cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* head
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), count, stop, number
     cdef uint64_t low, high, old_low, old_high
+    cdef Py_ssize_t parts_max = limits[0], lone_bytes = limits[1]
     cdef bytes producer_id, new, key
-    cdef object old, parts, part, kept, part_kind = kinds[0], session_kind = kinds[1]
+    cdef object old, parts, part, added, part_kind = kinds[0], session_kind = kinds[1]
     cdef list left
-    cdef bint is_staged
+    cdef bint is_staged, was_lone, is_lone
     cdef PyObject* found
     while end - at >= SESSION_HEAD + SESSION_ROW:
         head = base + at
@@ -2256,27 +2272,40 @@ def add_sessions(
         if high > SESSION_WINDOW and low < high - SESSION_WINDOW:
             low = high - SESSION_WINDOW
         left = []
+        was_lone = is_lone = <object>PyTuple_GET_ITEM(old, 5)
         for number in range(PyTuple_GET_SIZE(parts)):
             part = <object>PyTuple_GET_ITEM(parts, number)
             if <uint64_t><object>PyTuple_GET_ITEM(part, 2) >= low:
                 left.append(part)
+                continue
+            if was_lone:
                 continue
             key = _session_key(head, <object>PyTuple_GET_ITEM(part, 0))
             if rows.pop(key, None) is None:
                 rows[key] = None
                 if key not in known:
                     known[key] = <object>PyTuple_GET_ITEM(part, 3)
+        added = None
         if get64(base + stop - SESSION_ROW) >= low:
             new = PyBytes_FromStringAndSize(<const char*>head + SESSION_HEAD, count * SESSION_ROW)
-            left.append(_tuple(part_kind, (index, get64(head + SESSION_HEAD), get64(base + stop - SESSION_ROW), new)))
-            key = _session_key(head, index)
-            rows[key] = new
-            if key not in known:
-                known[key] = None
+            added = _tuple(part_kind, (index, get64(head + SESSION_HEAD), get64(base + stop - SESSION_ROW), new))
+            is_lone = not left and count * SESSION_ROW <= lone_bytes
+            if was_lone:
+                for part in left:
+                    _put_part(head, part, rows, known)
+            if not is_lone:
+                _put_part(head, added, rows, known)
+            left.append(added)
+        is_lone = is_lone and len(left) == 1
         key = _named(c"p", head)
-        rows[key] = _producer_row(low, high, time_ms)
+        rows[key] = _producer_row(low, high, time_ms, left[0] if is_lone else None)
         if not is_staged and key not in known:
-            known[key] = _producer_row(old_low, old_high, <object>PyTuple_GET_ITEM(old, 2))
-        staged[producer_id] = _tuple(session_kind, (low, high, time_ms, tuple(left), ()))
+            known[key] = _producer_row(
+                old_low,
+                old_high,
+                <object>PyTuple_GET_ITEM(old, 2),
+                <object>PyTuple_GET_ITEM(parts, 0) if was_lone else None,
+            )
+        staged[producer_id] = _tuple(session_kind, (low, high, time_ms, tuple(left), (), is_lone))
         at = stop
     return at

@@ -254,7 +254,7 @@ def test_no_row_comes_before_its_level(new_log: Any, level: int) -> None:
     for drawn in range(200):
         log, kv = new_log(), MemoryKV()
         state = BrokerState(kv, group=1 + drawn % 2)
-        state.apply([log.command(Finalize(level))])
+        state.apply([log.command(Finalize(level)), log.messages(sessions=(log.session(1, 0, [1]),))])
         for sample in rng.sample(samples, len(samples)):
             state.apply([log.command(sample)])
             found |= {rows for rows in LATER_ROWS if rows not in found and rows.found_in(kv) is not None}

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE
 from raftmq_wire import kernel
 from raftmq_wire.checksums import crc32c
 from statemachine import dedup, payload
-from statemachine.dedup import PIECE_MAX, SESSION_WINDOW_MAX, Dedup, EndSessions
+from statemachine.dedup import LONE_ROWS_MAX, PIECE_MAX, SESSION_WINDOW_MAX, Dedup, EndSessions, ProducerSession
+from statemachine.levels import LEVEL, SESSIONS_LEVEL
 from statemachine.payload import PayloadError, SessionRows
+from statemachine.rows import keys
 from statemachine.rows.kv import DEDUP
 from statemachine.rows.running_digest import changes, row_sum
 from statemachine.rows.write_batch import Stage
@@ -85,13 +88,19 @@ def test_a_sum_is_that_of_its_rows(each_kernel: Callable[[str], Any]) -> None:
 # --- applied ----------------------------------------------------------------------------------------------------------
 
 
+def whole(session: ProducerSession | None) -> Any:
+    """Returns all of a session, however its parts are divided in memory."""
+    return session and (session[:3], tuple(session.all_parts()), session.is_lone)
+
+
 class Applied:
     """The sessions of a state, with one of the kernels."""
 
-    def __init__(self, add: Callable[..., int]) -> None:
+    def __init__(self, add: Callable[..., int], level: int = LEVEL) -> None:
         self.add = add
         self.kv = MemoryKV()
-        self.dedup = Dedup(self.kv, sessions_max=3)
+        self.level = level
+        self.dedup = Dedup(self.kv, sessions_max=3, level=lambda: self.level)
         self.taken = 0
 
     def apply(self, entries: list[tuple[int, bytes]], ended: tuple[int, ...] = ()) -> tuple[Any, ...]:
@@ -108,7 +117,10 @@ class Applied:
         rows = dict(stage.rows[DEDUP])
         self.kv.write(stage.batch())
         self.dedup.publish()
-        return rows, sums, [self.dedup.session(bytes([producer]) * 16) for producer in range(5)]
+        sessions = [self.dedup.session(bytes([producer]) * 16) for producer in range(5)]
+        anew = Dedup(self.kv)  # as after a restart
+        assert [whole(anew.session(bytes([producer]) * 16)) for producer in range(5)] == list(map(whole, sessions))
+        return rows, sums, sessions
 
     def taking(self, *arguments: Any) -> int:
         """Counts the bytes that the kernel takes."""
@@ -126,12 +138,14 @@ RUNS = st.lists(
 )
 
 
-@given(RUNS)
-def test_both_ways_end_alike(monkeypatch_module: pytest.MonkeyPatch, runs: Any) -> None:
-    """A producer's sequences grow, by one or beyond the window; some are settled, and some are sent again."""
+@given(RUNS, st.integers(0, 12))
+def test_both_ways_end_alike(monkeypatch_module: pytest.MonkeyPatch, runs: Any, raised_at: int) -> None:
+    """A producer's sequences grow, by one or beyond the window; some are settled, and some are sent again. The cluster
+    gets the level of sessions in one row before one of the runs, or has it from the beginning, or never."""
     native, python = Applied(native_kernel().add_sessions), Applied(kernel.SHORTCUTS["add_sessions"])
     index, high = 0, dict.fromkeys(range(5), 1)
-    for entries, ended, step in runs:
+    for number, (entries, ended, step) in enumerate(runs):
+        native.level = python.level = SESSIONS_LEVEL if number >= raised_at else BASELINE
         run = []
         for sessions in entries:
             index += 1
@@ -175,7 +189,56 @@ def test_the_kernel_takes_what_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> 
     last = SESSION_WINDOW_MAX + 200
     state.apply([(101, packed(2, 100, last))])
     part = dedup.SessionPart(101, last, last, row(last))
-    assert state.dedup.session(bytes([2]) * 16) == dedup.ProducerSession(200, last, 1101, (part,))
+    assert state.dedup.session(bytes([2]) * 16) == dedup.ProducerSession(200, last, 1101, (part,), (), True)
+
+
+def rows_of(state: Applied, producer: int) -> tuple[int, list[int]]:
+    """Returns (entry in the producer's own row or 0, entries that have rows of their own)."""
+    name = bytes([producer]) * 16
+    own = state.kv.get(DEDUP, keys.producer_key(name)) or b""
+    (lone,) = keys.U64.unpack_from(own, keys.PRODUCER.size) if len(own) > keys.PRODUCER.size else (0,)
+    return lone, [keys.parse_session_key(key)[1] for key, _ in state.kv.scan(DEDUP, *keys.sessions_of(name))]
+
+
+@pytest.mark.parametrize("name", ["native", "python"])
+def test_a_session_of_one_entry_is_one_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its level on. A part leaves the producer's row when another joins it, and never comes back."""
+    add = native_kernel().add_sessions if name == "native" else kernel.SHORTCUTS["add_sessions"]
+    state = Applied(add, BASELINE)
+    monkeypatch.setattr(dedup, "add_sessions", add)
+    found = {}
+
+    def apply(index: int, data: bytes) -> None:
+        state.apply([(index, data)])
+        found[index] = rows_of(state, 1)
+
+    apply(1, packed(1, 1, 1))
+    state.level = SESSIONS_LEVEL
+    apply(2, packed(1, 2, 2))
+    apply(3, packed(1, 2, 3))  # 2 is not settled
+    apply(4, packed(1, 3))  # now it is, by an entry without rows
+    apply(5, packed(1, 5, 5))
+    apply(6, packed(1, 5))
+    apply(7, packed(1, 7))
+    apply(8, packed(1, 8, *range(8, 8 + LONE_ROWS_MAX)))
+    apply(9, packed(1, 20, *range(20, 21 + LONE_ROWS_MAX)))
+    apply(10, packed(1, 100, 100))
+    assert found == {
+        1: (0, [1]),
+        2: (2, []),
+        3: (0, [2, 3]),
+        4: (0, [3]),
+        5: (5, []),
+        6: (5, []),
+        7: (0, []),
+        8: (8, []),
+        9: (0, [9]),
+        10: (10, []),
+    }
+    state.apply([(11, packed(1, 101, 101)), (12, packed(1, 101, 102)), (13, packed(1, 103, 103))])
+    assert rows_of(state, 1) == (13, []), "of one run"
+    state.apply([], ended=(1,))
+    assert (rows_of(state, 1), state.dedup.session(bytes([1]) * 16)) == ((0, []), None)
 
 
 @pytest.mark.parametrize("name", ["native", "python"])
