@@ -186,9 +186,7 @@ class Dedup(Family):
     ROWS = ((DEDUP, b""),)
     LATER_ROWS = (LaterRows(SESSIONS_LEVEL, DEDUP, b"p", lambda row: len(row) > keys.PRODUCER.size),)
 
-    def __init__(
-        self, kv: KV, sessions_max: int = SESSIONS_MAX, level: Callable[[], int] = lambda: BASELINE
-    ) -> None:
+    def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX, level: Callable[[], int] = lambda: BASELINE) -> None:
         """`level` returns the level of the cluster at the entry that is being applied."""
         self._kv = kv
         self._level = level

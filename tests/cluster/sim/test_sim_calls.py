@@ -17,11 +17,15 @@ import pytest
 import cluster
 from raftmq.commands.bench_load import batch_body, request_frame
 from raftmq_wire import kernel
+from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.levels import LEVEL
 from tests.support.kernels import native_kernel
 from tests.support.sim_cluster import SimCluster
 
 ROOT = Path(cluster.__file__).parents[1]
 PRODUCT = tuple(str(ROOT / package) for package in ("cluster", "raftlog", "raftmq_wire", "statemachine"))
+OF_THE_DISK = str(ROOT / "statemachine" / "rows" / "digest.py")
+"""What the simulated store calls to check itself; RocksDB does not."""
 SENDS = 50
 PYTHON_CHOSEN = f"{kernel.VARIABLE}=python"
 
@@ -40,7 +44,7 @@ class Calls:
         sys.setprofile(None)
 
     def _on(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PRODUCT):
+        if event == "call" and (file := frame.f_code.co_filename).startswith(PRODUCT) and file != OF_THE_DISK:
             self.count += 1
 
 
@@ -63,13 +67,13 @@ def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
 @pytest.mark.skipif(kernel.WHY == PYTHON_CHOSEN, reason="the budgets are those of the native kernel's short way")
 @pytest.mark.parametrize(
     ("batch", "inline", "thrifty", "budget"),
-    [(1, 0.0, "off", 506), (1, 1.0, "off", 494), (1, 1.0, "on", 480), (100, 0.0, "off", 628)],
+    [(1, 0.0, "off", 482), (1, 1.0, "off", 475), (1, 1.0, "on", 411), (100, 0.0, "off", 597)],
 )
 def test_a_send_costs_no_more_calls_than_its_budget(batch: int, inline: float, thrifty: str, budget: int) -> None:
     """`inline` 1: on a quick disk, where a lone message needs no other thread."""
     native_kernel()
     with SimCluster(7, segment_size=1 << 24, inline=inline, **{"replication.thrifty": thrifty}) as sim:
-        sim.leader()
+        sim.propose(sim.leader(), Finalize(LEVEL))  # as in every new cluster
         sim.create_topic("bench", 4)
         path = sim.leader().connect()
         for opaque in range(SENDS):
