@@ -121,6 +121,8 @@ class Three:
             machine.start()
         self.client = Process("client", "10.0.1.1")
         self.pass_time(ELECTED_S)
+        propose(self._leader(), Finalize(LEVEL))
+        self.pass_time(1.0)
 
     def pass_time(self, seconds: float) -> None:
         """Runs the event loop for this many seconds of virtual time."""
@@ -141,10 +143,14 @@ class Three:
         return client, [task.result()[0] for task in tasks]
 
     def _connecting(self, make: Callable[[], Client]) -> Any:
-        leads = [each.host for each in self._machines if each.node is not None and _takes_writes(each.node)]
+        connecting = self._network.connect(make, self._leader().host, BROKER_PORT)
+        return self.client.run(self.loop.create_task, connecting)
+
+    def _leader(self) -> Machine:
+        leads = [each for each in self._machines if each.node is not None and _takes_writes(each.node)]
         if not leads:
             raise SystemExit("none of the three nodes leads")
-        return self.client.run(self.loop.create_task, self._network.connect(make, leads[0], BROKER_PORT))
+        return leads[0]
 
 
 class Driver:
@@ -284,15 +290,15 @@ def under_quota() -> Iterator[tuple[str, int]]:
     node = leading()
     limits = {"send_messages": 10**9, "send_bytes": 10**12}
     change = SetQuotas([("address=*", limits)], 1, "bench")
-    propose(node, change)
+    propose(node.machine, change)
     node.pass_time(1.0)
     yield from sends(Driver(node), UNDER_QUOTA, "before sends under a quota")
 
 
-def propose(node: LoneNode, command: Command) -> None:
+def propose(machine: Machine, command: Command) -> None:
     """Makes the node propose a command. Older versions of the tree have the services at another place; both are
     tried."""
-    process, made = node.machine.process, node.machine.nodes[-1]
+    process, made = machine.process, machine.nodes[-1]
     assert process is not None
     process.run(getattr(made, "serving", made).services.propose, [command], lambda _: None)
 
@@ -300,7 +306,7 @@ def propose(node: LoneNode, command: Command) -> None:
 def leading() -> LoneNode:
     """Returns a node that leads, with all that this version can do."""
     node = LoneNode(quiet_options(), long_messages)
-    propose(node, Finalize(LEVEL))
+    propose(node.machine, Finalize(LEVEL))
     node.pass_time(1.0)
     return node
 

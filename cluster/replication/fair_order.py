@@ -47,10 +47,12 @@ def cost_of(send: Send) -> int:
 
 
 def competes(send: Send, other: Send) -> bool:
-    """Returns True if two sends are of different owners or topics."""
-    return send.slot is not other.slot or (
-        send.connection is not other.connection and owner_of(send) != owner_of(other)
-    )
+    """Returns True if two sends are of different owners (`owner_of`) or topics. Asked for each read of a connection, so
+    it asks for no owner by name."""
+    if send.slot is not other.slot or send.user != other.user:
+        return True
+    mine, others = send.connection, other.connection
+    return not send.user and mine is not others and mine.in_flight.address != others.in_flight.address
 
 
 class _Line:

@@ -126,19 +126,17 @@ class RetryMemory:
     def __init__(self, most: int = REMEMBER_MAX) -> None:
         self._most = most
         self._by_key: OrderedDict[tuple[int, str, str], list[Unanswered]] = OrderedDict()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
+        """The number of sends that it remembers; the kernel looks at it for each read of a connection."""
 
     def remember(self, user: int, topic: str, unique_key: str, body: bytes, identity: Identity, now_ms: int) -> None:
         """Remembers an unanswered send, so that its retry is recognised."""
-        while self._count >= self._most:
+        while self.count >= self._most:
             _, dropped = self._by_key.popitem(last=False)
-            self._count -= len(dropped)
+            self.count -= len(dropped)
         record = Unanswered(identity, _digest(body), now_ms + REMEMBER_MS)
         self._by_key.setdefault((user, topic, _short(unique_key)), []).append(record)
-        self._count += 1
+        self.count += 1
 
     def claim(self, user: int, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:
         """Returns the identity of the oldest unanswered send that this send repeats, and forgets it; None if there is
@@ -151,7 +149,7 @@ class RetryMemory:
         for at, record in enumerate(records):
             if record.body_digest == digest and record.until_ms > now_ms:
                 del records[at]
-                self._count -= 1
+                self.count -= 1
                 if not records:
                     del self._by_key[key]
                 return record.identity
@@ -168,7 +166,7 @@ class RetryMemory:
             if records[-1].until_ms > now_ms:
                 return
             del self._by_key[key]
-            self._count -= len(records)
+            self.count -= len(records)
 
 
 def _digest(body: bytes) -> bytes:

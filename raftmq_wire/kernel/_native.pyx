@@ -1102,7 +1102,7 @@ cdef class Intake(PlainBatches):
         if highest is None or highest >= session.next_sequence:
             return at
         now = self.proposals.now_ms
-        self.has_retries = len(self.retries) > 0  # once for all sends of a read: none of them adds one
+        self.has_retries = self.retries.count > 0  # once for all sends of a read: none of them adds one
         share.asked, share.user, share.room = False, 0, 0  # asked for the first send: most ways here take none
         try:
             while at < count:

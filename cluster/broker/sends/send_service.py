@@ -487,7 +487,7 @@ class Sends(Generic[_Origin]):
             return names.own, decoded.sequence, decoded.low_sequence
         if origin.identity is not None:
             return origin.identity
-        if unique_key and len(self._retries):
+        if unique_key and self._retries.count:
             now_ms = self._clock.monotonic_ms()
             # Key and body must match: clients use one key again for other messages, and those must not be swallowed.
             claimed = self._retries.claim(origin.user, topic, unique_key, origin.body, now_ms)

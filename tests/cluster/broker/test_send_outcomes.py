@@ -85,7 +85,7 @@ def test_a_stored_send_is_acknowledged_and_settled() -> None:
     assert run.told == [(3, 5, 7)]
     assert send.connection.in_flight.bytes == 0
     assert not send.connection.session.pending
-    assert not len(run.memory)
+    assert not run.memory.count
 
 
 def test_a_send_that_was_answered_before_is_not_touched_again() -> None:
@@ -112,7 +112,7 @@ def test_only_what_may_still_be_stored_is_remembered(fate: str, reason: Reason, 
     getattr(run.fates, fate)(send, "why")
     assert run.told == [reason]
     assert send.connection.in_flight.bytes == 0
-    assert (len(run.memory) == 1) is kept
+    assert (run.memory.count == 1) is kept
     assert (send.connection.session is None) is kept, "the connection goes on under a new producer id"
 
 
@@ -128,7 +128,7 @@ def test_a_refused_retry_leaves_the_first_attempt_to_be_recognised() -> None:
 def test_what_nobody_could_recognise_by_its_key_is_not_remembered(fields: dict[str, Any]) -> None:
     run = Fates()
     run.fates.unknown(run.send(**fields), "why")
-    assert not len(run.memory)
+    assert not run.memory.count
 
 
 def test_a_closed_connection_is_remembered_once_and_told_nothing() -> None:
@@ -139,7 +139,7 @@ def test_a_closed_connection_is_remembered_once_and_told_nothing() -> None:
     store(run.fates, send)
     run.fates.unknown(run.send(), "another")
     assert run.told == [Reason.UNKNOWN]
-    assert len(run.memory) == 2
+    assert run.memory.count == 2
 
 
 @pytest.mark.parametrize("decided", ["stored", "unknown", "refused retry"])
@@ -158,4 +158,4 @@ def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_rem
     run.closings.look()
     send.hold = GATE.hold_answer(send.connection.in_flight, 10)
     run.fates.unknown(send, "why")
-    assert not len(run.memory), "once its connection was looked at, nothing more is remembered of it"
+    assert not run.memory.count, "once its connection was looked at, nothing more is remembered of it"

@@ -37,9 +37,9 @@ def test_each_record_is_handed_out_once_oldest_first() -> None:
     memory = RetryMemory()
     for sequence in (1, 2):
         memory.remember(0, "T", "K", b"body", named(sequence), 0)
-    assert len(memory) == 2
+    assert memory.count == 2
     assert [memory.claim(0, "T", "K", b"body", 0) for _ in range(3)] == [named(1), named(2), None]
-    assert len(memory) == 0
+    assert memory.count == 0
 
 
 @pytest.mark.parametrize(("topic", "key", "body"), [("U", "K", b"body"), ("T", "L", b"body"), ("T", "K", b"other")])
@@ -83,7 +83,7 @@ def test_too_old_to_be_a_retry() -> None:
     assert memory.claim(0, "T", "K", b"a", REMEMBER_MS) is None
     memory.remember(0, "T", "L", b"a", named(2), 1)
     memory.expire(REMEMBER_MS)
-    assert len(memory) == 1
+    assert memory.count == 1
     assert memory.claim(0, "T", "L", b"a", REMEMBER_MS) == named(2)
 
 
@@ -91,7 +91,7 @@ def test_bounded() -> None:
     memory = RetryMemory(3)
     for sequence in range(5):
         memory.remember(0, "T", f"K{sequence}", b"a", named(sequence), 0)
-    assert len(memory) == 3
+    assert memory.count == 3
     assert [memory.claim(0, "T", f"K{at}", b"a", 0) for at in range(5)] == [None, None, named(2), named(3), named(4)]
 
 
@@ -106,7 +106,7 @@ def test_never_more_claims_than_records(steps: list[tuple[bool, int, int]]) -> N
             kept.append(named(at))
         else:
             assert memory.claim(0, "T", str(key), bytes((body,)), at) == (kept.pop(0) if kept else None)
-        assert len(memory) == sum(map(len, model.values()))
+        assert memory.count == sum(map(len, model.values()))
 
 
 def test_low_is_the_oldest_unanswered_sequence() -> None:
