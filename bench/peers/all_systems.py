@@ -9,12 +9,13 @@ from bench.peers import fetch
 from bench.peers.etcd import Etcd
 from bench.peers.nats import Nats
 from bench.peers.pysyncobj import PySyncObj
-from bench.peers.raftmq import RaftMQ
+from bench.peers.raftmq import THRIFTY, RaftMQ
 from bench.peers.rocketmq import TUNED, DLedger
 from bench.peers.system import Places, System
 
 CUTTABLE: dict[str, Callable[[Places], System]] = {
-    "raftmq": RaftMQ,
+    "raftmq": partial(RaftMQ, "raftmq", ""),
+    "raftmq-thrifty": partial(RaftMQ, "raftmq-thrifty", THRIFTY),
     "dledger": partial(DLedger, "dledger", {}),
     "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
     "dledger-5.5": partial(DLedger, "dledger-5.5", TUNED, release=fetch.ROCKETMQ_5),
@@ -29,7 +30,8 @@ LOCAL: dict[str, Callable[[], System]] = {
     "nats-2.9": partial(Nats, "nats-2.9", fetch.NATS_2_9),
 }
 DEFAULT = ("raftmq", "dledger", "dledger-tuned", "dledger-5.5", "etcd", "nats", "nats-lazy", "pysyncobj")
-ALL = (*DEFAULT, "etcd-3.4", "nats-2.9")
-"""The names of all systems. The last two are releases of years ago, which are measured only when they are named."""
+ALL = (*DEFAULT, "raftmq-thrifty", "etcd-3.4", "nats-2.9")
+"""The names of all systems. Those that are not in DEFAULT are measured only when they are named: RaftMQ with
+`replication.thrifty`, and releases of years ago."""
 FAILOVER = ("raftmq", "etcd", "dledger")
 """The systems whose failovers are measured."""

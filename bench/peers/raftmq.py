@@ -1,4 +1,4 @@
-"""RaftMQ as a system under test: three nodes as `raftmq up` starts them, with default settings."""
+"""RaftMQ as a system under test: three nodes as `raftmq up` starts them, with default settings or with some others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from raftmq.local.status import ClusterView, NodeView, fetch_status
 from raftmq_wire.errors import LocalError
 
 READY_S = 30.0
+THRIFTY = '\n[replication]\nthrifty = "on"\n'
+"""The lines of each node's file by which the third replica gets entries in batches."""
 
 
 class RaftMQ(Group):
     """A `System` of three RaftMQ nodes."""
 
-    def __init__(self, places: Places = HERE) -> None:
+    def __init__(self, name: str, settings: str, places: Places = HERE) -> None:
+        """`settings`: lines at the end of each node's file."""
         super().__init__(places)
-        self.traits = Traits("raftmq", version("raftmq"), "majority fdatasync", warm_s=3.0, batches=True)
+        self._settings = settings
+        self.traits = Traits(name, version("raftmq"), "majority fdatasync", warm_s=3.0, batches=True)
         self._planned: list[NodeRecord] = []
 
     def start(self, directory: Path) -> None:
@@ -37,6 +41,8 @@ class RaftMQ(Group):
             write_configs(self._planned)
             for number in range(NODES):
                 self._move(number)
+                with self._planned[number].config_path.open("a") as file:
+                    file.write(self._settings)
             create_data_dirs([node.config_path for node in self._planned], os.environ)
         except LocalError as error:
             raise NoLeader(str(error)) from error
