@@ -34,7 +34,7 @@ from tables import show
 
 import raftmq
 from cluster.config.local_layout import NodeName, groups_of
-from raftmq.commands.bench_open import Shape, Target, arrive, closed, precise_loop
+from raftmq.commands.bench_open import BenchTarget, Shape, arrive, closed, precise_loop
 from raftmq.commands.open_arrivals import percentile
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import AdminApi
@@ -76,7 +76,7 @@ class Sends(NamedTuple):
         return max(later - earlier for earlier, later in itertools.pairwise([since_s, *inside, end_s]))
 
 
-def send(target: Target, rate: float, seconds: float) -> Sends:
+def send(target: BenchTarget, rate: float, seconds: float) -> Sends:
     """Sends by a schedule. Runs in a process of its own."""
     shape = Shape(seconds=seconds, connections=1)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
@@ -85,7 +85,7 @@ def send(target: Target, rate: float, seconds: float) -> Sends:
     return Sends(stored, len(run.scheduled) - len(stored), len(run.late), len(run.scheduled))
 
 
-def capacity(target: Target) -> float:
+def capacity(target: BenchTarget) -> float:
     """Returns the messages per second that a group takes in a closed loop. Runs in a process of its own."""
     return closed(target, Shape(), CLOSED_S)
 
@@ -146,11 +146,11 @@ class Groups:
             raise SystemExit(f"group {group} has no leader")
         return found
 
-    def _target(self, group: int) -> Target:
+    def _target(self, group: int) -> BenchTarget:
         """Returns the ports of a group, its leader's first."""
         leader = self._leader(group)
         nodes = sorted(self.cluster.of_group(group), key=lambda node: node.name != leader)
-        return Target(tuple(f"127.0.0.1:{node.broker_port}" for node in nodes), TOPIC)
+        return BenchTarget(tuple(f"127.0.0.1:{node.broker_port}" for node in nodes), TOPIC)
 
     def kill(self, group: int, rates: dict[int, float]) -> dict[str, Any]:
         """Measures before and after this group's leader is killed, and starts it again. Returns the figures."""

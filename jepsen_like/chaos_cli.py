@@ -16,9 +16,9 @@ from raftmq.commands.command_group import command_group
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
-    from jepsen_like.live.outcome import Outcome
+    from jepsen_like.live.outcome import RunFindings
     from jepsen_like.live.plan import Plan
-    from jepsen_like.live.run_lifecycle import Wish
+    from jepsen_like.live.run_lifecycle import RunRequest
 
 TIME_S = 60.0
 
@@ -120,11 +120,11 @@ def _wish(
     scale: float | None,
     seed: int | None,
     rate: int | None,
-) -> Wish:
+) -> RunRequest:
     from cluster.config.source import nearest
     from jepsen_like.live.nemeses.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.plan import all_hostile
-    from jepsen_like.live.run_lifecycle import SUBJECTS, Wish
+    from jepsen_like.live.run_lifecycle import SUBJECTS, RunRequest
     from raftmq_wire.errors import ExitCode, LocalError
 
     if scenario is not None and nemesis is not None:
@@ -156,10 +156,10 @@ def _wish(
     seed = secrets.randbelow(2**31) if seed is None else seed
     if time_s is None:
         time_s = TIME_S if named is None else named.full_s
-    return Wish(subject, named, chosen, time_s, seed, rate, 1.0 if scale is None else scale)
+    return RunRequest(subject, named, chosen, time_s, seed, rate, 1.0 if scale is None else scale)
 
 
-def _beside(wish: Wish, names: str) -> Wish:
+def _beside(wish: RunRequest, names: str) -> RunRequest:
     """Returns the request with the same attacks, each played alone during each of the named faults. Raises
     LocalError."""
     from cluster.config.source import nearest
@@ -186,7 +186,7 @@ def _beside(wish: Wish, names: str) -> Wish:
     return wish._replace(beside=chosen)
 
 
-def with_at_once(wish: Wish, number: str | None) -> Wish:
+def with_at_once(wish: RunRequest, number: str | None) -> RunRequest:
     """Returns the request with the number of attacks that share a hand: as many as cores unless the user names it, and
     at least two, because attacks are played beside each other. Raises LocalError."""
     from jepsen_like.live.plan import HOSTILE, story_of
@@ -211,7 +211,7 @@ def with_at_once(wish: Wish, number: str | None) -> Wish:
     return wish._replace(at_once=None if number == "all" else int(number))
 
 
-def _unsupported(wish: Wish) -> str | None:
+def _unsupported(wish: RunRequest) -> str | None:
     """Returns the reason why the scenario cannot be run at all; None if it can."""
     assert wish.scenario is not None
     if wish.scenario.waits_for is not None:
@@ -221,7 +221,7 @@ def _unsupported(wish: Wish) -> str | None:
     return None
 
 
-def _show(outcome: Outcome, plan: Plan, folder: Path) -> None:
+def _show(outcome: RunFindings, plan: Plan, folder: Path) -> None:
     from jepsen_like.live.summary import last_line, lines
 
     for line in lines(outcome, plan):

@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 from jepsen_like.checkers import log
 from jepsen_like.checkers.history_steps import MalformedStep, Operations
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.verdict import Anomaly as Finding
-from jepsen_like.checkers.verdict import Findings
+from jepsen_like.checkers.verdict import Anomaly, Findings
 from jepsen_like.history import Op, pair_up
 
 _KINDS = {
@@ -42,7 +41,7 @@ _KINDS = {
 }
 
 
-class Anomaly(NamedTuple):
+class LogAnomaly(NamedTuple):
     """One proof that a promise was broken. `ops` are the indexes of the steps in the history that show it."""
 
     kind: str
@@ -71,7 +70,7 @@ class LogVerdict(NamedTuple):
     """Messages read per node, as they were answered, including repeated ones."""
     unknown_stored: int
     """The number of sends with unknown outcome that turned out to be stored."""
-    anomalies: list[Anomaly]
+    anomalies: list[LogAnomaly]
     incomplete: list[Incomplete]
 
     def count(self, kind: str) -> int:
@@ -107,11 +106,11 @@ def check_log(ops: Iterable[Op]) -> LogVerdict:
     )
 
 
-def _coarse(anomaly: Finding, messages: Messages) -> list[Anomaly]:
+def _coarse(anomaly: Anomaly, messages: Messages) -> list[LogAnomaly]:
     """Returns the anomaly in this module's kinds. A message that is lost everywhere counts once for every replica."""
     kind = _KINDS[anomaly.kind]
     nodes = messages.nodes if anomaly.kind == "lost-write" else [anomaly.node]
-    return [Anomaly(kind, anomaly.what, node, anomaly.subject, anomaly.ops) for node in nodes]
+    return [LogAnomaly(kind, anomaly.what, node, anomaly.subject, anomaly.ops) for node in nodes]
 
 
 def summary(verdict: LogVerdict) -> dict[str, Any]:

@@ -24,11 +24,11 @@ from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
     from jepsen_like.checker_log import LogVerdict
-    from jepsen_like.demo_story import Story
+    from jepsen_like.demo_story import DemoStory
     from jepsen_like.history import HistoryWriter
     from raftmq.client import Client
     from raftmq.local.cluster import LocalCluster
-    from raftmq.local.status import ClusterView
+    from raftmq.local.status import GroupStatus
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ _CONCLUSIONS = {
 }
 
 
-class Plan(NamedTuple):
+class DemoPlan(NamedTuple):
     """The parameters of a run, fixed before it starts."""
 
     seed: int
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     """True if the nodes take TLS alone and enforce users and rules."""
 
 
-class Outcome(NamedTuple):
+class DemoResult(NamedTuple):
     """The result of the run: the content of its last line, and the basis of its exit code."""
 
     verdict: LogVerdict
@@ -122,13 +122,13 @@ def demo(
     """Kill a leader under load and prove that nothing is lost."""
     from jepsen_like.demo_input import InputError, read_lines
     from jepsen_like.demo_send import SendError
-    from jepsen_like.demo_story import Story
+    from jepsen_like.demo_story import DemoStory
     from raftmq.commands.shared_options import ended_like_ctrl_c
     from raftmq.local.cluster_files import prepare_data_dir
     from raftmq_wire.errors import ExitCode, LocalError
 
     plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file, tier, secured=secured)
-    story = Story(quiet=as_json)
+    story = DemoStory(quiet=as_json)
     try:
         read_lines(file)
     except InputError as error:
@@ -164,13 +164,15 @@ def demo(
     return ExitCode.OK if good else ExitCode.FAILED
 
 
-def make_plan(seed: int, messages: int, file: Path | None, tier: str | None = None, *, secured: bool = False) -> Plan:
+def make_plan(
+    seed: int, messages: int, file: Path | None, tier: str | None = None, *, secured: bool = False
+) -> DemoPlan:
     """Makes the plan; the leader is killed in the middle half of the run."""
     strike_at = random.Random(seed).randrange(messages // 4, messages * 3 // 4)
-    return Plan(seed, messages, file, strike_at, tier, secured)
+    return DemoPlan(seed, messages, file, strike_at, tier, secured)
 
 
-def run(plan: Plan, folder: Path, story: Story) -> Outcome:
+def run(plan: DemoPlan, folder: Path, story: DemoStory) -> DemoResult:
     """Runs the whole demo in an empty directory, and ends every process that it started, however the run ends."""
     from jepsen_like.history import HistoryWriter
     from raftmq.local.cluster import LocalCluster
@@ -190,7 +192,9 @@ def run(plan: Plan, folder: Path, story: Story) -> Outcome:
             cluster.down()
 
 
-def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryWriter, story: Story) -> Outcome:
+def _act(
+    plan: DemoPlan, cluster: LocalCluster, view: GroupStatus, history: HistoryWriter, story: DemoStory
+) -> DemoResult:
     from jepsen_like.checker_log import check_log
     from jepsen_like.demo_send import longest_pause
     from jepsen_like.demo_tier import into_the_tier
@@ -214,10 +218,10 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
     story.tell(_CONCLUSIONS[verdict.valid])
     if plan.tier is not None:
         into_the_tier(cluster, story)
-    return Outcome(verdict, pause.milliseconds, term_before, term_after)
+    return DemoResult(verdict, pause.milliseconds, term_before, term_after)
 
 
-def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter, story: Story) -> int:
+def _send(plan: DemoPlan, cluster: LocalCluster, mq: Client, history: HistoryWriter, story: DemoStory) -> int:
     """Sends all records and kills the leader on the way; returns the leader's id."""
     from jepsen_like.demo_input import records
     from jepsen_like.demo_send import Sender
@@ -245,7 +249,7 @@ def _send(plan: Plan, cluster: LocalCluster, mq: Client, history: HistoryWriter,
     return victims[0]
 
 
-def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
+def _bring_back(cluster: LocalCluster, dead: int, story: DemoStory) -> int:
     """Restarts the dead node and waits until all replicas have applied the same entries; returns the term."""
     story.chapter(f"Node {dead} comes back and catches up")
     with story.working("catching up"):
@@ -258,7 +262,7 @@ def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
     return view.term
 
 
-def _caught_up(cluster: LocalCluster, dead: int) -> ClusterView:
+def _caught_up(cluster: LocalCluster, dead: int) -> GroupStatus:
     from raftmq_wire.errors import LocalError
 
     cluster.restart(dead)
@@ -277,16 +281,16 @@ def _caught_up(cluster: LocalCluster, dead: int) -> ClusterView:
         time.sleep(0.05)
 
 
-def _applied(view: ClusterView) -> list[int]:
+def _applied(view: GroupStatus) -> list[int]:
     return [int(node.status["applied_index"]) if node.status else -1 for node in view.nodes]
 
 
-def _last_index(view: ClusterView) -> int:
+def _last_index(view: GroupStatus) -> int:
     """Returns the leader's commit index: all acknowledged entries are at or below it."""
     return max((int(node.status["commit_index"]) for node in view.nodes if node.status), default=-1)
 
 
-def _read(cluster: LocalCluster, history: HistoryWriter, story: Story) -> None:
+def _read(cluster: LocalCluster, history: HistoryWriter, story: DemoStory) -> None:
     from jepsen_like.demo_input import message_id_of
     from jepsen_like.read_node import read_node
     from raftmq.client import connect

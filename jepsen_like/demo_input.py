@@ -20,7 +20,7 @@ class InputError(Exception):
     """The file cannot be sent; the text says why."""
 
 
-class Record(NamedTuple):
+class DemoMessage(NamedTuple):
     """One message to send. `message_id` names it in the history and includes a checksum of the body."""
 
     message_id: str
@@ -37,13 +37,13 @@ def message_id_of(body: bytes) -> str:
     return f"{shown}-{zlib.crc32(body):08x}"
 
 
-def records(file: Path | None, count: int) -> Iterator[Record]:
+def records(file: Path | None, count: int) -> Iterator[DemoMessage]:
     """Yields `count` records from the lines of a file (or the sample), from its beginning again when it ends."""
     lines = read_lines(file)
     for number, line in enumerate(itertools.islice(itertools.cycle(lines), count)):
         body = b"m%06d\t%s" % (number, line)
         key, tag = _labels(line)
-        yield Record(message_id_of(body), body, key or f"m{number:06d}", tag)
+        yield DemoMessage(message_id_of(body), body, key or f"m{number:06d}", tag)
 
 
 def read_lines(file: Path | None) -> list[bytes]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from jepsen_like.demo_input import Record
+from jepsen_like.demo_input import DemoMessage
 from jepsen_like.history import HistoryWriter, Op, pair_up
 from raftmq.client.errors import RaftMQError, Unknown
 
@@ -25,7 +25,7 @@ class SendError(Exception):
     """The run did not do what it was meant to do, so it proves nothing."""
 
 
-class Strike(NamedTuple):
+class StrikeCounts(NamedTuple):
     """The numbers at the moment of the kill: sends invoked, sends acknowledged and sends in flight."""
 
     invoked: int
@@ -79,27 +79,27 @@ class Sender:
         """The number of sends that were invoked and are not settled."""
         return self._slots.busy
 
-    def send_all(self, records: Iterable[Record], strike_at: int, in_flight_min: int, aim: Aim) -> Strike:
+    def send_all(self, records: Iterable[DemoMessage], strike_at: int, in_flight_min: int, aim: Aim) -> StrikeCounts:
         """Sends every record and returns when each send has an outcome.
 
         When `strike_at` records are sent, it calls `aim()`, which may take its time; it calls the returned function as
         soon as `in_flight_min` sends are in flight. Raises SendError if there never were that many.
         """
-        struck: Strike | None = None
+        struck: StrikeCounts | None = None
         blow: Callable[[], None] | None = None
         for number, record in enumerate(records):
             if number == strike_at:
                 blow = aim()
             if blow is not None and struck is None and (in_flight := self.in_flight) >= in_flight_min:
                 blow()
-                struck = Strike(number, self.acked, in_flight)
+                struck = StrikeCounts(number, self.acked, in_flight)
             self._send(record)
         self._wait_settled()
         if struck is None:
             raise SendError(f"there were never {in_flight_min} sends in flight after message {strike_at}")
         return struck
 
-    def _send(self, record: Record) -> None:
+    def _send(self, record: DemoMessage) -> None:
         value = {"topic": self._topic, "id": record.message_id}
         process = self._slots.take()
         invoked = self._history.invoke(process, "send", value)

@@ -14,7 +14,7 @@ from jepsen_like.checker_log import LogVerdict
 RESULT_KEYS = ("seed", "acked", "read", "lost", "duplicated", "failover_ms", "term_before", "term_after")
 
 
-class Story:
+class DemoStory:
     """Prints the steps of the demo. `quiet` leaves only the result line."""
 
     def __init__(self, *, quiet: bool) -> None:

@@ -9,13 +9,13 @@ from raftmq.local.http.admin_http import AdminApi, admin_addresses, scrubbed
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
-    from jepsen_like.demo_story import Story
+    from jepsen_like.demo_story import DemoStory
     from raftmq.local.cluster import LocalCluster
 
 UPLOAD_S = SCRUB_S = 60.0
 
 
-def into_the_tier(cluster: LocalCluster, story: Story) -> None:
+def into_the_tier(cluster: LocalCluster, story: DemoStory) -> None:
     """Uploads the log and verifies it in the tier. Raises LocalError if it is not uploaded in time, or differs."""
     addresses = admin_addresses(None, str(cluster.data))
     api = AdminApi(addresses)

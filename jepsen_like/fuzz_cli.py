@@ -15,7 +15,7 @@ from raftmq.local_path import LocalPath
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jepsen_like.fuzz.campaign import Result
+    from jepsen_like.fuzz.campaign import FuzzResult
     from jepsen_like.fuzz.shot import Port, Shot
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
@@ -76,7 +76,7 @@ def fuzz_command(
     Exit code: 0 nothing found and every handler reached, 1 something found (its requests are in the run's folder),
     3 a handler was not reached. With --resume all runs in the file count.
     """
-    from jepsen_like.fuzz.ledger import Ledger
+    from jepsen_like.fuzz.ledger import FuzzLedger
     from jepsen_like.live.run_lifecycle import run_folder
     from raftmq.commands.shared_options import ended_like_ctrl_c, print_json
 
@@ -92,7 +92,7 @@ def fuzz_command(
         many = f"--requests {requests}" if each is None else f"--each {each}"
         again = f"{many} --target {target} --seed {seed}{' --secured' if secured else ''}"
         tell(f"seed {seed}    (again: raftmq chaos fuzz {again})")
-        ledger = Ledger.read(resume)
+        ledger = FuzzLedger.read(resume)
         wanted = ledger.left_of(_wanted(requests, each, target))
         if not any(wanted.values()):
             tell(f"nothing is left to send: {ledger.told()}")
@@ -128,12 +128,12 @@ def _run(
     secured: bool,
     rate: float | None,
     time_s: float | None,
-) -> tuple[Result, list[Path]]:
+) -> tuple[FuzzResult, list[Path]]:
     import uvloop
 
     from jepsen_like.fuzz.campaign import PKI, Campaign, write_found
 
-    def play(subject: RaftMQSubject) -> Result:
+    def play(subject: RaftMQSubject) -> FuzzResult:
         most_s = math.inf if time_s is None else time_s
         campaign = Campaign(subject, wanted, seed, tell, pki=folder / PKI, rate=rate or 0.0, time_s=most_s)
         return uvloop.run(campaign.run())
@@ -201,7 +201,7 @@ def _with_cluster(
             owned.keep_directory(nodes)
 
 
-def _told(result: Result, files: list[Path], seed: int) -> dict[str, object]:
+def _told(result: FuzzResult, files: list[Path], seed: int) -> dict[str, object]:
     return {
         "schema": 1,
         "seed": seed,
@@ -219,7 +219,7 @@ def _told(result: Result, files: list[Path], seed: int) -> dict[str, object]:
     }
 
 
-def _show(result: Result, files: list[Path], folder: Path) -> None:
+def _show(result: FuzzResult, files: list[Path], folder: Path) -> None:
     for name, count in sorted(result.counts.items()):
         click.echo(f"  {count:>9,}  {name}")
     for name in result.missed:

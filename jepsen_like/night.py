@@ -20,7 +20,7 @@ VERDICTS = {each.exit_code: each.value for each in Conclusion} | {GATE_CODE: "va
 COMMIT_DIGITS = 8
 
 
-class Step(NamedTuple):
+class NightStep(NamedTuple):
     """One command of `raftmq`, with its exit code and duration."""
 
     arguments: tuple[str, ...]
@@ -48,7 +48,7 @@ def is_full(scenario: Scenario, time_s: float) -> bool:
     return scenario.is_scripted or time_s >= scenario.full_s
 
 
-def table_lines(steps: Sequence[Step], date: str, commit: str) -> list[str]:
+def table_lines(steps: Sequence[NightStep], date: str, commit: str) -> list[str]:
     """Returns the lines of the table in docs/chaos.md, one for each full run of a scenario."""
     lines = []
     for step in steps:
@@ -79,13 +79,13 @@ def plan(
     ]
 
 
-def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]], int]) -> list[Step]:
+def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]], int]) -> list[NightStep]:
     """Runs all commands, one after the other."""
     steps = []
     for arguments in commands:
         click.echo(f"--- raftmq {shlex.join(arguments)}")
         begun = time.monotonic()
-        steps.append(Step(arguments, run(arguments), time.monotonic() - begun))
+        steps.append(NightStep(arguments, run(arguments), time.monotonic() - begun))
     return steps
 
 
@@ -94,7 +94,7 @@ def seeds_from(first_seed: int | None) -> tuple[int, str]:
     return commit_seed() if first_seed is None else (first_seed, "as given")
 
 
-def conclude(steps: Sequence[Step], date: str, commit: str) -> int:
+def conclude(steps: Sequence[NightStep], date: str, commit: str) -> int:
     """Prints the summary of all steps; returns the exit code."""
     for step in steps:
         click.echo(step.line)

@@ -175,7 +175,7 @@ class ScriptError(ValueError):
     """A line of a script is not understood; the message names the line."""
 
 
-class Line(NamedTuple):
+class ScriptLine(NamedTuple):
     """A line of a script, which is one command."""
 
     number: int
@@ -187,12 +187,12 @@ class Line(NamedTuple):
         return " ".join(self.words)
 
 
-def lines_of(script: str) -> Iterator[Line]:
+def lines_of(script: str) -> Iterator[ScriptLine]:
     """Yields the commands of a script, without empty lines and comments."""
     for number, line in enumerate(script.splitlines(), 1):
         words = line.split("#")[0].split()
         if words:
-            yield Line(number, tuple(words))
+            yield ScriptLine(number, tuple(words))
 
 
 def node_of(word: str) -> NodeId:
@@ -214,7 +214,7 @@ class Interpreter:
     misread: ClassVar[tuple[type[Exception], ...]] = (TypeError, KeyError)
     """Types of errors by which a method shows that it does not understand its words."""
 
-    def perform(self, line: Line) -> Any:
+    def perform(self, line: ScriptLine) -> Any:
         """Carries out one command; returns the result of its method. Raises ScriptError."""
         name, *words = line.words
         command = getattr(self, "do_" + name.replace("-", "_"), None)

@@ -17,7 +17,7 @@ from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.read_plan import plan_copy
 from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy
 from raftmq.arrow.ranges import QueueRange, Unreadable
-from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.read_rate import ReadRate
 from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.tables import FOLLOWER, check_counted, followers_of, node_for, why_other_topic
 from raftmq.arrow.undecodable import Undecodable, Undecoded
@@ -76,7 +76,7 @@ def read_part(
     with _opened(options.copy, ReadError) as copy:
         from raftmq.copies.part_rows import part_batches
 
-        pace, undecodable = Pace(options.max_bytes_per_second), Undecodable(options.on_undecodable)
+        pace, undecodable = ReadRate(options.max_bytes_per_second), Undecodable(options.on_undecodable)
         yield from part_batches(copy, part, columns, options.batch_rows, pace, undecodable, rows)
         undecodable.tell(copy.name)
 
@@ -112,7 +112,7 @@ def read_range(
             check_counted(mq, planned)
             followers = followers_of(mq, group_of(planned.queue_id)) if options.read_from == FOLLOWER else []
             node = node_for(mq, planned, followers)
-            pace = Pace(options.max_bytes_per_second)
+            pace = ReadRate(options.max_bytes_per_second)
             undecodable = Undecodable(options.on_undecodable)
             skip_lost = not options.fail_on_data_loss
             reader = RangeReader(

@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 if TYPE_CHECKING:
     from pyspark_raftmq.jobs.report import LogReport
     from pyspark_raftmq.jobs.traffic import TrafficReport
-    from raftmq.tables.table_folder import Where
+    from raftmq.tables.table_folder import TablePlace
 
 
 @command_group()
@@ -81,7 +81,7 @@ spark.add_command(table_command)
 @json_option
 def export_command(
     topics: tuple[str, ...],
-    to: Where,
+    to: TablePlace,
     form: str,
     columns: str | None,
     accept_loss: bool,
@@ -196,7 +196,7 @@ def traffic_command(
         _print_traffic(found)
 
 
-def _columns(topics: tuple[str, ...], to: Where, form: str, named: str | None) -> str:
+def _columns(topics: tuple[str, ...], to: TablePlace, form: str, named: str | None) -> str:
     """Returns the columns of an export: those that are named, which are the target's if there is one. Raises
     LocalError."""
     from pyspark_raftmq.jobs.export import columns_there

@@ -18,6 +18,7 @@ from statemachine.family import Families, Family
 from statemachine.payload import ITEM
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
+from statemachine.rows.keys import Queue
 from statemachine.rows.kv import CQ, KV
 from statemachine.rows.write_batch import Stage
 
@@ -39,9 +40,6 @@ _LAST_IN_BLOCK = BLOCK - 1
 _ITEM_SIZE = ITEM.size
 _POSITION = keys.U64
 """The format of an item's first field, the message's position in the log."""
-
-Queue = tuple[int, int]
-"""A queue: (topic_id, queue_id)."""
 
 
 class _Tail:

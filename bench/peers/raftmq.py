@@ -15,7 +15,7 @@ from cluster.config.node_files import HOST, plan_nodes, write_configs
 from raftmq.commands import bench_load
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
-from raftmq.local.status import ClusterView, NodeView, fetch_status
+from raftmq.local.status import GroupStatus, NodeView, fetch_status
 from raftmq_wire.errors import LocalError
 
 READY_S = 30.0
@@ -64,9 +64,9 @@ class RaftMQ(Group):
         """Returns a generator of sends in RocketMQ frames."""
         return bench_load.Load(TOPIC, load.size, load.batch, load.in_flight, load.seconds)
 
-    def _view(self) -> ClusterView:
+    def _view(self) -> GroupStatus:
         hosts = [place.host for place in self.places.nodes]
-        return ClusterView(
+        return GroupStatus(
             [
                 NodeView(record, True, fetch_status(f"{host}:{record.admin_port}"))
                 for record, host in zip(self._planned, hosts, strict=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cluster.replication.message_head import KEYS_MARK, property_of
 from cluster.runtime.figures.heavy_hitters import Heavy, HeavyHitters
 from cluster.runtime.figures.thread_time import wanted_s
+from statemachine.rows.keys import Queue
 
 if TYPE_CHECKING:
     from cluster.replication.message_batch import QueueCursor, Send
@@ -32,8 +33,6 @@ it the first word of KEYS stands for it."""
 _A, _C, _M = 1_103_515_245, 12_345, 1 << 31
 """A linear congruential generator (that of ANSI C): what is looked at is the same in each run of a seed."""
 
-Queue = tuple[int, int]
-"""(topic id, queue id)."""
 Key = tuple[int, str]
 """(topic id, key)."""
 

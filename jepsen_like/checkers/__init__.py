@@ -7,15 +7,15 @@ print(verdict.text(ops))   # anomalies with the steps that prove them
 
 from jepsen_like.checkers.compose import check, check_file
 from jepsen_like.checkers.history_steps import VOCABULARY
-from jepsen_like.checkers.verdict import Anomaly, Outcome, Result, Verdict
+from jepsen_like.checkers.verdict import Anomaly, CheckerResult, Outcome, Verdict
 from jepsen_like.checkers.workload import WORKLOADS, Workload, workload_named
 
 __all__ = [
     "VOCABULARY",
     "WORKLOADS",
     "Anomaly",
+    "CheckerResult",
     "Outcome",
-    "Result",
     "Verdict",
     "Workload",
     "check",

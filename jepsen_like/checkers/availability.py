@@ -12,7 +12,7 @@ from operator import sub
 from typing import Any, NamedTuple
 
 from jepsen_like.checkers.history_steps import FAULT, Operations, values_of
-from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.verdict import CheckerResult, Findings
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
 
@@ -34,7 +34,7 @@ class Outage(NamedTuple):
         return self.end_ns - self.start_ns
 
 
-class Fault(NamedTuple):
+class InjectedFault(NamedTuple):
     """One fault that was injected during the run."""
 
     kind: str
@@ -98,7 +98,7 @@ class Attempts:
         return any(index not in self._unsuccessful for index in islice(self.invoked, position, None))
 
 
-def check(operations: Operations, attempts: Attempts, workload: Workload) -> Result:
+def check(operations: Operations, attempts: Attempts, workload: Workload) -> CheckerResult:
     """Measures outages and failover times. The only anomaly is a cluster in which no operation succeeds after the last
     fault."""
     findings = Findings()
@@ -117,7 +117,7 @@ def check(operations: Operations, attempts: Attempts, workload: Workload) -> Res
     return findings.result(NAME, stats, workload.allowed)
 
 
-def faults_of(operations: Operations) -> list[Fault]:
+def faults_of(operations: Operations) -> list[InjectedFault]:
     """Returns every fault in order of its start."""
     faults = []
     with values_of(operations.of(FAULT)) as watched:
@@ -128,7 +128,7 @@ def faults_of(operations: Operations) -> list[Fault]:
             nodes = tuple(int(node) for node in value["nodes"])
             end = lifted.time_ns if lifted is not None and lifted.type == "ok" else None
             start = operation.invoked
-            faults.append(Fault(str(value["kind"]), nodes, detail, start.time_ns, end, start.index))
+            faults.append(InjectedFault(str(value["kind"]), nodes, detail, start.time_ns, end, start.index))
     return faults
 
 
@@ -170,7 +170,7 @@ def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int,
     yield Outage(start, min(end, waiting_until))
 
 
-def failover_times(pauses: list[Outage], faults: list[Fault]) -> dict[str, dict[str, int]]:
+def failover_times(pauses: list[Outage], faults: list[InjectedFault]) -> dict[str, dict[str, int]]:
     """Returns for each kind of fault its count, and p50, p99 and maximum of the longest outage during it, in ms.
 
     An outage is counted from the fault, at most until the next fault begins; one that outlasts the fault counts in full
@@ -200,7 +200,7 @@ def quantile(ordered: list[int], share: float) -> int:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def _recovered(attempts: Attempts, faults: list[Fault], findings: Findings) -> None:
+def _recovered(attempts: Attempts, faults: list[InjectedFault], findings: Findings) -> None:
     for fault in faults:
         if fault.end_ns is None:
             findings.doubt(f"the fault {fault.kind!r} on nodes {list(fault.nodes)} was never lifted")

@@ -12,7 +12,7 @@ from jepsen_like.checkers import availability, log, offsets, polls, registers, r
 from jepsen_like.checkers.availability import Attempts
 from jepsen_like.checkers.history_steps import NOT_CLIENTS, VOCABULARY, MalformedStep, Operations
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.verdict import Result, Verdict
+from jepsen_like.checkers.verdict import CheckerResult, Verdict
 from jepsen_like.checkers.workload import Workload, workload_named
 from jepsen_like.history import HistoryError, HistoryFile, Op, Operation, Pairing, StepsOnDisk
 
@@ -108,7 +108,7 @@ def _judge(evidence: Evidence, workload: Workload) -> Verdict:
         return Verdict(workload.name, (), (str(error),))
 
 
-def _results(evidence: Evidence, workload: Workload) -> tuple[Result, ...]:
+def _results(evidence: Evidence, workload: Workload) -> tuple[CheckerResult, ...]:
     operations, messages, attempts = evidence.operations, evidence.messages, evidence.attempts
     run = {
         log.NAME: lambda: log.check(operations, messages, workload),

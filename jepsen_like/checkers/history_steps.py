@@ -52,7 +52,7 @@ VOCABULARY = NOTES | {
     "digest",
 }
 
-Queue = tuple[str, int]
+TopicQueue = tuple[str, int]
 """A queue: (topic, queue id)."""
 
 
@@ -113,7 +113,7 @@ def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
         raise MalformedStep(step.index, f"{step.f} {step.type}: {what}") from error
 
 
-def queue_of(value: dict[str, Any]) -> Queue:
+def queue_of(value: dict[str, Any]) -> TopicQueue:
     """Returns the queue that a value names. Raises KeyError or TypeError."""
     topic, queue_id = value["topic"], value["queue_id"]
     if not isinstance(topic, str) or not isinstance(queue_id, int):
@@ -121,6 +121,6 @@ def queue_of(value: dict[str, Any]) -> Queue:
     return topic, queue_id
 
 
-def place(queue: Queue, offset: int) -> str:
+def place(queue: TopicQueue, offset: int) -> str:
     """Returns a place in a log as text for people: topic/queue@offset."""
     return f"{queue[0]}/{queue[1]}@{offset}"

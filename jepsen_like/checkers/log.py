@@ -13,18 +13,18 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.history_steps import Operations, Queue, place, queue_of, values_of
+from jepsen_like.checkers.history_steps import Operations, TopicQueue, place, queue_of, values_of
 from jepsen_like.checkers.log_detail import judge_dumps
 from jepsen_like.checkers.messages import Dump, Messages, Send
 from jepsen_like.checkers.send_columns import NEVER, NO_SENDS, SendColumns
-from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.verdict import CheckerResult, Findings
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import group_of_node
 
 NAME = "log"
 
 
-def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
+def check(operations: Operations, messages: Messages, workload: Workload) -> CheckerResult:
     """Checks sends against the final reads of the replicas, and their order against real time."""
     findings = Findings()
     judge(messages, findings, ordered=workload.ordered)
@@ -42,7 +42,7 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Res
 
 def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
     """Runs all passes over sends and dumps."""
-    suspicious: set[Queue] = set()
+    suspicious: set[TopicQueue] = set()
     shelves = dict(messages.shelves)
     waiting = {send.message_id: send for send in messages.unknown}
     for queue, dumps in messages.dumps.items():
@@ -85,7 +85,7 @@ def _repeats(messages: Messages, findings: Findings) -> None:
             findings.add("lost-write", what, steps, subject=repeat.message_id)
 
 
-def unread(messages: Messages) -> list[tuple[int, Queue]]:
+def unread(messages: Messages) -> list[tuple[int, TopicQueue]]:
     """Returns the (node, queue) pairs that were not read to the end, where nothing can be said about missing
     messages."""
     return sorted((dump.node, queue) for queue, dumps in messages.dumps.items() for dump in dumps if not dump.ended)
@@ -120,14 +120,14 @@ def _with_guests(shelf: SendColumns, dump: Dump, waiting: dict[str, Send]) -> Se
     return shelf.with_guests(offsets, ids, [send.invoked for send in guests], [send.topic for send in guests])
 
 
-def _note_found(shelf: SendColumns, queue: Queue, waiting: dict[str, Send]) -> None:
+def _note_found(shelf: SendColumns, queue: TopicQueue, waiting: dict[str, Send]) -> None:
     if waiting and NEVER in shelf.completed:
         for message_id, offset, completed in zip(shelf.ids, shelf.offsets, shelf.completed, strict=True):
             if completed == NEVER:
                 waiting.pop(message_id).found = (queue, offset)
 
 
-def _is_perfect(shelf: SendColumns, queue: Queue, dumps: list[Dump]) -> bool:
+def _is_perfect(shelf: SendColumns, queue: TopicQueue, dumps: list[Dump]) -> bool:
     """Returns True if every replica holds exactly the messages of this shelf in their places, sent before they were
     read. This usual case is checked in cheap passes; if it does not hold, the other functions find out why."""
     first = dumps[0]
@@ -141,12 +141,12 @@ def _is_perfect(shelf: SendColumns, queue: Queue, dumps: list[Dump]) -> bool:
     )
 
 
-def _suspicious(messages: Messages, queue: Queue, dumps: list[Dump]) -> set[Queue]:
+def _suspicious(messages: Messages, queue: TopicQueue, dumps: list[Dump]) -> set[TopicQueue]:
     """Returns the queues to examine in detail: none if this queue is perfect (all replicas equal, read to the end, and
     every row in its place), else this one and those from which messages strayed into it. Records in every send the
     place where it was found."""
     first = dumps[0]
-    suspects: set[Queue] = set()
+    suspects: set[TopicQueue] = set()
     if first.breaks or not all(dump.ended and dump.holds_the_same(first) for dump in dumps):
         suspects.add(queue)
     earliest = min(dump.first_op for dump in dumps)
@@ -168,7 +168,7 @@ def _suspicious(messages: Messages, queue: Queue, dumps: list[Dump]) -> set[Queu
     return suspects
 
 
-def _stray(send: Send, queue: Queue, offset: int, earliest: int) -> set[Queue]:
+def _stray(send: Send, queue: TopicQueue, offset: int, earliest: int) -> set[TopicQueue]:
     """Returns the queues that become suspicious through a row that is not an acknowledged message in its acknowledged
     place."""
     home = send.place
@@ -189,16 +189,16 @@ def _one_place_acknowledged_twice(acked: list[Send], findings: Findings) -> None
             findings.add("inconsistent-offset", what, (first.completed, send.completed), subject=send.message_id)
 
 
-def _found(messages: Messages) -> dict[Queue, list[Send]]:
+def _found(messages: Messages) -> dict[TopicQueue, list[Send]]:
     """Returns the sends of unknown outcome by the queue in which they were found, in order of invocation."""
-    found: dict[Queue, list[Send]] = defaultdict(list)
+    found: dict[TopicQueue, list[Send]] = defaultdict(list)
     for send in messages.unknown:
         if send.found is not None:
             found[send.found[0]].append(send)
     return found
 
 
-def _placed(messages: Messages, queue: Queue, found: dict[Queue, list[Send]]) -> list[Send]:
+def _placed(messages: Messages, queue: TopicQueue, found: dict[TopicQueue, list[Send]]) -> list[Send]:
     """Returns the sends of a queue, in order of invocation: those acknowledged there, and those of unknown outcome that
     were found there."""
     return sorted((*messages.acked.get(queue, ()), *found.get(queue, ())), key=attrgetter("invoked"))
@@ -208,7 +208,7 @@ def _offset(send: Send) -> int:
     return send.offset if send.found is None or send.queue is not None else send.found[1]
 
 
-def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
+def _real_time(queue: TopicQueue, placed: list[Send], findings: Findings) -> None:
     """Checks real-time order: a comes before b in the queue if a was acknowledged before b was invoked.
 
     Both lists are walked in time; `highest` is the highest offset among the sends that had been acknowledged when
@@ -234,7 +234,7 @@ def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
             findings.add("realtime-order", what, (highest.completed, send.invoked), subject=send.message_id)
 
 
-def _producer_order(queue: Queue, placed: list[Send], findings: Findings) -> None:
+def _producer_order(queue: TopicQueue, placed: list[Send], findings: Findings) -> None:
     """Checks that sends which name a producer are in the order of their invocations, even if several were in flight."""
     last: dict[str, Send] = {}
     for send in placed:
@@ -264,7 +264,7 @@ def _higher(a: _Acked, b: _Acked) -> _Acked:
 def _stale_reads(operations: Operations, messages: Messages, findings: Findings) -> None:
     """Reports reads of a queue's end that were invoked after an offset was acknowledged, but returned an end below
     it."""
-    frontiers: dict[Queue, tuple[list[int], list[_Acked]]] = {}
+    frontiers: dict[TopicQueue, tuple[list[int], list[_Acked]]] = {}
     with values_of(operations.answered("max_offset")) as watched:
         for operation in watched:
             assert operation.completed is not None

@@ -7,29 +7,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from jepsen_like.checkers.history_steps import Queue, place
+from jepsen_like.checkers.history_steps import TopicQueue, place
 from jepsen_like.checkers.messages import Dump, Messages, Send
 from jepsen_like.checkers.verdict import Findings
 
 
-class Copy(NamedTuple):
+class MessageOnReplica(NamedTuple):
     """One message in one place on one replica."""
 
     node: int
-    queue: Queue
+    queue: TopicQueue
     offset: int
     op: int
 
 
-def judge_dumps(messages: Messages, queues: set[Queue], findings: Findings) -> None:
+def judge_dumps(messages: Messages, queues: set[TopicQueue], findings: Findings) -> None:
     """Reports everything that is wrong with the dumps of these queues."""
     if not queues:
         return
     dumps = [dump for queue in sorted(queues) for dump in messages.dumps.get(queue, ())]
-    copies: dict[str, list[Copy]] = defaultdict(list)
+    copies: dict[str, list[MessageOnReplica]] = defaultdict(list)
     for dump in dumps:
         for message_id, offset, op in dump.rows():
-            copies[message_id].append(Copy(dump.node, dump.queue, offset, op))
+            copies[message_id].append(MessageOnReplica(dump.node, dump.queue, offset, op))
     _breaks(dumps, findings)
     _disagreement(dumps, findings)
     for message_id, found in copies.items():
@@ -41,7 +41,7 @@ def judge_dumps(messages: Messages, queues: set[Queue], findings: Findings) -> N
     _losses(messages, queues, copies, findings)
 
 
-def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findings) -> None:
+def judge_origin(send: Send | None, message_id: str, copy: MessageOnReplica, findings: Findings) -> None:
     """Adds a finding if this copy must not exist: its message was never sent, or its send failed."""
     node: int | None = None if copy.node < 0 else copy.node
     where = place(copy.queue, copy.offset)
@@ -58,7 +58,7 @@ def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findi
         findings.add("misplaced", what, (send.invoked, copy.op), node=node, subject=message_id)
 
 
-def judge_place(send: Send | None, copy: Copy, findings: Findings) -> None:
+def judge_place(send: Send | None, copy: MessageOnReplica, findings: Findings) -> None:
     """Adds a finding if an acknowledged message is not where its acknowledgement said."""
     if send is None or send.queue is None or (copy.queue, copy.offset) == (send.queue, send.offset):
         return
@@ -81,7 +81,7 @@ def _breaks(dumps: Iterable[Dump], findings: Findings) -> None:
 
 
 def _disagreement(dumps: Iterable[Dump], findings: Findings) -> None:
-    holder: dict[tuple[Queue, int], tuple[str, int, int]] = {}
+    holder: dict[tuple[TopicQueue, int], tuple[str, int, int]] = {}
     for dump in dumps:
         for message_id, offset, op in dump.rows():
             first_id, node, first_op = holder.setdefault((dump.queue, offset), (message_id, dump.node, op))
@@ -91,12 +91,12 @@ def _disagreement(dumps: Iterable[Dump], findings: Findings) -> None:
                 findings.add("inconsistent-offset", what, (first_op, op), node=dump.node, subject=message_id)
 
 
-def _duplicates(message_id: str, copies: list[Copy], findings: Findings) -> None:
+def _duplicates(message_id: str, copies: list[MessageOnReplica], findings: Findings) -> None:
     """Reports a message with several copies. A copy is a place, not a row: one offset that is answered twice is a step
     back, which `_breaks` reports."""
     if len(copies) < 2:
         return
-    places: dict[int, dict[tuple[Queue, int], int]] = defaultdict(dict)
+    places: dict[int, dict[tuple[TopicQueue, int], int]] = defaultdict(dict)
     for copy in copies:
         places[copy.node].setdefault((copy.queue, copy.offset), copy.op)
     for node, held in places.items():
@@ -106,7 +106,9 @@ def _duplicates(message_id: str, copies: list[Copy], findings: Findings) -> None
             findings.add("duplicate", what, dict.fromkeys((first_op, op)), node=node, subject=message_id)
 
 
-def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]], findings: Findings) -> None:
+def _losses(
+    messages: Messages, queues: set[TopicQueue], copies: dict[str, list[MessageOnReplica]], findings: Findings
+) -> None:
     """Reports messages that were acknowledged, or seen anywhere, and are missing on a replica that was read to the end
     or at least to their place."""
     reached = {
@@ -135,7 +137,7 @@ def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]
     _lost_writes(messages, everywhere, findings)
 
 
-def _expected(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]]) -> Iterator[Send]:
+def _expected(messages: Messages, queues: set[TopicQueue], copies: dict[str, list[MessageOnReplica]]) -> Iterator[Send]:
     """Yields the sends that must be in these queues: acknowledged there, or of unknown outcome and seen there."""
     for queue in sorted(queues):
         yield from messages.acked.get(queue, ())

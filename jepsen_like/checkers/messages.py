@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from jepsen_like.checkers.history_steps import MalformedStep, Operations, Queue, queue_of, values_of
-from jepsen_like.checkers.send_columns import Rows, SendColumns, no_rows
+from jepsen_like.checkers.history_steps import MalformedStep, Operations, TopicQueue, queue_of, values_of
+from jepsen_like.checkers.send_columns import QueueSends, SendColumns, no_rows
 from jepsen_like.history import Operation, OpType, group_of_node
 from raftmq_wire.queue_numbers import group_of
 
@@ -31,14 +31,14 @@ class Send(msgspec.Struct, gc=False):
     """Index of the step that invoked the send."""
     completed: int
     """Index of the step that completed the send; -1 if it was still open at the end."""
-    queue: Queue | None = None
+    queue: TopicQueue | None = None
     """The queue in which the send was acknowledged; None unless the outcome is ok."""
     offset: int = -1
-    found: tuple[Queue, int] | None = None
+    found: tuple[TopicQueue, int] | None = None
     """The queue and offset where a reader first saw the message."""
 
     @property
-    def place(self) -> tuple[Queue, int] | None:
+    def place(self) -> tuple[TopicQueue, int] | None:
         """The place where the send was acknowledged, else the place where it was found."""
         return self.found if self.queue is None else (self.queue, self.offset)
 
@@ -47,7 +47,7 @@ class Repeat(NamedTuple):
     """A repeated send that was answered as stored."""
 
     message_id: str
-    queue: Queue
+    queue: TopicQueue
     offset: int
     completed: int
 
@@ -63,7 +63,7 @@ def columns(rows: list[tuple[int, str]]) -> tuple[list[int], list[str]]:
     return list(offsets), list(ids)
 
 
-class Row(NamedTuple):
+class AnsweredMessage(NamedTuple):
     """One message in one answer."""
 
     message_id: str
@@ -74,7 +74,7 @@ class Row(NamedTuple):
 class Dump:
     """One replica's copy of one queue, as it was read, including repeated rows."""
 
-    def __init__(self, node: int, queue: Queue) -> None:
+    def __init__(self, node: int, queue: TopicQueue) -> None:
         self.node = node
         self.queue = queue
         self.ids: list[str] = []
@@ -128,12 +128,12 @@ class Dump:
         """Index of the first step that returned a row; -1 if none did."""
         return self._ops[0] if self._ops else -1
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[AnsweredMessage]:
         """Yields all rows in the order in which they were answered."""
         ends = [*self._starts[1:], len(self.ids)]
         for start, end, op in zip(self._starts, ends, self._ops, strict=False):
             for position in range(start, end):
-                yield Row(self.ids[position], self.offsets[position], op)
+                yield AnsweredMessage(self.ids[position], self.offsets[position], op)
 
     def holds_the_same(self, other: Dump) -> bool:
         """Returns True if both replicas answered the same rows in the same order."""
@@ -157,10 +157,10 @@ class Messages:
     """Sends by id and by queue, and dumps by queue: first everything is added, then `close` is called."""
 
     def __init__(self) -> None:
-        self.dumps: dict[Queue, list[Dump]] = {}
+        self.dumps: dict[TopicQueue, list[Dump]] = {}
         """Per queue one dump for every node of its group of brokers that was read, in order of nodes."""
         self.nodes: list[int] = []
-        self.perfect: dict[Queue, list[int]] = {}
+        self.perfect: dict[TopicQueue, list[int]] = {}
         """Queues that are the same on all replicas, with every row a message that may be in its place -> for each
         offset the step that sent the message there. Filled once the log checker has run."""
         self.unknown: list[Send] = []
@@ -168,11 +168,11 @@ class Messages:
         self.failed: list[Send] = []
         self.repeats: list[Repeat] = []
         """Answers to repeated sends."""
-        self.shelves: dict[Queue, SendColumns] = {}
+        self.shelves: dict[TopicQueue, SendColumns] = {}
         """The acknowledged sends of each queue, by offset."""
-        self._rows: dict[Queue, Rows] = {}
+        self._rows: dict[TopicQueue, QueueSends] = {}
         self._answers: list[_Answer] = []
-        self._read_at_all: dict[tuple[Queue, int], Dump] = {}
+        self._read_at_all: dict[tuple[TopicQueue, int], Dump] = {}
 
     @classmethod
     def of(cls, operations: Operations) -> Messages:
@@ -273,9 +273,9 @@ class Messages:
         return {send.message_id: send for send in self._all()}
 
     @cached_property
-    def acked(self) -> dict[Queue, list[Send]]:
+    def acked(self) -> dict[TopicQueue, list[Send]]:
         """The acknowledged sends of each queue, in order of invocation; built on first access."""
-        acked: dict[Queue, list[Send]] = defaultdict(list)
+        acked: dict[TopicQueue, list[Send]] = defaultdict(list)
         for send in self.sends.values():
             if send.queue is not None:
                 acked[send.queue].append(send)

@@ -11,14 +11,14 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import NamedTuple
 
-from jepsen_like.checkers.history_steps import Operations, Queue, place, queue_of, values_of
-from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.history_steps import Operations, TopicQueue, place, queue_of, values_of
+from jepsen_like.checkers.verdict import CheckerResult, Findings
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
 
 NAME = "offsets"
 
-Register = tuple[str, Queue]
+Register = tuple[str, TopicQueue]
 """A register: (group, queue)."""
 
 OPEN = 1 << 62
@@ -39,7 +39,7 @@ class _Fetch(NamedTuple):
     offset: int | None
 
 
-def check(operations: Operations, workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> CheckerResult:
     """Checks commits, resets and fetches of every group and queue, and commits against what the group had read."""
     findings = Findings()
     writes: dict[Register, list[_Write]] = defaultdict(list)

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.history_steps import Operations, Queue, place, queue_of, values_of
-from jepsen_like.checkers.log_detail import Copy, judge_origin, judge_place
+from jepsen_like.checkers.history_steps import Operations, TopicQueue, place, queue_of, values_of
+from jepsen_like.checkers.log_detail import MessageOnReplica, judge_origin, judge_place
 from jepsen_like.checkers.messages import Messages, columns
-from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.verdict import CheckerResult, Findings
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
 
@@ -34,7 +34,7 @@ class _Holders:
     """The message at each offset of one queue: the one acknowledged there, else the one read there, else the first one
     polled there."""
 
-    def __init__(self, messages: Messages, queue: Queue) -> None:
+    def __init__(self, messages: Messages, queue: TopicQueue) -> None:
         self._acked = {send.offset: send for send in messages.acked.get(queue, ())}
         dumps = messages.dumps.get(queue)
         self._dump = dumps[0] if dumps else None
@@ -73,12 +73,12 @@ class _Group:
     is a group of its own."""
 
     def __init__(self) -> None:
-        self.seen: dict[Queue, set[int]] = defaultdict(set)
-        self.next_offset: dict[Queue, int] = {}
-        self.committed: dict[Queue, _Position] = {}
-        self.reset: set[Queue] = set()
+        self.seen: dict[TopicQueue, set[int]] = defaultdict(set)
+        self.next_offset: dict[TopicQueue, int] = {}
+        self.committed: dict[TopicQueue, _Position] = {}
+        self.reset: set[TopicQueue] = set()
         """Queues whose reading may continue at any offset once, because an operator has moved the group there."""
-        self.drained: dict[Queue, int] = {}
+        self.drained: dict[TopicQueue, int] = {}
         """Queue -> index of the last poll which said that no message follows, if no later poll found one."""
 
 
@@ -88,10 +88,10 @@ class _Polls:
     def __init__(self, messages: Messages, findings: Findings) -> None:
         self.messages = messages
         self.findings = findings
-        self.holders: dict[Queue, _Holders] = {}
+        self.holders: dict[TopicQueue, _Holders] = {}
         self.groups: dict[str, _Group] = defaultdict(_Group)
-        self.positions: dict[tuple[str, Queue], _Position] = {}
-        self.moved: set[tuple[str, Queue]] = set()
+        self.positions: dict[tuple[str, TopicQueue], _Position] = {}
+        self.moved: set[tuple[str, TopicQueue]] = set()
         """(consumer, queue) pairs whose assignment changed since the consumer's last poll of the queue."""
         self.polls = self.rows = 0
 
@@ -143,7 +143,7 @@ class _Polls:
         elif rows:
             group.drained.pop(queue, None)
 
-    def _is_as_stored(self, queue: Queue, asked: int, offsets: list[int], ids: list[str], op: int) -> bool:
+    def _is_as_stored(self, queue: TopicQueue, asked: int, offsets: list[int], ids: list[str], op: int) -> bool:
         """Returns True if these rows are those of a perfect queue from `asked` on, and all had been sent: then none of
         them can be wrong."""
         invoked = self.messages.perfect.get(queue)
@@ -154,14 +154,14 @@ class _Polls:
         here = slice(start, start + len(ids))
         return start >= 0 and dump.ids[here] == ids and dump.offsets[here] == offsets and max(invoked[here]) < op
 
-    def _rows(self, queue: Queue, asked: int, offsets: list[int], ids: list[str], op: int) -> None:
+    def _rows(self, queue: TopicQueue, asked: int, offsets: list[int], ids: list[str], op: int) -> None:
         expected, kind = asked, "poll"
         for offset, message_id in zip(offsets, ids, strict=True):
             self._step(queue, expected, offset, kind, op)
-            self._row(Copy(_NO_NODE, queue, offset, op), message_id)
+            self._row(MessageOnReplica(_NO_NODE, queue, offset, op), message_id)
             expected, kind = offset + 1, "int-poll"
 
-    def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
+    def _resumed(self, consumer: str, group: _Group, queue: TopicQueue, asked: int, op: int) -> None:
         """Checks the offset at which a consumer continues: it must be the one at which it stopped or, after a
         rebalance, one that its group's progress allows."""
         position = self.positions.get((consumer, queue))
@@ -181,7 +181,7 @@ class _Polls:
         if asked > max(reached, committed.next_offset if committed else 0) and self._exists(queue, reached, asked):
             self._jump(consumer, queue, _Position(reached, position.op if position else op), asked, op)
 
-    def _jump(self, consumer: str, queue: Queue, position: _Position, asked: int, op: int) -> None:
+    def _jump(self, consumer: str, queue: TopicQueue, position: _Position, asked: int, op: int) -> None:
         is_back = asked < position.next_offset
         if not is_back and not self._exists(queue, position.next_offset, asked):
             return
@@ -189,7 +189,7 @@ class _Polls:
         kind = "poll-nonmonotonic" if is_back else "poll-skip"
         self.findings.add(kind, what, dict.fromkeys((position.op, op)), subject=consumer)
 
-    def _step(self, queue: Queue, expected: int, offset: int, kind: str, op: int) -> None:
+    def _step(self, queue: TopicQueue, expected: int, offset: int, kind: str, op: int) -> None:
         """Checks the step from one row to the next (`int-poll`), or from the requested offset to the first row
         (`poll`)."""
         if offset == expected:
@@ -201,15 +201,15 @@ class _Polls:
             what = f"{place(queue, offset)} came where offset {expected} was due; {skipped.message_id!r} was left out"
             self.findings.add(f"{kind}-skip", what, (skipped.op, op), subject=skipped.message_id)
 
-    def _exists(self, queue: Queue, start: int, end: int) -> _Seen | None:
+    def _exists(self, queue: TopicQueue, start: int, end: int) -> _Seen | None:
         return self._holder(queue).first(start, end)
 
-    def _holder(self, queue: Queue) -> _Holders:
+    def _holder(self, queue: TopicQueue) -> _Holders:
         if queue not in self.holders:
             self.holders[queue] = _Holders(self.messages, queue)
         return self.holders[queue]
 
-    def _row(self, copy: Copy, message_id: str) -> None:
+    def _row(self, copy: MessageOnReplica, message_id: str) -> None:
         send = self.messages.sends.get(message_id)
         first = self._holder(copy.queue).note(copy.offset, message_id, copy.op)
         if first.message_id != message_id:
@@ -232,7 +232,7 @@ class _Polls:
             self.findings.add("duplicate", what, (send.invoked, copy.op), subject=message_id)
 
 
-def check(operations: Operations, messages: Messages, workload: Workload) -> Result:
+def check(operations: Operations, messages: Messages, workload: Workload) -> CheckerResult:
     """Checks every poll, and the messages that each group had received at the end."""
     findings = Findings()
     if not operations.of("poll"):
@@ -273,7 +273,9 @@ def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
                 _unseen_in(name, group, queue, polls, findings, last_ack=max(shelf.completed))
 
 
-def _unseen_in(name: str, group: _Group, queue: Queue, polls: _Polls, findings: Findings, *, last_ack: int) -> None:
+def _unseen_in(
+    name: str, group: _Group, queue: TopicQueue, polls: _Polls, findings: Findings, *, last_ack: int
+) -> None:
     drained = group.drained.get(queue, -1)
     if drained < last_ack:
         findings.doubt(f"group {name!r} did not poll {queue[0]}/{queue[1]} to its end after the last send")

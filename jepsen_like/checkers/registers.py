@@ -11,7 +11,7 @@ import msgspec
 from jepsen_like.checkers import offsets
 from jepsen_like.checkers.counterexample_shrink import smallest
 from jepsen_like.checkers.history_steps import Operations, place, values_of
-from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.verdict import CheckerResult, Findings
 from jepsen_like.checkers.wgl_search import IMPOSSIBLE, OPEN, Call, Impossible, Model, search
 from jepsen_like.checkers.workload import Workload
 from jepsen_like.history import Operation
@@ -21,7 +21,7 @@ NAME = "linearizable"
 OPERATIONS = ("put", "get", "delete", "cas", "create", "commit_offset", "reset_offset", "fetch_offset")
 
 
-def check(operations: Operations, workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> CheckerResult:
     """Checks metadata (put, get, delete, cas, create) and committed offsets, key by key."""
     findings = Findings()
     keys = calls_by_key(operations)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from jepsen_like.checkers.history_steps import Operations, values_of
-from jepsen_like.checkers.verdict import Findings, Result
+from jepsen_like.checkers.verdict import CheckerResult, Findings
 from jepsen_like.checkers.workload import Workload
 
 NAME = "digests"
 
 
-def check(operations: Operations, workload: Workload) -> Result:
+def check(operations: Operations, workload: Workload) -> CheckerResult:
     """Compares digests taken at equal applied indexes; at the end all nodes must have applied the same entries."""
     findings = Findings()
     first: dict[tuple[str, int], tuple[int, str, int]] = {}

@@ -16,7 +16,7 @@ NEVER = 1 << 62
 """A number above the index of every step."""
 
 
-class Rows(NamedTuple):
+class QueueSends(NamedTuple):
     """The sends that were acknowledged in one queue, in order of their acknowledgements.
 
     Numbers are kept as adjacent 64-bit values; as objects they would be scattered over the memory that their steps once
@@ -33,9 +33,9 @@ class Rows(NamedTuple):
     completed: array[int]
 
 
-def no_rows() -> Rows:
+def no_rows() -> QueueSends:
     """Returns empty rows."""
-    return Rows(array("q"), [], [], [], array("q"), array("q"))
+    return QueueSends(array("q"), [], [], [], array("q"), array("q"))
 
 
 class SendColumns(NamedTuple):
@@ -49,7 +49,7 @@ class SendColumns(NamedTuple):
     topics: frozenset[str]
 
     @classmethod
-    def of(cls, rows: Rows) -> SendColumns:
+    def of(cls, rows: QueueSends) -> SendColumns:
         """Returns the shelf of these sends, sorted by offset."""
         return cls(*_by_offset(rows.offsets, rows.ids, rows.invoked, rows.completed), frozenset(rows.topics))
 

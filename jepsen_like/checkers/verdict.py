@@ -68,12 +68,12 @@ class Findings:
         """Records that something could not be decided; without an anomaly the verdict is then unknown."""
         self.unknowns.append(why)
 
-    def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> Result:
+    def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> CheckerResult:
         """Returns the findings as the result of one checker."""
-        return Result(checker, dict(self.counts), self.kept, self.unknowns, {**stats, **self.tally}, allowed)
+        return CheckerResult(checker, dict(self.counts), self.kept, self.unknowns, {**stats, **self.tally}, allowed)
 
 
-class Result(NamedTuple):
+class CheckerResult(NamedTuple):
     """The findings of one checker."""
 
     checker: str
@@ -98,7 +98,7 @@ class Verdict(NamedTuple):
     """The judgement of all checkers of a workload on one history."""
 
     workload: str
-    results: tuple[Result, ...]
+    results: tuple[CheckerResult, ...]
     unknowns: tuple[str, ...] = ()
     """Doubts about the history as a whole: malformed steps, nothing acknowledged, a step that no checker judges."""
 
@@ -134,7 +134,7 @@ class Verdict(NamedTuple):
         """All reasons for which something was left undecided."""
         return [*self.unknowns, *(f"{result.checker}: {why}" for result in self.results for why in result.unknowns)]
 
-    def result(self, checker: str) -> Result:
+    def result(self, checker: str) -> CheckerResult:
         """Returns the result of one checker. Raises KeyError if the workload does not use it."""
         for result in self.results:
             if result.checker == checker:

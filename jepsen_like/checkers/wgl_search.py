@@ -55,7 +55,7 @@ class Model(NamedTuple):
     unchanged."""
 
 
-class Answer(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search."""
 
     linearizable: bool | None
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
     """If not linearizable: the call that could not be placed on the longest path."""
 
 
-def search(calls: Sequence[Call], model: Model, max_steps: int) -> Answer:
+def search(calls: Sequence[Call], model: Model, max_steps: int) -> SearchResult:
     """Searches for one order of all known calls, and any of the unknown ones, that respects time and the model."""
     return _Search(calls, model).run(max_steps)
 
@@ -126,7 +126,7 @@ class _Search:
         self.after = [(event + 1) % size for event in range(size)]
         self.before = [(event - 1) % size for event in range(size)]
 
-    def run(self, max_steps: int) -> Answer:
+    def run(self, max_steps: int) -> SearchResult:
         here = _Configuration(0, 0, 0, None, _NOTHING)
         seen: set[_Configuration] = set()
         stack: list[_Frame] = []
@@ -137,7 +137,7 @@ class _Search:
         while depth < len(self.known):
             steps += 1
             if steps > max_steps:
-                return Answer(None, steps, None)
+                return SearchResult(None, steps, None)
             frame, there = self._choose(here, entry, candidate, is_new=is_new)
             is_new = False
             if there is not None:
@@ -157,7 +157,7 @@ class _Search:
                 deepest, stuck = depth, self.known[self.owner[frame.entry]]
             while True:
                 if not stack:
-                    return Answer(False, steps, stuck or self.known[0])
+                    return SearchResult(False, steps, stuck or self.known[0])
                 frame = stack.pop()
                 if frame.unknown < 0:
                     self._unlift(frame.entry)
@@ -166,7 +166,7 @@ class _Search:
                     break
             here = frame.configuration
             entry, candidate = self._after(frame)
-        return Answer(True, steps, None)
+        return SearchResult(True, steps, None)
 
     def _after(self, frame: _Frame) -> tuple[int, int]:
         """Returns (entry, candidate) of the choice after this one."""

@@ -75,7 +75,7 @@ def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
         del buffer[:at]
 
 
-class Line(asyncio.Protocol):
+class FrameConnection(asyncio.Protocol):
     """A connection to a port of a node. It is complete when it is connected."""
 
     transport: asyncio.Transport

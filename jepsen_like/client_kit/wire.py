@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
-from jepsen_like.client_kit.frames import ANSWER_S, CLOSED, HOST, SILENT, Answer, Line, request
+from jepsen_like.client_kit.frames import ANSWER_S, CLOSED, HOST, SILENT, Answer, FrameConnection, request
 from raftmq_wire.codec import FLAG_RESPONSE, CodecError, Header
 
 
@@ -21,7 +21,7 @@ class Target(NamedTuple):
     admin_port: int
 
 
-class Wire(Line):
+class Wire(FrameConnection):
     """One connection to a client port, made by `dial`."""
 
     def __init__(self, silence_s: float = ANSWER_S) -> None:

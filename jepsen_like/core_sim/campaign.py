@@ -50,7 +50,7 @@ RARE_STATES_FROM = 1_000
 
 
 @dataclass(slots=True)
-class Summary:
+class CoreSummary:
     """The totals of a range of seeds."""
 
     first_seed: int
@@ -123,9 +123,9 @@ class Summary:
         )
 
 
-def run_range(first_seed: int, seeds: int, *, jobs: int = 1, black_box: bool = False) -> Summary:
+def run_range(first_seed: int, seeds: int, *, jobs: int = 1, black_box: bool = False) -> CoreSummary:
     """Runs `seeds` seeds from `first_seed` on, in `jobs` processes."""
-    summary = Summary(first_seed)
+    summary = CoreSummary(first_seed)
     started = time.monotonic()
     for verdict in _verdicts(first_seed, seeds, jobs, black_box):
         summary.add(verdict)

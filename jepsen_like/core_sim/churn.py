@@ -11,9 +11,9 @@ import random
 from uuid import UUID
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.machine import Machine
+from jepsen_like.core_sim.machine import CoreMachine
 from jepsen_like.core_sim.run_options import TICK_US
-from jepsen_like.core_sim.world import World
+from jepsen_like.core_sim.world import CoreWorld
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.messages import InstallSnapshot
@@ -35,7 +35,7 @@ class Churn:
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
-        self.world: World = faults.world
+        self.world: CoreWorld = faults.world
         self.rng = random.Random(f"{self.world.seed}/churn")
         self.corners = random.Random(f"{self.world.seed}/churn/corners")
         """A random source of its own, so that its draws change nothing else in a run."""
@@ -75,7 +75,7 @@ class Churn:
                 self.world.tell(f"at {leader.id}: {new.detail}")
                 leader.act(self._propose, leader, new)
 
-    def _propose(self, leader: Machine, new: Membership) -> None:
+    def _propose(self, leader: CoreMachine, new: Membership) -> None:
         raw = leader.raw
         try:
             raw.propose_membership(new, raw.log_time_ms())
@@ -87,7 +87,7 @@ class Churn:
             if self.corners.random() < _ALONE_WITH_ITS_REMOVAL:
                 self.faults.isolate(leader, self._soon(3 * raw.raft.config.election_ticks))
 
-    def _next_members(self, leader: Machine) -> Membership | None:
+    def _next_members(self, leader: CoreMachine) -> Membership | None:
         members = leader.raw.membership
         if members.learners and self.rng.random() < 0.6:
             return promoted(members, self.rng.choice(members.learner_ids))
@@ -127,7 +127,7 @@ class Churn:
                 self.leaving.add(voter.id)
                 self.world.at(self._soon(_LEAVES_WITHIN_TICKS), self._leaves, self.world.machines[voter.id])
 
-    def _leaves(self, machine: Machine) -> None:
+    def _leaves(self, machine: CoreMachine) -> None:
         self.leaving.discard(machine.id)
         if machine.id not in self.world.newest.node_uuids:
             self.world.crash(machine)
@@ -149,17 +149,17 @@ class Churn:
             late = self._soon(5) if self.rng.random() < 0.3 else 0
             self.world.at(late, self._tell_trimmed, machine, machine.starts)
 
-    def _tell_trimmed(self, machine: Machine, starts: int) -> None:
+    def _tell_trimmed(self, machine: CoreMachine, starts: int) -> None:
         if machine.up and machine.starts == starts:
             machine.act(machine.raw.trimmed)
 
-    def _offered(self, machine: Machine, offer: InstallSnapshot) -> None:
+    def _offered(self, machine: CoreMachine, offer: InstallSnapshot) -> None:
         self.world.seen["snapshot offered"] += 1
         if machine.id not in self.offers:
             self.world.at(self._soon(_INSTALLS_WITHIN_TICKS), self._install, machine)
         self.offers[machine.id] = offer
 
-    def _install(self, machine: Machine) -> None:
+    def _install(self, machine: CoreMachine) -> None:
         """Installs a snapshot from any peer that the member reaches and whose checkpoint is new enough; if there is
         none, the next offer tries again."""
         offer = self.offers.pop(machine.id)
@@ -179,7 +179,7 @@ class Churn:
         self.world.start(machine)
         self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
 
-    def _backfill(self, machine: Machine) -> None:
+    def _backfill(self, machine: CoreMachine) -> None:
         """Fetches the older part of the log, as far as others have it; then the member may lead."""
         if machine.up and not machine.paused:
             longer = [peer.disk for peer in self.world.up() if peer.disk.first_index < machine.disk.first_index]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.violation import PromiseBroken
 from raftlog.types import NodeId
 
 
-class History:
+class CoreHistory:
     """The operations of the clients and the answers to them. It raises Violation if an answer contradicts an earlier
     one."""
 
@@ -35,11 +35,13 @@ class History:
         """Records that a client got the answer that `operation` is at `position`, and checks it against earlier
         answers."""
         if self.acked.setdefault(operation, position) != position:
-            raise Violation("duplicate", f"operation {operation} at {self.acked[operation]} and at {position}")
+            raise PromiseBroken("duplicate", f"operation {operation} at {self.acked[operation]} and at {position}")
         if self.at.setdefault(position, operation) != operation:
-            raise Violation("lost-ack", f"position {position}: {self.at[position]} was acknowledged, now {operation}")
+            raise PromiseBroken(
+                "lost-ack", f"position {position}: {self.at[position]} was acknowledged, now {operation}"
+            )
         if position < self.invoked[operation]:
-            raise Violation(
+            raise PromiseBroken(
                 "order", f"operation {operation} landed at {position}, asked for when {self.invoked[operation]} were in"
             )
         self.known_length = max(self.known_length, position + 1)
@@ -47,9 +49,11 @@ class History:
     def read(self, node: NodeId, values: list[int], floor: int) -> None:
         """Checks a read that returned `values` and began when the known length was `floor`."""
         if len(values) < floor:
-            raise Violation("stale-read", f"node {node} returned {len(values)} operations, {floor} were known before")
+            raise PromiseBroken(
+                "stale-read", f"node {node} returned {len(values)} operations, {floor} were known before"
+            )
         if floor and self.at.get(floor - 1, values[floor - 1]) != values[floor - 1]:
-            raise Violation(
+            raise PromiseBroken(
                 "lost-ack",
                 f"position {floor - 1}: {self.at[floor - 1]} acknowledged, node {node} returned {values[floor - 1]}",
             )
@@ -59,16 +63,16 @@ class History:
     def check_final(self, node: NodeId, values: list[int]) -> None:
         """Checks the list of `node` at the end, when all faults are over."""
         if len(set(values)) != len(values):
-            raise Violation("duplicate", f"node {node} holds an operation twice")
+            raise PromiseBroken("duplicate", f"node {node} holds an operation twice")
         for position, operation in self.at.items():
             if position >= len(values) or values[position] != operation:
-                raise Violation("lost-ack", f"node {node} lacks operation {operation}, acknowledged at {position}")
+                raise PromiseBroken("lost-ack", f"node {node} lacks operation {operation}, acknowledged at {position}")
         for operation in values:
             if operation not in self.invoked:
-                raise Violation("phantom", f"node {node} holds {operation}, which nobody asked for")
+                raise PromiseBroken("phantom", f"node {node} holds {operation}, which nobody asked for")
 
 
-class Client:
+class CoreClient:
     """A client with one batch of operations at a time, which it retries until they are answered or given up."""
 
     __slots__ = ("batch", "id", "open", "patience", "round", "sequence", "target")

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from jepsen_like.core_sim.machine import Machine
+from jepsen_like.core_sim.machine import CoreMachine
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.run_options import TICK_US
-from jepsen_like.core_sim.world import MID_APPEND, World
+from jepsen_like.core_sim.world import MID_APPEND, CoreWorld
 from raftlog.types import NodeId, Role
 
 LATE_TICKS = 36
@@ -20,7 +20,7 @@ arrives."""
 class Faults:
     """Draws and injects faults from the run's mix until `stop` is called."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CoreWorld) -> None:
         self.world = world
         self.rng = random.Random(f"{world.seed}/faults")
         self.active = True
@@ -51,14 +51,14 @@ class Faults:
 
     # -- choosing
 
-    def victim(self) -> Machine:
+    def victim(self) -> CoreMachine:
         """Returns a member to attack: the leader every other time, else any member."""
         leader = self.world.leader()
         if leader is not None and self.rng.random() < 0.5:
             return leader
         return self._anyone()
 
-    def _anyone(self) -> Machine:
+    def _anyone(self) -> CoreMachine:
         members = list(self.world.machines.values())
         return members[int(self.rng.random() * len(members))]
 
@@ -69,12 +69,12 @@ class Faults:
 
     # -- members
 
-    def bounce(self, machine: Machine, down_us: int) -> None:
+    def bounce(self, machine: CoreMachine, down_us: int) -> None:
         """Crashes the member, which restarts after `down_us`."""
         self.world.crash(machine)
         self.world.at(down_us, self._come_back, machine, machine.starts)
 
-    def _come_back(self, machine: Machine, starts: int) -> None:
+    def _come_back(self, machine: CoreMachine, starts: int) -> None:
         # Started by somebody else since then: this crash is over, and a later one is not ours to end.
         if machine.starts == starts:
             self.world.start(machine)
@@ -107,7 +107,7 @@ class Faults:
         self.world.network.cut(links)
         self.world.at(lasts, self.world.network.mend, links, self.world.network.epoch)
 
-    def isolate(self, machine: Machine, lasts: int) -> None:
+    def isolate(self, machine: CoreMachine, lasts: int) -> None:
         """Cuts all links of `machine`, in both directions."""
         self.cut(self.world.links_of([machine.id]), lasts)
         for _ in range(3):  # a leader that was deposed meanwhile must not answer these reads
@@ -173,7 +173,7 @@ class Faults:
         self._set_disk(machine, self.world.knobs.disk_us * 20)
         self.world.at(self.lasts(), self._set_disk, machine, self.world.knobs.disk_us)
 
-    def _set_disk(self, machine: Machine, disk_us: int) -> None:
+    def _set_disk(self, machine: CoreMachine, disk_us: int) -> None:
         self.world.disk_us[machine.id] = disk_us
 
     def _clock(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jepsen_like.core_sim.machine import Machine
+from jepsen_like.core_sim.machine import CoreMachine
 from jepsen_like.core_sim.run_options import TICK_US
-from jepsen_like.core_sim.violation import Violation
-from jepsen_like.core_sim.world import World, entries_in
+from jepsen_like.core_sim.violation import PromiseBroken
+from jepsen_like.core_sim.world import CoreWorld, entries_in
 from raftlog.messages import AppendEntries, AppendEntriesReply, Message
 from raftlog.types import Role, SoftState
 
@@ -18,15 +18,15 @@ _PROGRESS_TICKS = 1_500
 _READ_TICKS = 100
 
 
-class Traffic:
+class LeaderTraffic:
     """Counts the messages of a leader while there are no faults."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CoreWorld) -> None:
         self.world = world
         self.entries = self.appends = self.rejections = 0
         world.on_send.append(self._sent)
 
-    def _sent(self, machine: Machine, message: Message) -> None:
+    def _sent(self, machine: CoreMachine, message: Message) -> None:
         if isinstance(message, AppendEntries):
             self.appends += 1
             self.entries += entries_in(message)
@@ -38,7 +38,7 @@ class Traffic:
         self.world.on_send.remove(self._sent)
 
 
-def calm_start(world: World) -> None:
+def calm_start(world: CoreWorld) -> None:
     """Runs the first operations without a fault, on fast links: each entry is sent once per follower, and none is
     refused.
 
@@ -47,10 +47,10 @@ def calm_start(world: World) -> None:
     knobs = world.knobs
     network = world.network
     _quick(world)
-    traffic = Traffic(world)
+    traffic = LeaderTraffic(world)
     acked = world.history.acked
     if not world.run_until(lambda: len(acked) >= _CALM_OPERATIONS, world.now + _ELECTION_TICKS * TICK_US):
-        raise Violation("no-progress", f"{len(acked)} acknowledged in {_ELECTION_TICKS} ticks without faults")
+        raise PromiseBroken("no-progress", f"{len(acked)} acknowledged in {_ELECTION_TICKS} ticks without faults")
     traffic.stop()
     network.link_us, network.jitter_us = knobs.link_us, knobs.jitter_us
     world.disk_us = dict.fromkeys(world.machines, knobs.disk_us)
@@ -58,32 +58,34 @@ def calm_start(world: World) -> None:
         _check_traffic(world, traffic)
 
 
-def _check_traffic(world: World, traffic: Traffic) -> None:
+def _check_traffic(world: CoreWorld, traffic: LeaderTraffic) -> None:
     followers = world.knobs.nodes - 1
     leader = world.leader()
     if leader is None:
         return
     allowed = followers * leader.raw.last_index
     if traffic.rejections or traffic.entries > allowed:
-        raise Violation(
+        raise PromiseBroken(
             "message-budget",
             f"{traffic.entries} entries sent, {allowed} needed, {traffic.rejections} refusals, without any fault",
         )
 
 
-def progress(world: World, goal: int) -> None:
+def progress(world: CoreWorld, goal: int) -> None:
     """After the heal, waits until the clients have the rest of their answers, and every member has applied the same.
     Raises Violation."""
     history = world.history
     goal = max(goal, len(history.acked) + 5)
     if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
-        raise Violation("no-progress", f"{len(history.acked)} of {goal} acknowledged {_PROGRESS_TICKS} calm ticks on")
+        raise PromiseBroken(
+            "no-progress", f"{len(history.acked)} of {goal} acknowledged {_PROGRESS_TICKS} calm ticks on"
+        )
     world.writing = False
     settle(world)
     world.run_until(lambda: False, world.quiet_from)
 
 
-def settle(world: World) -> None:
+def settle(world: CoreWorld) -> None:
     """Waits, without writes, until all members have the same applied index and may lead, and nodes that left are
     stopped.
 
@@ -101,10 +103,10 @@ def settle(world: World) -> None:
 
     if not _in_time(world, equal):
         state = [(m.id, m.raw.role.name, m.raw.term, m.raw.last_index, m.raw.applied_index) for m in world.up()]
-        raise Violation("no-progress", f"the members do not come together: {state}")
+        raise PromiseBroken("no-progress", f"the members do not come together: {state}")
 
 
-def _leader_at_last(world: World) -> Machine:
+def _leader_at_last(world: CoreWorld) -> CoreMachine:
     """Returns the leader, waiting for one if necessary: without pre-vote a member with a fast clock may depose the
     leader also in calm times. Raises Violation."""
     leader = world.leader()
@@ -112,11 +114,11 @@ def _leader_at_last(world: World) -> Machine:
         world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US)
         leader = world.leader()
     if leader is None:
-        raise Violation("no-progress", f"no leader {_ELECTION_TICKS} ticks after healing")
+        raise PromiseBroken("no-progress", f"no leader {_ELECTION_TICKS} ticks after healing")
     return leader
 
 
-def _in_time(world: World, done: Callable[[], bool]) -> bool:
+def _in_time(world: CoreWorld, done: Callable[[], bool]) -> bool:
     """Returns True if `done` becomes true within an election's time, or while some member makes progress: a learner
     behind a narrow window takes long."""
     before, applied = -1, 0
@@ -127,7 +129,7 @@ def _in_time(world: World, done: Callable[[], bool]) -> bool:
     return False
 
 
-def quiescent_failover(world: World) -> None:
+def quiescent_failover(world: CoreWorld) -> None:
     """Crashes the leader or cuts it off while there are no writes: a linearizable read must succeed at the next leader,
     although nothing new is written."""
     leader = _leader_at_last(world)
@@ -145,15 +147,15 @@ def quiescent_failover(world: World) -> None:
         return any(machine.raw.role is Role.LEADER for machine in others if machine.up)
 
     if not world.run_until(led, world.now + _ELECTION_TICKS * TICK_US):
-        raise Violation("no-progress", f"no new leader {_ELECTION_TICKS} ticks after node {leader.id} went")
+        raise PromiseBroken("no-progress", f"no new leader {_ELECTION_TICKS} ticks after node {leader.id} went")
     deadline = world.now + _READ_TICKS * TICK_US
     asked: list[int] = []
 
-    def ask(successor: Machine) -> None:
+    def ask(successor: CoreMachine) -> None:
         if successor.up and successor.raw.role is Role.LEADER:
             asked[:] = [world.ask_read(successor)]
 
-    def on_role(machine: Machine, soft: SoftState) -> None:
+    def on_role(machine: CoreMachine, soft: SoftState) -> None:
         if soft.role is Role.LEADER:
             world.at(0, ask, machine)
 
@@ -168,18 +170,20 @@ def quiescent_failover(world: World) -> None:
     answered = world.run_until(lambda: bool(asked) and asked[0] not in world.reads, deadline)
     world.on_role.remove(on_role)
     if not answered:
-        raise Violation("quiescent-failover", f"a read at the new leader is not answered within {_READ_TICKS} ticks")
+        raise PromiseBroken(
+            "quiescent-failover", f"a read at the new leader is not answered within {_READ_TICKS} ticks"
+        )
     _ask_among_learners(world, leader)
     world.network.heal()
     world.start(leader)
 
 
-def _stands_a_loss(world: World) -> bool:
+def _stands_a_loss(world: CoreWorld) -> bool:
     """Returns True if the group can lose a voter; a group of two voters cannot."""
     return len(world.newest.voters) >= 3
 
 
-def _cut_off(world: World, leader: Machine) -> None:
+def _cut_off(world: CoreWorld, leader: CoreMachine) -> None:
     """Checks check-quorum: a leader that hears at most learners steps down within two election timeouts.
 
     Raises "stale-leader".
@@ -192,10 +196,12 @@ def _cut_off(world: World, leader: Machine) -> None:
     term = leader.raw.term
 
     if not world.run_until(lambda: not _leads(leader, term), world.now + ticks * world.tick_us[leader.id]):
-        raise Violation("stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from all voters")
+        raise PromiseBroken(
+            "stale-leader", f"node {leader.id} leads {ticks} ticks after it was cut off from all voters"
+        )
 
 
-def _ask_among_learners(world: World, deposed: Machine) -> None:
+def _ask_among_learners(world: CoreWorld, deposed: CoreMachine) -> None:
     """Checks that a leader which only learners hear does not answer a read once others have written. Raises
     "stale-read"."""
     successor = world.leader()
@@ -210,12 +216,12 @@ def _ask_among_learners(world: World, deposed: Machine) -> None:
         world.run_until(lambda: False, world.now + int(world.knobs.raft["election_ticks"]) * TICK_US)
 
 
-def _leads(leader: Machine, term: int) -> bool:
+def _leads(leader: CoreMachine, term: int) -> bool:
     """Returns True if `leader` is up and leads this term, as a client that asks it to write would learn."""
     return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
 
 
-def rejoin(world: World) -> None:
+def rejoin(world: CoreWorld) -> None:
     """Checks that with pre-vote and check-quorum a member that was away for long does not disturb the group when it
     returns. Raises "disruption"."""
     raft = world.knobs.raft
@@ -230,16 +236,16 @@ def rejoin(world: World) -> None:
     world.tell(f"rejoin of {away[0]}")
     world.network.cut(world.links_of(away))
     if world.run_until(lambda: not _leads(leader, term), world.now + 4 * election_us):
-        raise Violation("disruption", f"leader {leader.id} steps down while node {away[0]} is away")
+        raise PromiseBroken("disruption", f"leader {leader.id} steps down while node {away[0]} is away")
     world.network.heal()
     if world.run_until(lambda: not _leads(leader, term), world.now + 2 * election_us):
-        raise Violation("disruption", f"leader {leader.id} steps down as node {away[0]} comes back")
+        raise PromiseBroken("disruption", f"leader {leader.id} steps down as node {away[0]} comes back")
     terms = {int(machine.id): machine.raw.term for machine in world.group() if machine.up}
     if world.monitor is not None and set(terms.values()) != {term}:
-        raise Violation("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
+        raise PromiseBroken("disruption", f"terms {terms} after node {away[0]} came back, {term} before")
 
 
-def handover(world: World) -> None:
+def handover(world: CoreWorld) -> None:
     """Checks that leadership moves to a member that lags a little when that is asked for, and that no client is left
     without an answer.
 
@@ -267,17 +273,21 @@ def handover(world: World) -> None:
             break
     lost = [operation for operation in late if operation not in world.history.acked]
     if lost and not _leads(leader, term):
-        raise Violation("handover", f"leader {leader.id} took {len(lost)} operations it was handing over and lost them")
+        raise PromiseBroken(
+            "handover", f"leader {leader.id} took {len(lost)} operations it was handing over and lost them"
+        )
     if not world.run_until(lambda: target.raw.role is Role.LEADER, world.now + int(raft["election_ticks"]) * TICK_US):
-        raise Violation("handover", f"node {target.id} does not lead, although node {leader.id} was asked to hand over")
+        raise PromiseBroken(
+            "handover", f"node {target.id} does not lead, although node {leader.id} was asked to hand over"
+        )
 
 
-def _quick(world: World) -> None:
+def _quick(world: CoreWorld) -> None:
     world.network.link_us, world.network.jitter_us = 200, 100
     world.disk_us = dict.fromkeys(world.machines, 200)
 
 
-def _client_writes(world: World, leader: Machine) -> list[int]:
+def _client_writes(world: CoreWorld, leader: CoreMachine) -> list[int]:
     """Proposes a new operation of every client at `leader`; returns those that it accepted."""
     for client in world.clients:
         client.fresh(1)
@@ -286,7 +296,7 @@ def _client_writes(world: World, leader: Machine) -> list[int]:
     return [client.batch[0] for client in world.clients if client.batch[0] in taken]
 
 
-def _heartbeats_in_time(world: World) -> bool:
+def _heartbeats_in_time(world: CoreWorld) -> bool:
     """Returns True if the heartbeats of the slowest clock reach the fastest clock within its election timeout, whatever
     the links do."""
     raft, network, ticks = world.knobs.raft, world.network, world.tick_us.values()
@@ -295,7 +305,7 @@ def _heartbeats_in_time(world: World) -> bool:
     return interval_us + network.link_us + network.jitter_us < quickest_us
 
 
-def final(world: World) -> None:
+def final(world: CoreWorld) -> None:
     """Checks, when all members are up again, that they have the same list, with everything acknowledged in it. Raises
     Violation."""
     settle(world)
@@ -306,12 +316,12 @@ def final(world: World) -> None:
     for machine in world.machines.values():
         values = machine.state.values
         if machine.halted:
-            raise Violation("halted", f"node {machine.id} stopped on an assertion of its own")
+            raise PromiseBroken("halted", f"node {machine.id} stopped on an assertion of its own")
         if machine not in group and values != first[: len(values)]:
-            raise Violation(
+            raise PromiseBroken(
                 "state-machine-safety", f"node {machine.id}, no member, holds what node {group[0].id} lacks"
             )
     for machine in group:
         if machine.state.values != first:
-            raise Violation("state-machine-safety", f"nodes {group[0].id} and {machine.id} hold different lists")
+            raise PromiseBroken("state-machine-safety", f"nodes {group[0].id} and {machine.id} hold different lists")
         world.history.check_final(machine.id, machine.state.values)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.list_state import ListState
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.violation import PromiseBroken
 from jepsen_like.invariants.raft_group import Before
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.core.state.config import RaftConfig
@@ -25,41 +25,41 @@ _READYS_MAX = 5_000
 class Surroundings(Protocol):
     """The interface from a member to the world around it, which moves messages, time and clients."""
 
-    def send(self, machine: Machine, message: Message) -> None:
+    def send(self, machine: CoreMachine, message: Message) -> None:
         """Called when `machine` sends `message` to another node."""
 
-    def wrote(self, machine: Machine) -> None:
+    def wrote(self, machine: CoreMachine) -> None:
         """Called when `machine` has queued a write: starts the disk if it is idle."""
 
-    def applied(self, machine: Machine, entry: Entry, position: int) -> None:
+    def applied(self, machine: CoreMachine, entry: Entry, position: int) -> None:
         """Called when `entry` was applied; `position` of its operation, or -1."""
 
-    def read_confirmed(self, machine: Machine, context: int, index: int) -> None:
+    def read_confirmed(self, machine: CoreMachine, context: int, index: int) -> None:
         """Called when the read may be answered with the state at `index`."""
 
-    def role_changed(self, machine: Machine, soft: SoftState) -> None:
+    def role_changed(self, machine: CoreMachine, soft: SoftState) -> None:
         """Called when the role or the leader changed."""
 
-    def members_changed(self, machine: Machine, undone: bool) -> None:
+    def members_changed(self, machine: CoreMachine, undone: bool) -> None:
         """Called when other members are in force on `machine`; `undone`: those of an earlier entry again."""
 
-    def offered(self, machine: Machine, offer: InstallSnapshot) -> None:
+    def offered(self, machine: CoreMachine, offer: InstallSnapshot) -> None:
         """Called when `machine` cannot be continued from its leader's log, and is offered a snapshot."""
 
 
-class Watcher(Protocol):
+class CoreWatcher(Protocol):
     """An observer that examines a member's state after every step (`core_sim.monitor`)."""
 
-    def started(self, machine: Machine) -> None:
+    def started(self, machine: CoreMachine) -> None:
         """Called when `machine` has started."""
 
-    def after(self, machine: Machine) -> None:
+    def after(self, machine: CoreMachine) -> None:
         """Called after every event of `machine`."""
 
-    def applied(self, machine: Machine, entries: list[Entry]) -> None:
+    def applied(self, machine: CoreMachine, entries: list[Entry]) -> None:
         """Called when `machine` applies these entries."""
 
-    def leaves(self, machine: Machine, message: Message) -> None:
+    def leaves(self, machine: CoreMachine, message: Message) -> None:
         """Called before `message` leaves `machine`."""
 
 
@@ -68,7 +68,7 @@ def members_of(voters: Iterable[NodeId]) -> Membership:
     return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
 
 
-class Machine:
+class CoreMachine:
     """A member, running or not; its disk and state machine outlive its crashes."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Machine:
         config: RaftConfig,
         members: Membership,
         disk: SimDisk,
-        monitor: Watcher | None,
+        monitor: CoreWatcher | None,
         surroundings: Surroundings,
     ) -> None:
         self.id = config.node_id
@@ -151,7 +151,7 @@ class Machine:
         """Returns the members of the newest applied entry, and those of all MEMBERSHIP entries above it in the log."""
         return [self.state.members[-1], *map(decode, self.disk.changes_above(self.state.applied_index))]
 
-    def install(self, source: Machine) -> bool:
+    def install(self, source: CoreMachine) -> bool:
         """Takes over the checkpoint of `source` and the end of its log, unless its own log holds them by now. Returns
         True if it did."""
         index = source.state.durable_index
@@ -179,7 +179,7 @@ class Machine:
 
     def _asserted(self, error: InvariantViolationError) -> None:
         if self.monitor is not None:
-            raise Violation("core-assertion", str(error)) from error
+            raise PromiseBroken("core-assertion", str(error)) from error
         self.halted = True
         self.up = False
         self.disk.queued.clear()
@@ -208,7 +208,7 @@ class Machine:
             if not raw.has_ready():
                 return
             self._take(raw.ready())
-        raise Violation("event-budget", f"node {self.id}: one event, more than {_READYS_MAX} Readys")
+        raise PromiseBroken("event-budget", f"node {self.id}: one event, more than {_READYS_MAX} Readys")
 
     def _take(self, ready: Ready) -> None:
         surroundings = self.surroundings

@@ -13,8 +13,8 @@ from jepsen_like.core_sim.faults import Faults
 from jepsen_like.core_sim.run_options import TICK_US, Knobs, draw
 from jepsen_like.core_sim.staged_faults import Plays
 from jepsen_like.core_sim.triggered_faults import Triggers
-from jepsen_like.core_sim.violation import Violation
-from jepsen_like.core_sim.world import MID_APPEND, World
+from jepsen_like.core_sim.violation import PromiseBroken
+from jepsen_like.core_sim.world import MID_APPEND, CoreWorld
 
 _FAULTS_MIN = 6
 _SAFETY_TICKS = 1_500
@@ -50,7 +50,7 @@ def run_seed(
     """Runs one seed. `lines` receives the replay, event by event. With `black_box`, only what clients see is judged."""
     started = time.process_time()
     knobs = draw(seed) if knobs is None else knobs
-    world = World(seed, knobs, black_box=black_box, keep_trace=lines is not None)
+    world = CoreWorld(seed, knobs, black_box=black_box, keep_trace=lines is not None)
     faults: Faults | None = None
     checker, detail = None, ""
     try:
@@ -74,7 +74,7 @@ def run_seed(
         health_checks.rejoin(world)
         health_checks.handover(world)
         health_checks.final(world)
-    except Violation as violation:
+    except PromiseBroken as violation:
         # No client sees how many events a run takes, and virtual time is never short.
         if not (black_box and violation.checker == "event-budget"):
             checker, detail = violation.checker, violation.detail

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from jepsen_like.core_sim.clients import History
+from jepsen_like.core_sim.clients import CoreHistory
 from jepsen_like.core_sim.commands import CoreCommands
 from jepsen_like.core_sim.disk import SimDisk
-from jepsen_like.core_sim.machine import Machine, members_of
-from jepsen_like.core_sim.monitor import Monitor
+from jepsen_like.core_sim.machine import CoreMachine, members_of
+from jepsen_like.core_sim.monitor import CoreMonitor
 from jepsen_like.core_sim.network import Link
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.violation import PromiseBroken
 from jepsen_like.script import ScriptError, lines_of, link_of, node_of
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
@@ -30,16 +30,16 @@ _SETTLE_TICKS = 300
 _WALL_MS = 1_000_000
 
 
-class Stage(CoreCommands):
+class CoreStage(CoreCommands):
     """The members of a schedule, which do only what its commands say."""
 
     def __init__(self, *, black_box: bool = False) -> None:
         self.seen: Counter[str] = Counter()
-        self.history = History(self.seen)
+        self.history = CoreHistory(self.seen)
         self.black_box = black_box
-        self.machines: dict[NodeId, Machine] = {}
+        self.machines: dict[NodeId, CoreMachine] = {}
         self.disks: dict[NodeId, SimDisk] = {}
-        self.monitor: Monitor | None = None
+        self.monitor: CoreMonitor | None = None
         self.links: dict[Link, deque[Message]] = {}
         self.cuts: set[Link] = set()
         self.saved: list[Message] = []
@@ -63,7 +63,7 @@ class Stage(CoreCommands):
 
     # -- Surroundings
 
-    def send(self, machine: Machine, message: Message) -> None:
+    def send(self, machine: CoreMachine, message: Message) -> None:
         """Puts the message onto its link, unless the link is cut."""
         link = (message.from_id, message.to_id)
         if isinstance(message, AppendEntries):
@@ -73,38 +73,38 @@ class Stage(CoreCommands):
         if link not in self.cuts:
             self.links[link].append(message)
 
-    def wrote(self, machine: Machine) -> None:
+    def wrote(self, machine: CoreMachine) -> None:
         """Does nothing: the disk waits for the command `sync`."""
 
-    def applied(self, machine: Machine, entry: Entry, position: int) -> None:
+    def applied(self, machine: CoreMachine, entry: Entry, position: int) -> None:
         """Answers reads and the operation that waits for this entry."""
         waiting = self.pending[machine.id].pop(entry.index, None)
         if waiting is not None and waiting[0] == entry.term:
             self.history.ack(waiting[1], position)
         self._answer_reads(machine, entry.index)
 
-    def read_confirmed(self, machine: Machine, context: int, index: int) -> None:
+    def read_confirmed(self, machine: CoreMachine, context: int, index: int) -> None:
         """Answers the read once the member has applied the entries up to `index`."""
         self.confirmed[machine.id].append((context, index))
         self._answer_reads(machine, machine.state.applied_index)
 
-    def _answer_reads(self, machine: Machine, applied: int) -> None:
+    def _answer_reads(self, machine: CoreMachine, applied: int) -> None:
         waiting = self.confirmed[machine.id]
         self.confirmed[machine.id] = [pair for pair in waiting if pair[1] > applied]
         for context, index in waiting:
             if index <= applied:
                 self.history.read(machine.id, machine.state.values, self.reads.pop(context))
 
-    def role_changed(self, machine: Machine, soft: SoftState) -> None:
+    def role_changed(self, machine: CoreMachine, soft: SoftState) -> None:
         """Forgets the operations that wait at a member once it no longer leads, because it then answers no client."""
         if soft.role is not Role.LEADER:
             self.pending[machine.id].clear()
 
-    def members_changed(self, machine: Machine, undone: bool) -> None:
+    def members_changed(self, machine: CoreMachine, undone: bool) -> None:
         """Counts changes that were undone, which are rare."""
         self.seen["change undone"] += undone
 
-    def offered(self, machine: Machine, offer: InstallSnapshot) -> None:
+    def offered(self, machine: CoreMachine, offer: InstallSnapshot) -> None:
         """Records the offer, which the command `install` or `settle` accepts."""
         self.seen["snapshot offered"] += 1
         self.offers.add(machine.id)
@@ -119,7 +119,7 @@ class Stage(CoreCommands):
         self.links.clear()
         self.first_members = members_of(NodeId(node) for node in range(1, int(count) + 1))
         self.config = RaftConfig(NodeId(1), **fields)  # type: ignore[arg-type]
-        self.monitor = None if self.black_box else Monitor(self.disks, self.seen)
+        self.monitor = None if self.black_box else CoreMonitor(self.disks, self.seen)
         for node in self.first_members.voter_ids:
             self._make(node)
         for node in self.first_members.voter_ids:
@@ -134,7 +134,7 @@ class Stage(CoreCommands):
         self.disks[node] = SimDisk()
         self.offsets[node], self.pending[node], self.confirmed[node] = 0, {}, []
         config = replace(self.config, node_id=node)
-        self.machines[node] = Machine(config, self.first_members, self.disks[node], self.monitor, self)
+        self.machines[node] = CoreMachine(config, self.first_members, self.disks[node], self.monitor, self)
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> None:
         """Proposes a change of the members at `node`. A refusal is no error, because a schedule may come too late."""
@@ -168,10 +168,10 @@ class Stage(CoreCommands):
             self.do_crash(node)
             self._member(node).left = True
 
-    def _member(self, node: str) -> Machine:
+    def _member(self, node: str) -> CoreMachine:
         return self.machines[node_of(node)]
 
-    def _act(self, machine: Machine, action: str, *arguments: object) -> None:
+    def _act(self, machine: CoreMachine, action: str, *arguments: object) -> None:
         if machine.up:
             now = _WALL_MS + self.ticks
             machine.raw.set_clock(now + self.offsets[machine.id], self.ticks)
@@ -244,7 +244,7 @@ class Stage(CoreCommands):
         if machine.raw.role is Role.LEADER:
             machine.act(self._propose, machine)
 
-    def _propose(self, machine: Machine) -> None:
+    def _propose(self, machine: CoreMachine) -> None:
         handing_over = machine.raw.raft.transferee
         self.history.invoke(self.operation)
         payload = self.operation.to_bytes(4, "big")
@@ -253,7 +253,7 @@ class Stage(CoreCommands):
         except ProposalDroppedError:
             return
         if handing_over != NOBODY and self.monitor is not None:
-            raise Violation("handover", f"leader {machine.id} takes {entry.id} handing over to {handing_over}")
+            raise PromiseBroken("handover", f"leader {machine.id} takes {entry.id} handing over to {handing_over}")
         self.pending[machine.id][entry.index] = (entry.term, self.operation)
 
     def do_read(self, node: str) -> None:
@@ -315,7 +315,7 @@ class Stage(CoreCommands):
             if not self._move():
                 return
         if not self.black_box:  # clients see no events, but a group that gets nowhere
-            raise Violation("event-budget", "the group does not come to rest between two ticks")
+            raise PromiseBroken("event-budget", "the group does not come to rest between two ticks")
 
     def _move(self) -> bool:
         moved = False
@@ -352,9 +352,9 @@ class Stage(CoreCommands):
             if goal not in self.history.acked:
                 self.do_propose(str(leader.id))
                 goal = self.operation
-        raise Violation("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
+        raise PromiseBroken("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
 
-    def _group(self) -> list[Machine]:
+    def _group(self) -> list[CoreMachine]:
         """Returns the members that the newest applied entry names."""
         newest = max((m.state.members[-1] for m in self.machines.values()), key=lambda members: members.index)
         return [self.machines[node] for node in newest.node_uuids]
@@ -367,7 +367,9 @@ class Stage(CoreCommands):
         for machine in self.machines.values():
             values = machine.state.values
             if values != (first if machine in group else first[: len(values)]):
-                raise Violation("state-machine-safety", f"nodes {group[0].id} and {machine.id} hold different lists")
+                raise PromiseBroken(
+                    "state-machine-safety", f"nodes {group[0].id} and {machine.id} hold different lists"
+                )
         for machine in group:
             self.history.check_final(machine.id, machine.state.values)
 
@@ -382,13 +384,15 @@ class Stage(CoreCommands):
         if what == "same":
             what, argument = "term", str(self.term)
         if what == "once" and self.wasted:
-            raise Violation("message-budget", f"{self.wasted} entries or refusals in vain, without any fault")
+            raise PromiseBroken("message-budget", f"{self.wasted} entries or refusals in vain, without any fault")
         if what == "answered" and self.reads:
-            raise Violation("quiescent-failover", f"reads {sorted(self.reads)} are not answered")
+            raise PromiseBroken("quiescent-failover", f"reads {sorted(self.reads)} are not answered")
         if what == "no-leader" and self._member(argument).raw.role is Role.LEADER:
-            raise Violation("stale-leader", f"node {argument} still leads, cut off from everyone")
+            raise PromiseBroken("stale-leader", f"node {argument} still leads, cut off from everyone")
         if what == "term" and any(m.raw.term != int(argument) for m in self.machines.values() if m.up):
             terms = {int(node): m.raw.term for node, m in self.machines.items() if m.up}
-            raise Violation("disruption", f"terms {terms}, everyone was in {argument} and nothing asked for another")
+            raise PromiseBroken(
+                "disruption", f"terms {terms}, everyone was in {argument} and nothing asked for another"
+            )
         if what not in ("answered", "no-leader", "term", "once"):
             raise ScriptError(f"expect {what!r}: choose answered, no-leader, term, same or once")

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.machine import Machine
+from jepsen_like.core_sim.machine import CoreMachine
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.run_options import TICK_US
-from jepsen_like.core_sim.world import World
+from jepsen_like.core_sim.world import CoreWorld
 from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply, TimeoutNow
 from raftlog.types import Role
 
@@ -47,7 +47,7 @@ class Plays:
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
-        self.world: World = faults.world
+        self.world: CoreWorld = faults.world
         self.rng = random.Random(f"{self.world.seed}/plays")
         self.attempts = _ATTEMPTS if self.world.knobs.play else 0
         self._play: Play | None = None
@@ -118,18 +118,18 @@ class Plays:
         finally:
             network.mend(links, epoch)
 
-    def _apart(self, ones: list[Machine], others: list[Machine]) -> list[Link]:
+    def _apart(self, ones: list[CoreMachine], others: list[CoreMachine]) -> list[Link]:
         return [link for a in ones for b in others for link in ((a.id, b.id), (b.id, a.id))]
 
-    def _alone(self, machine: Machine) -> list[Link]:
+    def _alone(self, machine: CoreMachine) -> list[Link]:
         return self.world.links_of([machine.id])
 
-    def _others(self, *members: Machine) -> list[Machine]:
+    def _others(self, *members: CoreMachine) -> list[CoreMachine]:
         found = [machine for machine in self.world.machines.values() if machine not in members]
         self.rng.shuffle(found)
         return found
 
-    def _urge(self, machine: Machine, done: Callable[[], bool]) -> Play:
+    def _urge(self, machine: CoreMachine, done: Callable[[], bool]) -> Play:
         """Makes election timeouts of `machine` pass, one after the other, until `done`. Raises TooLate."""
         for _ in range(_PATIENCE_TICKS // 2):
             if done():
@@ -140,7 +140,7 @@ class Plays:
         if not done():
             raise TooLate
 
-    def _a_leader(self) -> Generator[Until, bool, Machine]:
+    def _a_leader(self) -> Generator[Until, bool, CoreMachine]:
         """Waits for a leader and returns it. Raises TooLate."""
 
         def leads() -> bool:
@@ -277,7 +277,7 @@ class Plays:
         world = self.world
         old = yield from self._a_leader()
         candidate, *voters = self._others(old)
-        granted: dict[Machine, None] = {}
+        granted: dict[CoreMachine, None] = {}
 
         def watch(message: Message) -> bool:
             if isinstance(message, RequestVoteReply) and message.granted and not message.pre_vote:
@@ -360,5 +360,5 @@ def _in_time(holds: Callable[[], bool], ticks: float) -> Play:
         raise TooLate
 
 
-def _leads(machine: Machine) -> bool:
+def _leads(machine: CoreMachine) -> bool:
     return machine.up and machine.raw.role is Role.LEADER

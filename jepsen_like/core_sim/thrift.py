@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from jepsen_like.core_sim.machine import Machine
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.machine import CoreMachine
+from jepsen_like.core_sim.violation import PromiseBroken
 from jepsen_like.invariants.held_appends import HeldCheck
 from raftlog.core.held_appends import HeldAppends, Outside
 from raftlog.errors import InvariantViolationError
@@ -29,7 +29,7 @@ class TimedNetwork(Protocol):
     def at(self, delay: int, event: Callable[..., None], *arguments: Any) -> None:
         """Schedules `event` after `delay` microseconds."""
 
-    def dispatch(self, machine: Machine, message: Message) -> None:
+    def dispatch(self, machine: CoreMachine, message: Message) -> None:
         """Sends the message over the network."""
 
 
@@ -51,7 +51,7 @@ class Thrift:
         self._timers: dict[NodeId, float] = {}
         """Member -> when it looks at what it holds, in milliseconds."""
 
-    def _run(self, machine: Machine) -> _Run:
+    def _run(self, machine: CoreMachine) -> _Run:
         run = self._runs.get(machine.id)
         if run is None or run.starts != machine.starts:
             run = self._runs[machine.id] = _Run(machine.starts, HeldAppends(machine.raw.raft, _OUTSIDE), HeldCheck())
@@ -62,7 +62,7 @@ class Thrift:
     def _now_ms(self) -> float:
         return self._world.now / 1000
 
-    def leave(self, machine: Machine, message: Message) -> Sequence[Message]:
+    def leave(self, machine: CoreMachine, message: Message) -> Sequence[Message]:
         """Returns the messages that leave the member now that it sends `message`."""
         if not self._on:
             return (message,)
@@ -71,12 +71,12 @@ class Thrift:
         self._wait(machine, run)
         return leaving
 
-    def replied(self, machine: Machine, message: Message) -> None:
+    def replied(self, machine: CoreMachine, message: Message) -> None:
         """Passes an acknowledgement that reaches the member on to its held appends."""
         if self._on and type(message) is AppendEntriesReply:
             self._run(machine).appends.on_reply(message, self._now_ms)
 
-    def look(self, machine: Machine) -> None:
+    def look(self, machine: CoreMachine) -> None:
         """Sends what is due after an event of the member, and checks what is not. Raises Violation."""
         if not self._on or not machine.up:
             return
@@ -88,16 +88,16 @@ class Thrift:
             try:
                 run.check.look(run.appends, machine.raw.raft, self._now_ms, self._timers.get(machine.id))
             except InvariantViolationError as error:
-                raise Violation("invariant", str(error)) from error
+                raise PromiseBroken("invariant", str(error)) from error
 
-    def _wait(self, machine: Machine, run: _Run) -> None:
+    def _wait(self, machine: CoreMachine, run: _Run) -> None:
         if not run.appends.held or machine.id in self._timers:
             return
         due_ms = self._timers[machine.id] = run.appends.wake_ms(self._now_ms)
         delay_us = max(1, round(1000 * due_ms) - self._world.now)
         self._world.at(delay_us, self._on_timer, machine, run)
 
-    def _on_timer(self, machine: Machine, run: _Run) -> None:
+    def _on_timer(self, machine: CoreMachine, run: _Run) -> None:
         if machine.starts != run.starts or not machine.up:
             return
         self._timers.pop(machine.id, None)

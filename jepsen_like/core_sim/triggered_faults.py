@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from jepsen_like.core_sim.faults import Faults
-from jepsen_like.core_sim.machine import Machine
+from jepsen_like.core_sim.machine import CoreMachine
 from jepsen_like.core_sim.run_options import TICK_US
 from jepsen_like.core_sim.world import MID_APPEND
 from raftlog.messages import AppendEntries, AppendEntriesReply, Message, RequestVoteReply
@@ -48,23 +48,23 @@ class Triggers:
     def _soon(self, ticks: float) -> int:
         return int(self.rng.random() * ticks * TICK_US)
 
-    def _strike(self, machine: Machine, starts: int, down_us: int) -> None:
+    def _strike(self, machine: CoreMachine, starts: int, down_us: int) -> None:
         if self.faults.active and machine.up and machine.starts == starts:
             self.faults.bounce(machine, down_us)
 
-    def _bounce_soon(self, machine: Machine, within: float, down: float) -> None:
+    def _bounce_soon(self, machine: CoreMachine, within: float, down: float) -> None:
         self.world.at(self._soon(within), self._strike, machine, machine.starts, self._soon(down))
 
     # -- occasions
 
-    def _mid_append_once(self, machine: Machine, message: Message) -> None:
+    def _mid_append_once(self, machine: CoreMachine, message: Message) -> None:
         """Crashes a member between an append and its acknowledgement, so that every run has at least one such crash."""
         if self.world.seen[MID_APPEND] or not self.faults.active:
             self.world.on_receive.remove(self._mid_append_once)
         elif self.faults.begun >= 3 and isinstance(message, AppendEntries) and machine.disk.holds_unsynced_entries:
             self.faults.bounce(machine, self._soon(5))
 
-    def _on_send(self, machine: Machine, message: Message) -> None:
+    def _on_send(self, machine: CoreMachine, message: Message) -> None:
         if isinstance(message, RequestVoteReply) and message.granted and not message.pre_vote:
             if self._fires("crash_after_vote"):
                 self.world.seen["vote granted, then crash"] += 1
@@ -89,7 +89,7 @@ class Triggers:
             if candidate.up:
                 self.world.post(message, 0)
 
-    def _on_role(self, machine: Machine, soft: SoftState) -> None:
+    def _on_role(self, machine: CoreMachine, soft: SoftState) -> None:
         if soft.role is not Role.LEADER:
             return
         if self._fires("newborn_crash"):
@@ -97,7 +97,7 @@ class Triggers:
         if self._fires("newborn_isolate"):
             self.world.at(self._soon(1), self.faults.isolate, machine, self.faults.lasts())
 
-    def _on_receive(self, machine: Machine, message: Message) -> None:
+    def _on_receive(self, machine: CoreMachine, message: Message) -> None:
         if isinstance(message, AppendEntries) and message.entries:
             if self._fires("crash_mid_append"):
                 self._bounce_soon(machine, 0.1, 5)

@@ -27,7 +27,7 @@ _RULES = (
 )
 
 
-class Violation(Exception):
+class PromiseBroken(Exception):
     """A promise was broken. `checker` is the stable name of the checker, which seeded bugs refer to."""
 
     def __init__(self, checker: str, detail: str) -> None:
@@ -36,9 +36,9 @@ class Violation(Exception):
         self.detail = detail
 
 
-def from_invariant(error: InvariantViolationError, otherwise: str) -> Violation:
+def from_invariant(error: InvariantViolationError, otherwise: str) -> PromiseBroken:
     """Returns the violation for a rule of `invariants.raft_group`; `otherwise` is the name for rules without a name of
     their own."""
     text = str(error)
     name = next((name for rule, name in _RULES if rule in text), otherwise)
-    return Violation(name, text)
+    return PromiseBroken(name, text)

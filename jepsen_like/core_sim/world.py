@@ -11,14 +11,14 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any
 
-from jepsen_like.core_sim.clients import Client, History
+from jepsen_like.core_sim.clients import CoreClient, CoreHistory
 from jepsen_like.core_sim.disk import SimDisk
-from jepsen_like.core_sim.machine import Machine, members_of
-from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
+from jepsen_like.core_sim.machine import CoreMachine, members_of
+from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, CoreMonitor
 from jepsen_like.core_sim.network import Link, SimNetwork
 from jepsen_like.core_sim.run_options import TICK_US, Knobs
 from jepsen_like.core_sim.thrift import Thrift
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.violation import PromiseBroken
 from raftlog.core.state.config import RaftConfig
 from raftlog.errors import ProposalDroppedError
 from raftlog.membership import Membership
@@ -33,10 +33,10 @@ agree."""
 MID_APPEND = "fault between append and ack"
 WALL_START_MS = 1_000_000
 
-Event = Callable[..., None]
+EventHandler = Callable[..., None]
 
 
-class World:
+class CoreWorld:
     """The members, clients, network and time of one run. Its hooks are the triggers, which are called after what just
     happened."""
 
@@ -47,14 +47,14 @@ class World:
         self.seen: Counter[str] = Counter()
         self.now = 0
         self.events = 0
-        self._heap: list[tuple[int, int, Event, tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, EventHandler, tuple[Any, ...]]] = []
         self._number = 0
         self._trace = array("q")
         self._digest = blake2b(digest_size=8)
         self.lines: list[str] | None = [] if keep_trace else None
         voters = tuple(NodeId(node) for node in range(1, knobs.nodes + 1))
         self.disks = {node: SimDisk() for node in voters}
-        self.monitor: Monitor | None = None if black_box else Monitor(self.disks, self.seen)
+        self.monitor: CoreMonitor | None = None if black_box else CoreMonitor(self.disks, self.seen)
         self.first_members = self.newest = members_of(voters)
         """The members of GENESIS, and those of the newest entry that any member applied."""
         self.thrift = Thrift(self, on=knobs.thrifty)
@@ -65,8 +65,8 @@ class World:
         self.disk_us = dict.fromkeys(voters, knobs.disk_us)
         self.clock_offset_ms = dict.fromkeys(voters, 0)
         self.tick_us = {node: int(TICK_US * self.rng.choice([1, 1, 1, 0.8, 1.25])) for node in voters}
-        self.history = History(self.seen)
-        self.clients = [Client(number) for number in range(1, knobs.clients + 1)]
+        self.history = CoreHistory(self.seen)
+        self.clients = [CoreClient(number) for number in range(1, knobs.clients + 1)]
         self.backlog_max = 2 * knobs.clients * knobs.burst
         """The number of uncommitted entries above which a leader accepts no more; otherwise clients that retry would
         pile up copies."""
@@ -74,17 +74,17 @@ class World:
         """The time by which the last message sent before the heal has arrived."""
         self.writing = True
         """True while clients write."""
-        self.pending: dict[NodeId, dict[int, tuple[int, int, Client]]] = {node: {} for node in voters}
+        self.pending: dict[NodeId, dict[int, tuple[int, int, CoreClient]]] = {node: {} for node in voters}
         """Member -> index -> (term, operation, client), for proposals that it would answer."""
         self.reads: dict[int, int] = {}
         """Read -> the known length of the list when the read began."""
         self.confirmed: dict[NodeId, list[tuple[int, int]]] = {node: [] for node in voters}
         self._contexts = 0
         self.leader_terms: set[int] = set()
-        self.on_send: list[Callable[[Machine, Message], None]] = []
-        self.on_role: list[Callable[[Machine, SoftState], None]] = []
-        self.on_receive: list[Callable[[Machine, Message], None]] = []
-        self.on_offer: Callable[[Machine, InstallSnapshot], None] = lambda machine, offer: None
+        self.on_send: list[Callable[[CoreMachine, Message], None]] = []
+        self.on_role: list[Callable[[CoreMachine, SoftState], None]] = []
+        self.on_receive: list[Callable[[CoreMachine, Message], None]] = []
+        self.on_offer: Callable[[CoreMachine, InstallSnapshot], None] = lambda machine, offer: None
         self.on_change: Callable[[Entry, Membership], None] = lambda entry, members: None
         """Called when a change of the members is applied for the first time."""
         self.watch: Callable[[], None] | None = None
@@ -99,7 +99,7 @@ class World:
 
     # -- time
 
-    def at(self, delay: int, event: Event, *arguments: Any) -> None:
+    def at(self, delay: int, event: EventHandler, *arguments: Any) -> None:
         """Schedules `event` after `delay` microseconds."""
         self._number += 1
         heappush(self._heap, (self.now + delay, self._number, event, arguments))
@@ -125,9 +125,9 @@ class World:
         self._digest.update(self._trace.tobytes())
         del self._trace[:]
         if self.events > (EVENTS_UNSEEN if self.monitor is None else EVENT_BUDGET):
-            raise Violation("event-budget", f"{self.events} events, {len(self._heap)} waiting, at {self.now} us")
+            raise PromiseBroken("event-budget", f"{self.events} events, {len(self._heap)} waiting, at {self.now} us")
 
-    def _note(self, kind: int, machine: Machine, detail: int) -> None:
+    def _note(self, kind: int, machine: CoreMachine, detail: int) -> None:
         self.thrift.look(machine)
         raft = machine.raw.raft
         log = raft.log
@@ -149,10 +149,12 @@ class World:
 
     # -- members
 
-    def _make(self, node: NodeId) -> Machine:
-        return Machine(RaftConfig(node, **self.knobs.raft), self.first_members, self.disks[node], self.monitor, self)
+    def _make(self, node: NodeId) -> CoreMachine:
+        return CoreMachine(
+            RaftConfig(node, **self.knobs.raft), self.first_members, self.disks[node], self.monitor, self
+        )
 
-    def join(self) -> Machine:
+    def join(self) -> CoreMachine:
         """Makes a new node with an empty log, which is not yet a member."""
         node = NodeId(len(self.machines) + 1)
         self.disks[node] = SimDisk()
@@ -163,10 +165,10 @@ class World:
         self.start(machine)
         return machine
 
-    def _boot(self, machine: Machine) -> None:
+    def _boot(self, machine: CoreMachine) -> None:
         machine.start(random.Random(f"{self.seed}/node/{machine.id}/{machine.starts}"))
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: CoreMachine) -> None:
         """Restarts a member that is down."""
         if not (machine.up or machine.halted or machine.left):
             self._boot(machine)
@@ -174,7 +176,7 @@ class World:
                 self.tell(f"start {machine.id}")
                 self.at(int(self.rng.random() * TICK_US), self._tick, machine, machine.starts)
 
-    def crash(self, machine: Machine) -> None:
+    def crash(self, machine: CoreMachine) -> None:
         """Crashes `machine` with a power failure; its clients get no answer."""
         if machine.up:
             self.tell(f"crash {machine.id}")
@@ -184,11 +186,11 @@ class World:
                 self.seen["write lost"] += 1
             self._forget(machine)
 
-    def _waits_for_ack(self, machine: Machine) -> bool:
+    def _waits_for_ack(self, machine: CoreMachine) -> bool:
         raft = machine.raw.raft
         return raft.role is Role.LEADER and raft.log.tail.index > raft.log.commit_index
 
-    def _forget(self, machine: Machine) -> None:
+    def _forget(self, machine: CoreMachine) -> None:
         """Forgets the operations and reads that wait at `machine`, which answers them no more; their clients look for
         another leader."""
         pending = self.pending[machine.id]
@@ -198,11 +200,11 @@ class World:
             client.target = NodeId(0)
             self._wake(client, TICK_US)
 
-    def pause(self, machine: Machine) -> None:
+    def pause(self, machine: CoreMachine) -> None:
         """Pauses `machine` as SIGSTOP does: messages to it queue up while time passes."""
         machine.paused = machine.up
 
-    def resume(self, machine: Machine) -> None:
+    def resume(self, machine: CoreMachine) -> None:
         """Resumes `machine` as SIGCONT does: all queued messages arrive at once."""
         if not machine.paused:
             return
@@ -212,7 +214,7 @@ class World:
             if machine.up:
                 self._step(machine, message)
 
-    def _tick(self, machine: Machine, starts: int) -> None:
+    def _tick(self, machine: CoreMachine, starts: int) -> None:
         if not machine.up or machine.starts != starts:
             return
         self.at(self.tick_us[machine.id], self._tick, machine, starts)
@@ -222,7 +224,7 @@ class World:
         machine.act(machine.raw.tick)
         self._note(1, machine, 0)
 
-    def _set_clock(self, machine: Machine) -> None:
+    def _set_clock(self, machine: CoreMachine) -> None:
         now_ms = self.now // 1000
         machine.raw.set_clock(WALL_START_MS + now_ms + self.clock_offset_ms[machine.id], now_ms)
         if self.monitor is not None:
@@ -230,12 +232,12 @@ class World:
 
     # -- Surroundings: what members cause
 
-    def send(self, machine: Machine, message: Message) -> None:
+    def send(self, machine: CoreMachine, message: Message) -> None:
         """Sends the message, unless the member holds it back."""
         for leaving in self.thrift.leave(machine, message):
             self.dispatch(machine, leaving)
 
-    def dispatch(self, machine: Machine, message: Message) -> None:
+    def dispatch(self, machine: CoreMachine, message: Message) -> None:
         """Sends the message over the network."""
         for hook in self.on_send:
             hook(machine, message)
@@ -264,7 +266,7 @@ class World:
         if machine.up and not machine.paused:
             self._step(machine, message)
 
-    def _step(self, machine: Machine, message: Message) -> None:
+    def _step(self, machine: CoreMachine, message: Message) -> None:
         self._set_clock(machine)  # as a driver's turn does: after a pause, no message meets the clock from before it
         self.thrift.replied(machine, message)
         machine.act(machine.raw.step, message)
@@ -272,12 +274,12 @@ class World:
         for hook in self.on_receive:
             hook(machine, message)
 
-    def wrote(self, machine: Machine) -> None:
+    def wrote(self, machine: CoreMachine) -> None:
         """Starts a sync of the machine's pending writes if its disk is idle."""
         if not machine.disk.writing:
             self._start_sync(machine)
 
-    def _start_sync(self, machine: Machine) -> None:
+    def _start_sync(self, machine: CoreMachine) -> None:
         disk = machine.disk
         if disk.queued:
             disk.writing, disk.queued = disk.queued, []
@@ -285,7 +287,7 @@ class World:
             self.at(delay + int(self.rng.random() * delay), self._synced, machine, machine.starts)
         # The Ready just queued is part of this very fdatasync; later ones wait for the next.
 
-    def _synced(self, machine: Machine, starts: int) -> None:
+    def _synced(self, machine: CoreMachine, starts: int) -> None:
         if not machine.up or machine.starts != starts:
             return
         if machine.paused:
@@ -297,7 +299,7 @@ class World:
             self._start_sync(machine)
         self._note(3, machine, 0)
 
-    def role_changed(self, machine: Machine, soft: SoftState) -> None:
+    def role_changed(self, machine: CoreMachine, soft: SoftState) -> None:
         """Handles a change of role: a leader that steps down answers nobody; a new one gets reads."""
         raft = machine.raw.raft
         if soft.role is Role.LEADER:
@@ -309,15 +311,15 @@ class World:
         for hook in self.on_role:
             hook(machine, soft)
 
-    def members_changed(self, machine: Machine, undone: bool) -> None:
+    def members_changed(self, machine: CoreMachine, undone: bool) -> None:
         """Counts changes that were undone, which are rare."""
         self.seen["change undone"] += undone
 
-    def offered(self, machine: Machine, offer: InstallSnapshot) -> None:
+    def offered(self, machine: CoreMachine, offer: InstallSnapshot) -> None:
         """Passes the offer on to `on_offer`."""
         self.on_offer(machine, offer)
 
-    def visit(self, machine: Machine, starts: int) -> None:
+    def visit(self, machine: CoreMachine, starts: int) -> None:
         """Begins a read at a member that still leads: one that was just elected, before its term's first commit, or one
         that was deposed without knowing it."""
         if machine.up and machine.starts == starts and machine.raw.role is Role.LEADER and not machine.paused:
@@ -327,7 +329,7 @@ class World:
 
     # -- clients
 
-    def ask_read(self, machine: Machine) -> int:
+    def ask_read(self, machine: CoreMachine) -> int:
         """Begins a read at `machine`, a leader; returns the read's number."""
         self._contexts += 1
         context = self._contexts
@@ -336,19 +338,19 @@ class World:
         machine.act(machine.raw.read_index, context)
         return context
 
-    def read_confirmed(self, machine: Machine, context: int, index: int) -> None:
+    def read_confirmed(self, machine: CoreMachine, context: int, index: int) -> None:
         """Answers the read once the member has applied the entries up to `index`."""
         if machine.state.applied_index >= index:
             self._answer_read(machine, context)
         else:
             self.confirmed[machine.id].append((context, index))
 
-    def _answer_read(self, machine: Machine, context: int) -> None:
+    def _answer_read(self, machine: CoreMachine, context: int) -> None:
         floor = self.reads.pop(context, None)
         if floor is not None:
             self.history.read(machine.id, machine.state.values, floor)
 
-    def applied(self, machine: Machine, entry: Entry, position: int) -> None:
+    def applied(self, machine: CoreMachine, entry: Entry, position: int) -> None:
         """Answers the operation and the reads that wait for `entry` at this member."""
         if entry.type == EntryType.MEMBERSHIP and entry.index > self.newest.index:
             self.newest = machine.state.members[-1]
@@ -363,24 +365,24 @@ class World:
         if waiting is not None:
             self._answer(waiting, entry, position)
 
-    def _answer(self, waiting: tuple[int, int, Client], entry: Entry, position: int) -> None:
+    def _answer(self, waiting: tuple[int, int, CoreClient], entry: Entry, position: int) -> None:
         term, operation, client = waiting
         if term != entry.term:
             return  # replaced by another leader's entry: the outcome is unknown, the client asks again
         self.history.ack(operation, position)
         clocks = WALL_START_MS + self.now // 1000
         if entry.timestamp_ms > clocks + LOG_TIME_SLACK_MS:
-            raise Violation("log-time", f"{operation} is stamped {entry.timestamp_ms}, clocks say {clocks}")
+            raise PromiseBroken("log-time", f"{operation} is stamped {entry.timestamp_ms}, clocks say {clocks}")
         if client.open.pop(operation, 0) is None and not client.open:
             client.patience = 0
             self._wake(client, self.knobs.think_us)
 
-    def _wake(self, client: Client, within: int) -> None:
+    def _wake(self, client: CoreClient, within: int) -> None:
         """Schedules the client's next attempt; any other attempt scheduled for it becomes void."""
         client.round += 1
         self.at(int(self.rng.random() * within), self._client, client, client.round)
 
-    def _client(self, client: Client, attempt: int) -> None:
+    def _client(self, client: CoreClient, attempt: int) -> None:
         if not self.writing or client.round != attempt:
             return
         machine = self._find_leader(client)
@@ -400,7 +402,7 @@ class World:
         machine.act(self.propose, machine, client)
         self.thrift.look(machine)
 
-    def _find_leader(self, client: Client) -> Machine | None:
+    def _find_leader(self, client: CoreClient) -> CoreMachine | None:
         """Returns the node that the client believes to be the leader, else any member that believes that it leads."""
         known = self.machines.get(client.target)
         if known is not None and known.up and not known.paused and known.raw.role is Role.LEADER:
@@ -412,7 +414,7 @@ class World:
         client.target = machine.id
         return machine
 
-    def propose(self, machine: Machine, client: Client) -> None:
+    def propose(self, machine: CoreMachine, client: CoreClient) -> None:
         """Proposes the client's open operations at `machine`; only a leader with room accepts them."""
         raw = machine.raw
         if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
@@ -428,30 +430,30 @@ class World:
                 self.seen["proposal dropped"] += 1
                 return
             if handing_over and self.monitor is not None:
-                raise Violation("handover", f"leader {machine.id} takes {entry.id} handing over to {handing_over}")
+                raise PromiseBroken("handover", f"leader {machine.id} takes {entry.id} handing over to {handing_over}")
             pending[entry.index] = (entry.term, operation, client)
 
-    def _timed_out(self, client: Client, attempt: int) -> None:
+    def _timed_out(self, client: CoreClient, attempt: int) -> None:
         if client.round == attempt:
             client.target = NodeId(0)
             self._client(client, attempt)
 
     # -- views
 
-    def up(self) -> list[Machine]:
+    def up(self) -> list[CoreMachine]:
         """Returns the members that run."""
         return [machine for machine in self.machines.values() if machine.up]
 
-    def leader(self) -> Machine | None:
+    def leader(self) -> CoreMachine | None:
         """Returns the leader of the highest term; None if there is none."""
         leaders = [machine for machine in self.up() if machine.raw.role is Role.LEADER]
         return max(leaders, key=lambda machine: machine.raw.term, default=None)
 
-    def group(self) -> list[Machine]:
+    def group(self) -> list[CoreMachine]:
         """Returns the members that the newest applied entry names, including learners."""
         return [self.machines[node] for node in self.newest.node_uuids]
 
-    def voters(self) -> list[Machine]:
+    def voters(self) -> list[CoreMachine]:
         """Returns the voters among the members."""
         return [self.machines[node] for node in self.newest.voter_ids]
 

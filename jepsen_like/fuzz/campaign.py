@@ -21,8 +21,8 @@ from jepsen_like.client_kit.node_http import ask_node
 from jepsen_like.fuzz import http, peer_frames, remoting, tls
 from jepsen_like.fuzz.guard import Guard, guard_of
 from jepsen_like.fuzz.guest_handshake import Greeting
-from jepsen_like.fuzz.honest import TOPIC, Honest, Orders, Seen
-from jepsen_like.fuzz.loads import Ground, Load, Pace, handlers_of, loads_of
+from jepsen_like.fuzz.honest import TOPIC, Honest, HonestOrders, SendFigures
+from jepsen_like.fuzz.loads import Ground, LaneLoad, Pace, handlers_of, loads_of
 from jepsen_like.fuzz.shot import Port, Shot, save
 from jepsen_like.fuzz.shot_connections import PeerLane, RemotingLane, ShotDefect
 from jepsen_like.fuzz.vandal import KINDS, Vandal
@@ -75,7 +75,7 @@ class Defect(NamedTuple):
     shots: list[tuple[int, Shot]]
 
 
-class Result(NamedTuple):
+class FuzzResult(NamedTuple):
     """The result of a run of the fuzzer."""
 
     fired: int
@@ -90,7 +90,7 @@ class Result(NamedTuple):
     fired_at: Counter[Port]
     ways: Counter[str]
     """The shots by port, by TLS or plain text, and by authentication."""
-    honest: tuple[Seen, Seen]
+    honest: tuple[SendFigures, SendFigures]
     """Honest sends beside the hostile load, and beside a harmless load of the same rate."""
 
     @property
@@ -123,7 +123,7 @@ class Campaign:
         self._spans: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         self._calls = 0.0
         """Connections per hostile shot at the peer ports."""
-        self._honest = (Seen(0, 0.0, 0), Seen(0, 0.0, 0))
+        self._honest = (SendFigures(0, 0.0, 0), SendFigures(0, 0.0, 0))
         self._guard: Guard | None = None
         self._wanted = wanted
         self._seed = seed
@@ -138,7 +138,7 @@ class Campaign:
         self._handlers: tuple[str, ...] = ()
         self._bad_log = _BAD_LOG if {Port.PEER, Port.TLS} & set(wanted) else _BAD_LOG_OF_CLIENTS
 
-    async def run(self) -> Result:
+    async def run(self) -> FuzzResult:
         """Runs the campaign and returns its result. Raises OSError if the cluster does not answer at the start."""
         begun = time.monotonic()
         with Watch(self._subject) as watch:
@@ -162,7 +162,7 @@ class Campaign:
             self._found.append(Defect(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
         missed = [name for name in self._handlers if not self._counts[name]]
         took_s = time.monotonic() - begun
-        return Result(
+        return FuzzResult(
             sum(self._fired.values()),
             took_s,
             self._counts,
@@ -174,9 +174,9 @@ class Campaign:
             self._honest,
         )
 
-    def _honest_orders(self) -> Orders:
+    def _honest_orders(self) -> HonestOrders:
         options = self._subject.client_options if self._subject.has_users else {}
-        return Orders(
+        return HonestOrders(
             [port for node in self._subject.nodes for port in (node.namesrv_port, node.broker_port)],
             options.get("access_key") or "",
             options.get("secret_key") or "",
@@ -258,7 +258,7 @@ class Campaign:
             load.lane.close()
         self._judge_honest(honest)
 
-    async def _hostile(self, loads: Sequence[Load], time_s: float) -> dict[Port, float]:
+    async def _hostile(self, loads: Sequence[LaneLoad], time_s: float) -> dict[Port, float]:
         """Sends hostile shots for some seconds; returns the shots per second of each port."""
         before, begun_s, begun_ns = dict(self._fired), time.monotonic(), time.monotonic_ns()
         left = sum(map(self._left, self._wanted))
@@ -266,7 +266,7 @@ class Campaign:
         paces = {port: Pace() for port in self._wanted}
         dials = _dials(loads)
 
-        async def fire(load: Load) -> None:
+        async def fire(load: LaneLoad) -> None:
             while self._left(load.port) and not self._stopping and time.monotonic() < begun_s + time_s:
                 shots = load.hostile.batch()
                 await paces[load.port].wait(len(shots), rates[load.port])
@@ -281,12 +281,12 @@ class Campaign:
         self._calls = (_dials(loads) - dials) / max(1, fired.get(Port.PEER, 0))
         return {port: count / took_s for port, count in fired.items()}
 
-    async def _harmless(self, loads: Sequence[Load], rates: Mapping[Port, float]) -> None:
+    async def _harmless(self, loads: Sequence[LaneLoad], rates: Mapping[Port, float]) -> None:
         """Sends harmless shots, as many per second as hostile ones were sent, on as many new connections."""
         begun_s, begun_ns = time.monotonic(), time.monotonic_ns()
         paces = {port: Pace() for port in rates}
 
-        async def fire(load: Load) -> None:
+        async def fire(load: LaneLoad) -> None:
             rng, lane = random.Random(0), load.lane
             calls = self._calls if load.port is Port.PEER else 0.0
             while not self._stopping and time.monotonic() < begun_s + HARMLESS_S:
@@ -317,7 +317,7 @@ class Campaign:
 
     async def _one(
         self,
-        load: Load,
+        load: LaneLoad,
         fire: Callable[[list[Shot]], Awaitable[list[Shot]]],
         shots: list[Shot],
         *,
@@ -446,7 +446,7 @@ async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:
     return dict(watch.latest)
 
 
-def _dials(loads: Sequence[Load]) -> int:
+def _dials(loads: Sequence[LaneLoad]) -> int:
     """Returns the number of connections on which guests spoke."""
     return sum(load.lane.entered for load in loads if isinstance(load.lane, PeerLane))
 

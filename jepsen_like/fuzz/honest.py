@@ -1,7 +1,7 @@
 """Honest clients beside the fuzzer, in a process of their own: they send, wait for the answer, and report how long it
 took.
 
-`python -m jepsen_like.fuzz.honest` reads `Orders` from the first line of standard input, prints one line
+`python -m jepsen_like.fuzz.honest` reads `HonestOrders` from the first line of standard input, prints one line
 `[start in ns, microseconds, code]` per send, and ends with standard input. `Honest` runs it.
 """
 
@@ -38,7 +38,7 @@ UNANSWERED = -1
 _END_S = 10.0
 
 
-class Orders(msgspec.Struct):
+class HonestOrders(msgspec.Struct):
     """The nodes' ports, and the user whose signature the clients use; "" for nodes without users."""
 
     ports: list[int]
@@ -48,7 +48,7 @@ class Orders(msgspec.Struct):
     """The CA's file; every second connection is one of TLS. "" for plain text."""
 
 
-class Seen(NamedTuple):
+class SendFigures(NamedTuple):
     """The sends that began in certain spans of time."""
 
     sends: int
@@ -60,7 +60,7 @@ class Seen(NamedTuple):
 class Honest:
     """A context in which honest clients send."""
 
-    def __init__(self, processes: Processes, orders: Orders) -> None:
+    def __init__(self, processes: Processes, orders: HonestOrders) -> None:
         self._processes = processes
         self._orders = orders
         self._rows: list[tuple[int, int, int]] = []
@@ -102,14 +102,14 @@ class Honest:
                 with self._lock:
                     self._rows.append((start_ns, took_us, code))
 
-    def seen_in(self, spans: Iterable[tuple[int, int]]) -> Seen:
+    def seen_in(self, spans: Iterable[tuple[int, int]]) -> SendFigures:
         """Gathers the sends that began in one of these spans (from, until), in nanoseconds of `time.monotonic_ns`."""
         wanted = list(spans)
         with self._lock:
             rows = [row for row in self._rows if any(start <= row[0] < stop for start, stop in wanted)]
         took = sorted(took_us for _, took_us, _ in rows)
         wrong = sum(code != ResponseCode.SUCCESS for _, _, code in rows)
-        return Seen(len(rows), quantile(took, 0.99) / 1000 if took else 0.0, wrong)
+        return SendFigures(len(rows), quantile(took, 0.99) / 1000 if took else 0.0, wrong)
 
 
 async def _send_on(port: int, number: int, context: ssl.SSLContext | None, credentials: Credentials | None) -> None:
@@ -131,7 +131,7 @@ async def _send_on(port: int, number: int, context: ssl.SSLContext | None, crede
         await asyncio.sleep(max(0.0, EVERY_S - took_us / 1e6))
 
 
-async def _send_until_told(orders: Orders) -> None:
+async def _send_until_told(orders: HonestOrders) -> None:
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context(cafile=orders.ca) if orders.ca else None
     credentials = Credentials(orders.user, orders.secret) if orders.user else None
@@ -148,7 +148,7 @@ async def _send_until_told(orders: Orders) -> None:
 
 def main() -> None:
     """Sends until standard input ends."""
-    asyncio.run(_send_until_told(msgspec.json.decode(sys.stdin.readline(), type=Orders)))
+    asyncio.run(_send_until_told(msgspec.json.decode(sys.stdin.readline(), type=HonestOrders)))
 
 
 if __name__ == "__main__":

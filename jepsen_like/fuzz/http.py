@@ -94,7 +94,7 @@ SELDOM = frozenset(
 """Operations that are drawn a tenth as often, because they make work for the whole node, or long answers."""
 
 
-class Operations:
+class HttpRequests:
     """Draws requests of the document's operations."""
 
     def __init__(

@@ -15,7 +15,7 @@ from jepsen_like.fuzz.shot import Port
 from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
-    from jepsen_like.fuzz.campaign import Result
+    from jepsen_like.fuzz.campaign import FuzzResult
 
 
 class FuzzRun(msgspec.Struct):
@@ -34,7 +34,7 @@ class FuzzRun(msgspec.Struct):
     harmless_p99_ms: float
 
 
-class Ledger:
+class FuzzLedger:
     """The runs in a file; none if there is no file."""
 
     def __init__(self, path: Path | None, runs: list[FuzzRun]) -> None:
@@ -71,7 +71,7 @@ class Ledger:
             for port, count in wanted.items()
         }
 
-    def add(self, seed: int, result: Result) -> None:
+    def add(self, seed: int, result: FuzzResult) -> None:
         """Adds a run, and writes the file if there is to be one. Raises OSError."""
         hostile, harmless = result.honest
         self._runs.append(

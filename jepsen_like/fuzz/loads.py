@@ -32,18 +32,18 @@ _LATE_S = 0.5
 
 
 AnyLane = RemotingLane | HttpLane | PeerLane | TlsLane
-Draw = Callable[[], list[Shot]]
+DrawShots = Callable[[], list[Shot]]
 
 
 class Draws(NamedTuple):
     """Functions that draw the shots of one lane."""
 
-    batch: Draw
-    alone: Draw
+    batch: DrawShots
+    alone: DrawShots
     """Draws shots of which each has a connection of its own; hostile ones are no requests."""
 
 
-class Load(NamedTuple):
+class LaneLoad(NamedTuple):
     """One lane to a port of a node, and what is sent on it."""
 
     node: int
@@ -84,20 +84,20 @@ def handlers_of(port: Port, document: dict[str, object]) -> tuple[str, ...]:
     """Returns the names of all handlers of a port that must be reached."""
     return {
         Port.REMOTING: remoting.HANDLERS,
-        Port.HTTP: http.Operations(document, random.Random(0)).handlers,
+        Port.HTTP: http.HttpRequests(document, random.Random(0)).handlers,
         Port.PEER: peer_frames.HANDLERS,
         Port.TLS: tls.HANDLERS,
     }[port]
 
 
-def loads_of(port: Port, node: NodeRecord, ground: Ground, seed: int) -> list[Load]:
+def loads_of(port: Port, node: NodeRecord, ground: Ground, seed: int) -> list[LaneLoad]:
     """Returns the loads on a port of a node; those of the same seed draw the same."""
     loads = []
     for number in range(LANES[port]):
         rng = random.Random(f"{seed}-{port.value}-{node.id}-{number}")
         lane = lane_of(port, node, ground, number)
         harmless = _draws(port, node.id, ground, random.Random(0), is_good=True)
-        loads.append(Load(node.id, port, lane, _draws(port, node.id, ground, rng), harmless, rng))
+        loads.append(LaneLoad(node.id, port, lane, _draws(port, node.id, ground, rng), harmless, rng))
     return loads
 
 
@@ -121,7 +121,7 @@ def _draws(port: Port, node: int, ground: Ground, rng: random.Random, *, is_good
         raw = requests.draw if is_good else requests.raw
         return Draws(lambda: requests.batch(count), lambda: [raw() for _ in range(3)])
     if port is Port.HTTP:
-        operations = http.Operations(ground.document, rng, ground.guard, is_good=is_good)
+        operations = http.HttpRequests(ground.document, rng, ground.guard, is_good=is_good)
         return Draws(lambda: [operations.draw() for _ in range(count)], lambda: [_http_alone(operations, is_good)])
     if port is Port.TLS:
         plans, handler = tls.Plans(rng), tls.INSIDE if is_good else ""
@@ -133,5 +133,5 @@ def _draws(port: Port, node: int, ground: Ground, rng: random.Random, *, is_good
     return Draws(lambda: [frames.draw() for _ in range(count)], lambda: [frames.stranger(), frames.raw()])
 
 
-def _http_alone(operations: http.Operations, is_good: bool) -> Shot:
+def _http_alone(operations: http.HttpRequests, is_good: bool) -> Shot:
     return operations.draw() if is_good else operations.raw()

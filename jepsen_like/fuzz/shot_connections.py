@@ -8,7 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from jepsen_like.client_kit.frames import HOST, Line
+from jepsen_like.client_kit.frames import HOST, FrameConnection
 from jepsen_like.fuzz import http
 from jepsen_like.fuzz.guard import Ways
 from jepsen_like.fuzz.shot import Shot
@@ -30,7 +30,7 @@ class ShotDefect(Exception):
         self.shots = list(shots)
 
 
-class ShotLine(Line):
+class ShotLine(FrameConnection):
     """A connection. For the remoting protocol it counts answers by opaque; for others it only notices the end."""
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ class Plans:
         return Shot(Port.TLS, handler, json.dumps(plan).encode(), is_proven=handler != "TLS hello")
 
 
-class Line:
+class TlsConnection:
     """One connection over TLS, whose ciphertext is available before it is sent."""
 
     def __init__(self, context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,7 +177,7 @@ class TlsLane:
         plan = json.loads(shot.data)
         rng, ask = random.Random(plan["seed"]), _ASKS[plan["port"]]
         reader, writer = await asyncio.open_connection(HOST, self._ports[plan["port"]])
-        line = Line(self._context, reader, writer)
+        line = TlsConnection(self._context, reader, writer)
         try:
             if shot.handler == "TLS hello":
                 await self._send(rng, line, spoiled(rng, line.hello()))
@@ -195,12 +195,12 @@ class TlsLane:
         finally:
             writer.transport.abort()
 
-    async def _honest(self, shot: Shot, line: Line, ask: bytes, port: str) -> None:
+    async def _honest(self, shot: Shot, line: TlsConnection, ask: bytes, port: str) -> None:
         line.writer.write(line.sealed(ask))
         if port != "peer" and not await line.answer():
             raise ShotDefect(f"an honest request over TLS to the port {port} got no answer", [shot])
 
-    async def _send(self, rng: random.Random, line: Line, data: bytes) -> None:
+    async def _send(self, rng: random.Random, line: TlsConnection, data: bytes) -> None:
         step = rng.choice((1, 7, len(data), len(data)))
         with contextlib.suppress(OSError):
             for at in range(0, len(data), max(step, len(data) // 200)):

@@ -36,14 +36,14 @@ MADE = tuple(f"fuzz-made-{number}" for number in range(20))
 SUSPEND_MAX_MS = 300
 """The longest time in ms for which a pull may be held, which is shorter than the wait for its answer."""
 
-Draw = Callable[[random.Random], Any]
+DrawValue = Callable[[random.Random], Any]
 
 
-def _of(*values: Any) -> Draw:
+def _of(*values: Any) -> DrawValue:
     return lambda rng: rng.choice(values)
 
 
-def _int(low: int, high: int) -> Draw:
+def _int(low: int, high: int) -> DrawValue:
     return lambda rng: str(rng.randint(low, high))
 
 
@@ -54,8 +54,8 @@ def _handle(rng: random.Random) -> str:
 _topic, _group, _made = _of(*TOPICS, *TOPICS, *TOPICS, *ODD_TOPICS), _of(*GROUPS), _of(*MADE)
 _queue, _offset = _int(0, 4), _int(0, 40)
 _bool = _of("true", "false")
-_PLACE: dict[str, Draw] = {"topic": _topic, "queueId": _queue}
-_PULL: dict[str, Draw] = {
+_PLACE: dict[str, DrawValue] = {"topic": _topic, "queueId": _queue}
+_PULL: dict[str, DrawValue] = {
     "consumerGroup": _group,
     **_PLACE,
     "queueOffset": _offset,
@@ -70,7 +70,7 @@ _PULL: dict[str, Draw] = {
 }
 _user = _of("fuzzer", "another", "", "n" * 300)
 _subject = _of("User:fuzzer", "User:", "Group:fuzzer", "fuzzer")
-_SEND_LETTERS: dict[str, Draw] = {
+_SEND_LETTERS: dict[str, DrawValue] = {
     "a": _group,
     "b": _topic,
     "c": _of("TBW102"),
@@ -106,7 +106,7 @@ _LONG = {
 }
 _SEND_NAMES = {_LONG.get(letter, letter): draw for letter, draw in _SEND_LETTERS.items()}
 
-_BY_NAME: dict[str, Draw] = {
+_BY_NAME: dict[str, DrawValue] = {
     **_SEND_LETTERS,
     **_SEND_NAMES,
     **_PULL,
@@ -164,7 +164,7 @@ _BY_NAME: dict[str, Draw] = {
 }
 """Name of a field -> a function that draws good values for it."""
 _ORDER = _of("ORDER_TOPIC_CONFIG", "ORDER_TOPIC_CONFIG", "x")
-_BY_CODE: dict[int, dict[str, Draw]] = {
+_BY_CODE: dict[int, dict[str, DrawValue]] = {
     RequestCode.SEND_MESSAGE: _SEND_NAMES,
     RequestCode.UPDATE_AND_CREATE_TOPIC: {"topic": _made},
     RequestCode.OPEN_ATTEMPT: {"name": _of("nightly", "", "n" * 300)},
@@ -190,13 +190,13 @@ _UNKNOWN = _of("", "0", "7", "true", "fuzz-0")
 """Values of a field that has no line of its own."""
 
 
-def _draws(verb: Verb) -> dict[str, Draw]:
+def _draws(verb: Verb) -> dict[str, DrawValue]:
     own = _BY_CODE.get(verb.code, {})
     names = [name.removesuffix("!") for name in verb.fields.split()]
     return {name: own.get(name) or _BY_NAME.get(name, _UNKNOWN) for name in names}
 
 
-FIELDS: dict[int, dict[str, Draw]] = {verb.code: _draws(verb) for verb in ROWS}
+FIELDS: dict[int, dict[str, DrawValue]] = {verb.code: _draws(verb) for verb in ROWS}
 """Request code -> the fields of its row, each with a function that draws good values."""
 _NAMES = {"topic": (*TOPICS, *ODD_TOPICS, *MADE), "b": (*TOPICS, *ODD_TOPICS)}
 

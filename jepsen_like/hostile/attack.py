@@ -70,7 +70,7 @@ class Arena:
         return others[round_number // 2 % len(others)]
 
 
-class Report:
+class RoundReport:
     """The results of one round."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Attack(NamedTuple):
 
     name: str
     does: str
-    play: Callable[[Arena, Target, Report], Awaitable[None]]
+    play: Callable[[Arena, Target, RoundReport], Awaitable[None]]
     is_heavy: bool = False
     """True if its requests are legal and cost a node much work."""
     hinders: tuple[str, ...] = ()

@@ -23,7 +23,17 @@ import msgspec
 
 from jepsen_like.client_kit.fields import group_body, send_fields, topic_fields
 from jepsen_like.client_kit.wire import Target, Wire
-from jepsen_like.hostile.attack import BULK_TOPIC, EVERY_S, GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.attack import (
+    BULK_TOPIC,
+    EVERY_S,
+    GROUP,
+    ORDER_GROUPS,
+    QUEUES,
+    TOPIC,
+    Arena,
+    Attack,
+    RoundReport,
+)
 from jepsen_like.hostile.attacks import ATTACKS
 from raftmq_wire.codes import RequestCode
 
@@ -32,7 +42,7 @@ AT_ONCE = 2
 _BULK_MESSAGE, _BULK_MESSAGES = 256 << 10, 64
 
 
-class Orders(msgspec.Struct):
+class AttackOrders(msgspec.Struct):
     """The nodes to attack, and the attacks to play."""
 
     targets: list[Target]
@@ -98,7 +108,7 @@ class Table:
 
 async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[dict[str, Any]], None]) -> None:
     """Plays one round and reports it at its start and at its end."""
-    node, report = arena.target(round_number), Report()
+    node, report = arena.target(round_number), RoundReport()
     about = {"attack": attack.name, "node": node.id, "round": round_number}
     tell(about | {"at_ns": time.monotonic_ns()})
     begun = time.monotonic()
@@ -144,7 +154,7 @@ async def _is_set(event: asyncio.Event, within_s: float) -> bool:
     return event.is_set()
 
 
-async def attack_until_told(orders: Orders, tell: Callable[[dict[str, Any]], None]) -> None:
+async def attack_until_told(orders: AttackOrders, tell: Callable[[dict[str, Any]], None]) -> None:
     """Prepares, then plays the hands that standard input tells until it ends."""
     arena = Arena(orders.targets, orders.leader, orders.cluster, orders.seed, orders.size)
     await prepare(arena)
@@ -183,7 +193,7 @@ def main() -> None:
     _step_back()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    orders = msgspec.json.decode(sys.stdin.readline(), type=Orders)
+    orders = msgspec.json.decode(sys.stdin.readline(), type=AttackOrders)
     asyncio.run(attack_until_told(orders, _tell))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from jepsen_like.client_kit.fields import beat_body, pull_fields, send_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer, request
 from jepsen_like.client_kit.wire import Target, Wire, ask_http
-from jepsen_like.hostile.attack import GROUP, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.attack import GROUP, TOPIC, Arena, Attack, RoundReport
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _PROPERTY_LETTERS = 29_900
@@ -52,7 +52,7 @@ async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
         yield [await stack.enter_async_context(await patient(port)) for _ in range(count)]
 
 
-async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
+async def answers_of(report: RoundReport, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
     """Waits for all answers, notes each in the report, and returns them, connection by connection."""
     opaques: dict[Wire, list[int]] = defaultdict(list)
     for wire, opaque in asked:
@@ -61,7 +61,7 @@ async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: st
     return [report.note(each, what) for some in heard for each in some]
 
 
-async def long_filter(arena: Arena, node: Target, report: Report) -> None:
+async def long_filter(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends 100 pulls in one write, each with a filter of 135 CONTAINS over a property of 29,900 letters."""
     async with await patient(node.client_port) as wire:
         offset = await end_of(wire, _FILTER_TOPIC)
@@ -91,7 +91,7 @@ async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, want
     return asked
 
 
-async def crowd(arena: Arena, node: Target, report: Report) -> None:
+async def crowd(arena: Arena, node: Target, report: RoundReport) -> None:
     """Parks 100,000 pulls, which all wait for one message."""
     async with connections(node.client_port, _CROWD_WIRES) as wires:
         offset = await end_of(wires[0], _CROWD_TOPIC)
@@ -100,7 +100,7 @@ async def crowd(arena: Arena, node: Target, report: Report) -> None:
         await answers_of(report, asked, "a pull of many that waited")
 
 
-async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
+async def filter_crowd(arena: Arena, node: Target, report: RoundReport) -> None:
     """Parks 10,000 pulls with the same filter of 500 terms, which all wait for one message."""
     wanted = " OR ".join(f"p = 'v{number}'" for number in range(_CROWD_TERMS))
     async with connections(node.client_port, _CROWD_WIRES) as wires:
@@ -112,7 +112,7 @@ async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
         await answers_of(report, asked, "a pull with a filter")
 
 
-async def new_filters(arena: Arena, node: Target, report: Report) -> None:
+async def new_filters(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends new filters of 510 terms all the time, 10 at once on each of 4 connections."""
 
     async def some(wire: Wire) -> None:
@@ -140,7 +140,7 @@ def batch_body(count: int) -> bytes:
     return (struct.pack(">iiiii", size, 0, 0, 0, _BODY) + bytes(_BODY) + struct.pack(">h", 0)) * count
 
 
-async def large_topic(arena: Arena, node: Target, report: Report) -> None:
+async def large_topic(arena: Arena, node: Target, report: RoundReport) -> None:
     """Deletes a topic of 200,000 messages, and creates it again at once."""
     name = f"hostile-large-{arena.turn('large', 4)}"
     leader = arena.leader
@@ -160,7 +160,7 @@ async def large_topic(arena: Arena, node: Target, report: Report) -> None:
         report.note(await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}), "")
 
 
-async def control_pages(arena: Arena, node: Target, report: Report) -> None:
+async def control_pages(arena: Arena, node: Target, report: RoundReport) -> None:
     """Asks for pages of messages over HTTP, whose bodies become six times as long in JSON, on 4 connections."""
     async with await patient(node.client_port) as wire:
         if await end_of(wire, _PAGE_TOPIC) < 32:
@@ -173,7 +173,7 @@ async def control_pages(arena: Arena, node: Target, report: Report) -> None:
         report.note(answer, "a page of messages")
 
 
-async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
+async def topic_lists(arena: Arena, node: Target, report: RoundReport) -> None:
     """Creates 5,000 topics, and lists them from many connections."""
     async with await patient(arena.leader.client_port) as leader, await patient(node.client_port) as wire:
         if arena.turn("topics", 1 << 60) == 1:
@@ -188,7 +188,7 @@ async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
         report.note(await ask_http(node.admin_port, "GET", path, timeout_s=_ANSWER_S), f"GET {path}")
 
 
-async def joins(arena: Arena, node: Target, report: Report) -> None:
+async def joins(arena: Arena, node: Target, report: RoundReport) -> None:
     """Lets 2,000 consumers of one group join through 100 connections, ask for the members, and leave."""
 
     async with connections(node.client_port, min(_JOINER_WIRES, arena.sized(_JOINERS))) as wires:

@@ -9,7 +9,7 @@ import json
 from jepsen_like.client_kit.fields import beat_body, group_body, place_of, send_fields
 from jepsen_like.client_kit.frames import request
 from jepsen_like.client_kit.wire import Target, Wire, ask_http
-from jepsen_like.hostile.attack import GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.attack import GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, RoundReport
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 _FLUSHED_S = 0.4
@@ -20,7 +20,7 @@ _LARGE_S = 20.0
 _FLOATS = 3_000_000
 
 
-async def integers(arena: Arena, node: Target, report: Report) -> None:
+async def integers(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends numbers beyond 64 bits where a number is stored: group attributes, subscription versions, offsets over
     HTTP."""
     async with await Wire.dial(node.client_port) as wire:
@@ -40,7 +40,7 @@ async def integers(arena: Arena, node: Target, report: Report) -> None:
         report.demand(answer.code >= 400, f"POST /v1/metadata with an offset of {number}: status {answer.code}")
 
 
-async def large_json(arena: Arena, node: Target, report: Report) -> None:
+async def large_json(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends 15 MB of three million numbers, which become longer when they are written again."""
     numbers = b"1e15," * (arena.sized(_FLOATS) - 1)
     body = b'{"groupName":"%s","groupRetryPolicy":{"a":[%s1e15]}}' % (GROUP.encode(), numbers)
@@ -49,7 +49,7 @@ async def large_json(arena: Arena, node: Target, report: Report) -> None:
         report.note(answer, f"{len(body):,} bytes of JSON")
 
 
-async def large_heartbeat(arena: Arena, node: Target, report: Report) -> None:
+async def large_heartbeat(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends one heartbeat for 450,000 groups (10.8 MB)."""
     rows = b",".join(b'{"groupName":"g%06d"}' % number for number in range(arena.sized(_GROUPS)))
     body = b'{"clientID":"hostile-large","consumerDataSet":[%s]}' % rows
@@ -58,7 +58,7 @@ async def large_heartbeat(arena: Arena, node: Target, report: Report) -> None:
         report.note(answer, f"a heartbeat of {len(body):,} bytes")
 
 
-async def offset_order(arena: Arena, node: Target, report: Report) -> None:
+async def offset_order(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends a oneway commit, then a two-way one for the same queue; checks that the last acknowledged offset stays."""
     group = ORDER_GROUPS[arena.turn("order", len(ORDER_GROUPS))]
     later, earlier = arena.rng.randrange(1000, 1 << 40), arena.rng.randrange(1000)
@@ -82,7 +82,7 @@ async def offset_order(arena: Arena, node: Target, report: Report) -> None:
             )
 
 
-async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
+async def clean_offset(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends a oneway commit, then deletes the group with its offsets; checks that the offset does not come back."""
     group = f"hostile-clean-{arena.turn('clean', 8)}"
     config = group_body(group)
@@ -106,7 +106,7 @@ async def clean_offset(arena: Arena, node: Target, report: Report) -> None:
         )
 
 
-async def twins(arena: Arena, node: Target, report: Report) -> None:
+async def twins(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends two messages with one identity on one connection; checks that both are answered and stored as one
     message."""
     producer = f"{arena.rng.getrandbits(128):032x}"
@@ -124,7 +124,7 @@ async def twins(arena: Arena, node: Target, report: Report) -> None:
                 return
 
 
-async def without_fields(arena: Arena, node: Target, report: Report) -> None:
+async def without_fields(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends requests without header fields; checks that they are refused with a text, and that the connection stays
     usable."""
     async with await Wire.dial(node.client_port) as wire:
@@ -136,7 +136,7 @@ async def without_fields(arena: Arena, node: Target, report: Report) -> None:
                     return
 
 
-async def names(arena: Arena, node: Target, report: Report) -> None:
+async def names(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends heartbeats of new groups without end. Each of them, if accepted, would create a group and a %RETRY% topic
     that nobody removes."""
     async with await Wire.dial(node.client_port) as wire:

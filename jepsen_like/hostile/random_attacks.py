@@ -11,7 +11,7 @@ from cluster.requests.verb import Cost
 from jepsen_like.client_kit.fields import beat_body, group_body, place_of, pull_fields, send_fields, topic_fields
 from jepsen_like.client_kit.frames import request
 from jepsen_like.client_kit.wire import Target, Wire, ask_http
-from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
+from jepsen_like.hostile.attack import GROUP, Arena, Attack, RoundReport
 from jepsen_like.hostile.expensive_requests import answers_of, batch_body, connections, end_of, patient
 from raftmq_wire.codes import RequestCode
 
@@ -74,7 +74,7 @@ def _filter(rng: random.Random, most: int) -> str:
     return "".join(f" {rng.choice(('AND', 'OR'))} {term}" for term in terms).removeprefix(" AND ").removeprefix(" OR ")
 
 
-async def _some_messages(arena: Arena, wire: Wire, report: Report) -> int:
+async def _some_messages(arena: Arena, wire: Wire, report: RoundReport) -> int:
     """Sends messages with drawn properties, bodies and keys; returns the next offset of queue 0."""
     rng = arena.rng
     await end_of(wire, _TOPIC)
@@ -89,7 +89,7 @@ async def _some_messages(arena: Arena, wire: Wire, report: Report) -> int:
     return await end_of(wire, _TOPIC)
 
 
-async def filters(arena: Arena, node: Target, report: Report) -> None:
+async def filters(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends pulls with drawn filters from drawn offsets, many in one write; some of them wait for messages."""
     rng = arena.rng
     async with connections(node.client_port, _few_or_many(rng, 32)) as some:
@@ -112,7 +112,7 @@ async def filters(arena: Arena, node: Target, report: Report) -> None:
         await answers_of(report, asked, "a pull with a drawn filter")
 
 
-async def pages(arena: Arena, node: Target, report: Report) -> None:
+async def pages(arena: Arena, node: Target, report: RoundReport) -> None:
     """Asks for pages of everything that has pages, of drawn sizes, several at once."""
     rng = arena.rng
     async with await patient(node.client_port) as wire:
@@ -128,7 +128,7 @@ async def pages(arena: Arena, node: Target, report: Report) -> None:
     await asyncio.gather(*(some() for _ in range(_few_or_many(rng, 16))))
 
 
-async def lists(arena: Arena, node: Target, report: Report) -> None:
+async def lists(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends list and search requests over remoting, with drawn keys and times, many in one write."""
     rng = arena.rng
     async with connections(node.client_port, _few_or_many(rng, 16)) as some:
@@ -159,7 +159,7 @@ async def lists(arena: Arena, node: Target, report: Report) -> None:
         await answers_of(report, asked, "a list or a search")
 
 
-async def deletions(arena: Arena, node: Target, report: Report) -> None:
+async def deletions(arena: Arena, node: Target, report: RoundReport) -> None:
     """Creates, resets, clones and deletes topics and groups with drawn numbers of messages, queues and offsets."""
     rng = arena.rng
     async with await patient(arena.leader.client_port) as wire:
@@ -188,7 +188,7 @@ async def deletions(arena: Arena, node: Target, report: Report) -> None:
                 report.note(await wire.ask(code, ext, body), f"request {code}")
 
 
-async def joins(arena: Arena, node: Target, report: Report) -> None:
+async def joins(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends heartbeats of drawn groups and subscriptions, unregistrations and queries, on drawn connections."""
     rng = arena.rng
     async with connections(node.client_port, _few_or_many(rng, 100)) as some:

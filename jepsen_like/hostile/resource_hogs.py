@@ -11,7 +11,7 @@ import struct
 from jepsen_like.client_kit.fields import pull_fields
 from jepsen_like.client_kit.frames import HOST, request
 from jepsen_like.client_kit.wire import Target, Wire
-from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, TOPIC, Arena, Attack, RoundReport
 from raftmq_wire.codes import RequestCode
 
 _MIB = 1 << 20
@@ -25,7 +25,7 @@ def _pull(topic: str) -> dict[str, str]:
     return pull_fields(GROUP, topic, count=1024) | {"maxMsgBytes": str(8 * _MIB)}
 
 
-async def unread(arena: Arena, node: Target, report: Report) -> None:
+async def unread(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends 400 pulls of 8 MiB each on a connection that is not read."""
     frames = b"".join(request(RequestCode.PULL_MESSAGE, _pull(BULK_TOPIC))[1] for _ in range(arena.sized(400)))
     with contextlib.closing(socket.socket()) as sock:
@@ -41,7 +41,7 @@ async def unread(arena: Arena, node: Target, report: Report) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-async def halves(arena: Arena, node: Target, report: Report) -> None:
+async def halves(arena: Arena, node: Target, report: RoundReport) -> None:
     """Opens 16 connections with 8 MB of a frame of 16 MB that never ends; a client that sends a message in two pieces
     must still be served."""
     wires = [await Wire.dial(node.client_port) for _ in range(arena.sized(16))]
@@ -62,7 +62,7 @@ async def halves(arena: Arena, node: Target, report: Report) -> None:
         await asyncio.sleep(0)
 
 
-async def _in_two_pieces(node: Target, report: Report) -> None:
+async def _in_two_pieces(node: Target, report: RoundReport) -> None:
     async with await Wire.dial(node.client_port) as wire:
         body = json.dumps({"clientID": "hostile-two-pieces"}).encode()
         opaque, frame = request(RequestCode.HEART_BEAT, {}, body)
@@ -75,7 +75,7 @@ async def _in_two_pieces(node: Target, report: Report) -> None:
         )
 
 
-async def too_large(arena: Arena, node: Target, report: Report) -> None:
+async def too_large(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends frames of impossible length, right behind 200 KB of a frame that is still incomplete.
 
     A frame of 300 KB is read when there is room for it, and only then the length behind it. While half frames take the
@@ -99,7 +99,7 @@ async def too_large(arena: Arena, node: Target, report: Report) -> None:
     await _in_two_pieces(node, report)
 
 
-async def idle(arena: Arena, node: Target, report: Report) -> None:
+async def idle(arena: Arena, node: Target, report: RoundReport) -> None:
     """Opens 300 connections and sends nothing."""
     wires = []
     try:
@@ -115,7 +115,7 @@ async def idle(arena: Arena, node: Target, report: Report) -> None:
         await asyncio.sleep(0)
 
 
-async def subscriptions(arena: Arena, node: Target, report: Report) -> None:
+async def subscriptions(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends 60 pulls, each with a different subscription text of 16 MB."""
     text = b"t" * arena.sized(_TEXT)
 

@@ -13,14 +13,14 @@ from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.client_kit.frames import HOST
 from jepsen_like.client_kit.wire import Target, ask_http, listen_anywhere, was_dialled
-from jepsen_like.hostile.attack import Arena, Attack, Report
+from jepsen_like.hostile.attack import Arena, Attack, RoundReport
 
 _GUEST = 77
 _TERM, _COMMIT = (1 << 63) - 2, 1 << 40
 _WAIT_S = 0.6
 
 
-async def strangers(arena: Arena, node: Target, report: Report) -> None:
+async def strangers(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends votes, heartbeats, terms and fetches of an invented node; checks that the node does not dial the address
     that it names."""
     listener, port = listen_anywhere()
@@ -29,7 +29,7 @@ async def strangers(arena: Arena, node: Target, report: Report) -> None:
     report.demand(not was_dialled(listener), f"node {node.id} dialled an address that a stranger had named")
 
 
-async def impostors(arena: Arena, node: Target, report: Report) -> None:
+async def impostors(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends the frames of `strangers` in the name of another member, whose uuid is known from GET /v1/members."""
     other = next(target for target in arena.targets.values() if target is not node)
     answer, known = await ask_http(other.admin_port, "GET", "/v1/members"), {}
@@ -38,7 +38,7 @@ async def impostors(arena: Arena, node: Target, report: Report) -> None:
     await _say_all(arena, node, report, other.id, known.get(other.id, str(uuid.UUID(int=7))), other.peer_port)
 
 
-async def _say_all(arena: Arena, node: Target, report: Report, me: int, node_uuid: str, port: int) -> None:
+async def _say_all(arena: Arena, node: Target, report: RoundReport, me: int, node_uuid: str, port: int) -> None:
     said = []
     for kind, header in _words(me, node.id):
         for channel in (CONTROL, BULK):

@@ -15,7 +15,7 @@ from raftmq_wire.queue_numbers import group_of
 _FAULTS_BEFORE_NS = 5_000_000_000
 
 
-class Loss(NamedTuple):
+class LostMessage(NamedTuple):
     """An acknowledged message that is missing on a replica which was read to its end."""
 
     message_id: str
@@ -26,7 +26,7 @@ class Loss(NamedTuple):
     missing_on: list[int]
 
 
-def find_losses(ops: Sequence[Op]) -> list[Loss]:
+def find_losses(ops: Sequence[Op]) -> list[LostMessage]:
     """Returns every acknowledged message that is missing on some replica, in the order of the acknowledgements."""
     held: dict[int, set[str]] = {}
     for op in ops:
@@ -49,7 +49,7 @@ def find_losses(ops: Sequence[Op]) -> list[Loss]:
             missing = [node for node, ids in holders.items() if message_id not in ids]
             if missing:
                 place = (op.value["topic"], int(op.value["queue_id"]), int(op.value["queue_offset"]))
-                losses.append(Loss(message_id, *place, op, missing))
+                losses.append(LostMessage(message_id, *place, op, missing))
     return losses
 
 
@@ -90,7 +90,7 @@ def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
         yield leader, f"node {leader.value['node']} leads term {leader.value['term']}"
 
 
-def _after(ops: Sequence[Op], loss: Loss) -> Iterator[tuple[Op, str]]:
+def _after(ops: Sequence[Op], loss: LostMessage) -> Iterator[tuple[Op, str]]:
     """Yields the fault that was active at the acknowledgement, the next leader, and the first sign that the log went
     back."""
     later = ops[loss.acked.index + 1 :]
@@ -107,7 +107,7 @@ def _place(op: Op) -> tuple[str, int, int]:
     return op.value["topic"], int(op.value["queue_id"]), int(op.value["queue_offset"])
 
 
-def _holders(ops: Sequence[Op], loss: Loss) -> dict[int, str]:
+def _holders(ops: Sequence[Op], loss: LostMessage) -> dict[int, str]:
     found: dict[int, str] = {}
     asked: dict[int, Op] = {}
     for op in ops:
@@ -131,6 +131,6 @@ def _at(op: Op, start: int) -> str:
     return f"{(op.time_ns - start) / 1e9:8.3f} s (line {op.index + 2})"
 
 
-def _ids(losses: list[Loss], shown: int = 12) -> str:
+def _ids(losses: list[LostMessage], shown: int = 12) -> str:
     ids = [loss.message_id for loss in losses]
     return ", ".join(ids[:shown]) + (f", … {ids[-1]}" if len(ids) > shown else "")

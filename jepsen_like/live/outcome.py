@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jepsen_like.checkers.verdict import Outcome as Checked
+from jepsen_like.checkers.verdict import Outcome
 from jepsen_like.history import Op
 from jepsen_like.live.conclusion import GATE_CODE, Conclusion
 from jepsen_like.live.judge import Judgement
@@ -20,7 +20,7 @@ UNKNOWN_SHARE_MAX = 0.02
 """Highest share of sends with unknown outcome; a run with more proves too little."""
 
 
-_OUTCOMES: dict[Conclusion, Checked] = {
+_OUTCOMES: dict[Conclusion, Outcome] = {
     Conclusion.VALID: "valid",
     Conclusion.INVALID: "invalid",
     Conclusion.UNKNOWN: "unknown",
@@ -38,7 +38,7 @@ class Played(NamedTuple):
     """Seconds until all nodes agreed on a leader again; None if they did not in time."""
 
 
-class Outcome(NamedTuple):
+class RunFindings(NamedTuple):
     """Everything that a run found."""
 
     verdict: Conclusion
@@ -128,7 +128,7 @@ def conclude(
     return (Conclusion.UNKNOWN if reasons else Conclusion.VALID), reasons
 
 
-def write_outcome(folder: Path, outcome: Outcome, plan: Plan, ops: Sequence[Op]) -> None:
+def write_outcome(folder: Path, outcome: RunFindings, plan: Plan, ops: Sequence[Op]) -> None:
     """Writes verdict.json and report.html."""
     from jepsen_like.report import RunInfo, machine_facts, write_report
 

@@ -16,8 +16,8 @@ from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.judge import WORKLOAD, denials, judge
 from jepsen_like.live.loss_explanation import explain
 from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due, scenario_gates
-from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, PowerCut, SkewsClocks, Stage
-from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
+from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, PowerSwitch, SkewsClocks, Stage
+from jepsen_like.live.outcome import HEAL_S, Played, RunFindings, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
 from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.leader_monitor import PROCESS, LeaderMonitor
@@ -26,7 +26,7 @@ from jepsen_like.live.probes.log_workload import LogWorkload
 from jepsen_like.live.probes.side_workload import SideWorkload
 from jepsen_like.live.stories.story import Scene, StoryEnds
 from jepsen_like.live.stories.story_table import STORIES
-from jepsen_like.live.subjects.proxy import Pair, Traffic
+from jepsen_like.live.subjects.proxy import EdgeTraffic, Pair
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability, Subject, is_caught_up
 from raftmq.client.errors import RaftMQError
@@ -44,7 +44,7 @@ QUIET_LOAD_S = 30.0
 class Tools(NamedTuple):
     """The tools of this machine for the faults that need them."""
 
-    power: PowerCut | None = None
+    power: PowerSwitch | None = None
     clocks: SkewsClocks | None = None
     suspicion: str = ""
     """A failure before the run that casts doubt on it, in words; with one, no run is valid."""
@@ -94,7 +94,7 @@ class Run:
         self._began = time.monotonic()
         self._rows = 0
 
-    def execute(self) -> Outcome:
+    def execute(self) -> RunFindings:
         """Runs everything and returns the outcome. Raises LocalError if the cluster does not even start; stops every
         node before it returns or raises."""
         thresholds = gc.get_threshold()
@@ -223,7 +223,7 @@ class Run:
         self._tell(f"{self._elapsed:6.1f} s   healed: one leader, every node up, sends acknowledged")
         return True
 
-    def _silent_edges(self, before: dict[Pair, Traffic]) -> list[str]:
+    def _silent_edges(self, before: dict[Pair, EdgeTraffic]) -> list[str]:
         """Returns links from and to the leader that carry nothing for so long that they must be broken; none if the
         nodes do not use the links."""
         if self._plan.story is not None and STORIES[self._plan.story].is_direct:
@@ -287,7 +287,7 @@ class Run:
             self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
         return caught_up
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> RunFindings:
         seconds = self._elapsed
         judgement = judge(self._history.ops, len(self._subject.node_ids))
         broken, doubts = [*self._monitor.two_leaders, *judgement.broken], [*self._reasons, *judgement.doubts]
@@ -299,7 +299,7 @@ class Run:
         faults = applied_and_felt(
             (nemesis.name for nemesis in self._plan.nemeses), ((each.name, each.effect) for each in self._played)
         )
-        return Outcome(
+        return RunFindings(
             verdict,
             reasons,
             self._load.counts,

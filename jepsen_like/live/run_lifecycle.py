@@ -15,7 +15,7 @@ from jepsen_like.live.harm.power import ShimError
 from jepsen_like.live.nemeses.coverage_gates import FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Nemesis
 from jepsen_like.live.nemeses.scenarios import Scenario
-from jepsen_like.live.outcome import Outcome, write_outcome
+from jepsen_like.live.outcome import RunFindings, write_outcome
 from jepsen_like.live.plan import Plan, all_hostile, choose, story_of
 from jepsen_like.live.probes.tier_probe import STORE, environment
 from jepsen_like.live.run import Run, Tools
@@ -32,7 +32,7 @@ NODES = "nodes"
 SHIM = "shim"
 
 
-class Wish(NamedTuple):
+class RunRequest(NamedTuple):
     """The user's request for a run."""
 
     subject: str
@@ -75,7 +75,7 @@ def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_
         )
 
 
-def space_needed(wish: Wish) -> int:
+def space_needed(wish: RunRequest) -> int:
     """Returns the bytes needed: 2 GiB, or the amount that a scripted scenario declares at its scale, and 1 GiB for all
     others on the machine."""
     story = wish.story
@@ -101,7 +101,7 @@ def run_folder(out: Path | None, seed: int) -> Path:
     return folder
 
 
-def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan, Outcome]:
+def perform(wish: RunRequest, folder: Path, tell: Callable[[str], None]) -> tuple[Plan, RunFindings]:
     """Performs the whole run in an empty folder. Nodes' directories are kept only if the verdict is not valid."""
     check_space(folder, needed=space_needed(wish))
     with owning(folder, tell) as owned:
@@ -142,7 +142,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
 
 
 def _build(
-    wish: Wish, folder: Path, processes: Processes, owned: Owned, tell: Callable[[str], None]
+    wish: RunRequest, folder: Path, processes: Processes, owned: Owned, tell: Callable[[str], None]
 ) -> tuple[Subject, Tools, dict[Capability, str]]:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
@@ -193,7 +193,7 @@ def _build(
     return subject, Tools(ShimPower(subject, shim), shim, proof.suspicion), {}
 
 
-def _wants_shim(wish: Wish) -> bool:
+def _wants_shim(wish: RunRequest) -> bool:
     """Returns True if the nodes must run on the shim: only if a chosen fault needs it, or may use it."""
     needing = frozenset({Capability.POWER, Capability.CLOCK})
     chosen = wish.nemeses

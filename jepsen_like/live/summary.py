@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from jepsen_like.live.outcome import Outcome
+from jepsen_like.live.outcome import RunFindings
 from jepsen_like.live.plan import Plan
 
 
-def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
+def lines(outcome: RunFindings, plan: Plan) -> Iterator[str]:
     """Yields all lines except for the verdict itself, which `last_line` returns."""
     told = outcome.to_json(plan)
     counts = outcome.counts
@@ -33,14 +33,14 @@ def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
     yield from (f"  - {reason}" for reason in outcome.reasons)
 
 
-def last_line(outcome: Outcome, plan: Plan, folder: Path) -> str:
+def last_line(outcome: RunFindings, plan: Plan, folder: Path) -> str:
     """Returns the verdict, with the missed gates of a full run."""
     missed = outcome.missed(plan)
     less = f", but less than a full run must show: {', '.join(gate.name for gate in missed)}" if missed else ""
     return f"{outcome.verdict.value}{less}    ({folder})"
 
 
-def _table(outcome: Outcome) -> Iterator[str]:
+def _table(outcome: RunFindings) -> Iterator[str]:
     if not outcome.faults:
         return
     width = max(map(len, outcome.faults))
@@ -49,7 +49,7 @@ def _table(outcome: Outcome) -> Iterator[str]:
         yield f"  {name:<{width}} {applied:>7} {felt:>7}"
 
 
-def _gates(outcome: Outcome, plan: Plan) -> Iterator[str]:
+def _gates(outcome: RunFindings, plan: Plan) -> Iterator[str]:
     if not outcome.gates:
         return
     less = f"scale {plan.scale:g}" if plan.is_scripted else f"{plan.time_s:g} s of {plan.full_s:g} s"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from jepsen_like.checkers.history_steps import Queue, place
+from jepsen_like.checkers.history_steps import TopicQueue, place
 from jepsen_like.checkers.messages import Messages
 from jepsen_like.checkers.verdict import Anomaly, brief
 from jepsen_like.history import Op, Operation
@@ -110,7 +110,7 @@ class Witnesses:
             f'<div class="wide"><table class="window">{head}{rows}</table></div>'
         )
 
-    def _acknowledged(self, queue: Queue, offsets: range) -> dict[int, str]:
+    def _acknowledged(self, queue: TopicQueue, offsets: range) -> dict[int, str]:
         """Returns offset -> the id that was acknowledged there; more than one id if an offset was given out twice."""
         told: dict[int, str] = {}
         for send in self._messages.acked.get(queue, ()):
@@ -120,7 +120,7 @@ class Witnesses:
                 )
         return told
 
-    def _held(self, queue: Queue, offsets: range) -> Iterator[tuple[str, dict[int, str]]]:
+    def _held(self, queue: TopicQueue, offsets: range) -> Iterator[tuple[str, dict[int, str]]]:
         for dump in self._messages.dumps.get(queue, ()):
             held: dict[int, str] = {}
             if dump.fell_back:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jepsen_like.checkers.anomaly_kinds import KINDS, gravity
 from jepsen_like.checkers.history_steps import MalformedStep, Operations
 from jepsen_like.checkers.messages import Messages
-from jepsen_like.checkers.verdict import Anomaly, Result, Verdict
+from jepsen_like.checkers.verdict import Anomaly, CheckerResult, Verdict
 from jepsen_like.history import Op, pair_up
 from jepsen_like.report.anomaly_drawing import Witnesses
 from jepsen_like.report.run_info import RunInfo
@@ -106,7 +106,7 @@ def _checkers(verdict: Verdict) -> Iterator[str]:
     yield "</section>"
 
 
-def _counts(result: Result) -> str:
+def _counts(result: CheckerResult) -> str:
     if not result.counts:
         return "none"
     grace = {kind: " (allowed)" if kind in result.allowed else "" for kind in result.counts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jepsen_like.checkers.availability import Attempts, Fault, Outage, faults_of, outages, quantile
+from jepsen_like.checkers.availability import Attempts, InjectedFault, Outage, faults_of, outages, quantile
 from jepsen_like.checkers.history_steps import LEADER, NOT_CLIENTS, NOTES, PHASE, Operations
 from jepsen_like.history import Operation
 from jepsen_like.report.svg import Panel, Scale, decades, drawing, linear, logarithmic, mark, ticks
@@ -83,7 +83,7 @@ class Timeline(NamedTuple):
     start_ns: int
     end_ns: int
     phases: list[tuple[int, str]]
-    faults: list[Fault]
+    faults: list[InjectedFault]
     terms: list[Term]
     outages: list[Outage]
     series: Series

@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from jepsen_like.seeded_bugs.catalogue import Bug
-    from jepsen_like.seeded_bugs.matrix import Row
+    from jepsen_like.seeded_bugs.matrix import MatrixRow
 
 
 SEEDS = {"core": 200, "full": 60}
@@ -77,7 +77,7 @@ def report(
     return 0 if all(row.caught for row in found) and not clean.alarms else 1
 
 
-def _print_row(row: Row) -> None:
+def _print_row(row: MatrixRow) -> None:
     note = f" [{row.note}]" if row.note else ""
     click.echo(
         f"{row.name:5} {row.engine:4} {'caught' if row.caught else 'NOT CAUGHT':10} {row.checker or '-':22} "

@@ -41,12 +41,12 @@ class Core:
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
         """Plays a schedule. The first violation ends it; with `black_box`, only a checker of what clients see
         counts."""
-        from jepsen_like.core_sim.scripted import Stage
-        from jepsen_like.core_sim.violation import Violation
+        from jepsen_like.core_sim.scripted import CoreStage
+        from jepsen_like.core_sim.violation import PromiseBroken
 
         try:
-            Stage(black_box=black_box).play(schedule)
-        except Violation as violation:
+            CoreStage(black_box=black_box).play(schedule)
+        except PromiseBroken as violation:
             if not black_box or violation.checker in SEEN_BY_CLIENTS:
                 return Fired(violation.checker, violation.detail)
         return NOBODY

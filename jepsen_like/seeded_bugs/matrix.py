@@ -25,7 +25,7 @@ _CHUNKS = 4
 """Number of processes among which the seeds of the unmutated code are divided."""
 
 
-class Row(NamedTuple):
+class MatrixRow(NamedTuple):
     """The results of one bug in the matrix."""
 
     name: str
@@ -109,14 +109,14 @@ def request_for(
     }
 
 
-def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -> Row:
+def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -> MatrixRow:
     """Runs one bug on its schedule and on `seeds` random seeds."""
     started = time.monotonic()
     request = request_for(bug.engine, [bug.schedule], bug.checkers, seeds, first_seed, black_box=black_box)
     found = run_in_copy(bug, request)
     if "failed" in found:
         failed = f"the worker failed: {found['failed']}"
-        return Row(bug.id, bug.title, bug.engine, seconds=time.monotonic() - started, note=failed)
+        return MatrixRow(bug.id, bug.title, bug.engine, seconds=time.monotonic() - started, note=failed)
     (played,) = found["schedules"]
     search = found["search"] or {"seeds": 0, "kills": [], "others": [], "first_kill_seconds": None}
     kills = search["kills"]
@@ -125,7 +125,7 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
     note = "" if scheduled else f"schedule: {played['checker']}: {played['detail']}"
     if search["others"]:
         note += f" also: {sorted({name for _, name in search['others']})}"
-    return Row(
+    return MatrixRow(
         bug.id,
         bug.title,
         bug.engine,
@@ -145,7 +145,7 @@ def row(bug: Bug, seeds: int, *, first_seed: int = 0, black_box: bool = False) -
 
 def rows(
     bugs: Sequence[Bug], seeds: Mapping[str, int], *, jobs: int, first_seed: int = 0, black_box: bool = False
-) -> Iterator[Row]:
+) -> Iterator[MatrixRow]:
     """Yields the rows of all bugs, in the order given; `jobs` run at a time. `seeds`: engine -> number of seeds."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda bug: row(bug, seeds[bug.engine], first_seed=first_seed, black_box=black_box), bugs)

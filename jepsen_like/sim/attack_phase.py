@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from jepsen_like.client_kit.fields import foreign_send
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost
 from jepsen_like.sim.clients.history_recorder import Recorder
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine
 from jepsen_like.sim.machines.network import Network
 from raftmq_wire.codes import ResponseCode, is_unknown

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.checks.truth_check import TruthCheck
 from jepsen_like.sim.options import Options, stream
 from statemachine.cluster_wide.broker_groups import AddBrokerGroup, DrainBrokerGroup
@@ -40,7 +41,7 @@ class BrokerGroupsOperator:
         options: Options,
         leader: Callable[[], Machine | None],
         soon: Callable[[float, Callable[..., None]], object],
-        report: Callable[[str, str], None],
+        report: Report,
     ) -> None:
         """`soon`: calls a function after that many seconds."""
         self._rng = stream(options.seed, "broker groups")

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.clients.deleted_topics import DeletedTopics
     from jepsen_like.sim.clients.failing_consumers import Failures
     from jepsen_like.sim.clients.history_recorder import Recorder
-    from jepsen_like.sim.clients.readers import Catalogue, GroupReader
+    from jepsen_like.sim.clients.readers import CatalogueClient, GroupReader
     from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
     from jepsen_like.sim.clients.reset_clients import Resets
     from jepsen_like.sim.clients.resized_topics import ResizedTopics
@@ -70,7 +70,7 @@ class JudgedWorld(Protocol):
     recorder: Recorder
     auditor: ClientHost
     reader: GroupReader
-    catalogue: Catalogue
+    catalogue: CatalogueClient
     remakes: RecreatedTopics | None
     transactors: Transactors | None
     delayed: Delayed | None

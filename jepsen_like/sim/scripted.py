@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jepsen_like.client_kit.frames import Answer
-from jepsen_like.script import Line, ScriptError, lines_of
+from jepsen_like.script import ScriptError, ScriptLine, lines_of
 from jepsen_like.sim.attack_phase import Calm
 from jepsen_like.sim.clients.client_machines import Foreign
 from jepsen_like.sim.clients.offset_commits import OffsetCommits
@@ -28,13 +28,13 @@ from jepsen_like.sim.users.user_steps import UserSteps
 from statemachine.levels import LEVEL
 
 
-class Stage(MachineStage):
+class ScriptedWorld(MachineStage):
     """A simulated world in which only the commands of the script happen."""
 
     def __init__(self, script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> None:
         """Creates the world from the script's first line. Raises ScriptError if that does not begin with `nodes`."""
         self._lines = list(lines_of(script))
-        first = self._lines.pop(0) if self._lines else Line(0, ())
+        first = self._lines.pop(0) if self._lines else ScriptLine(0, ())
         super().__init__(_options(first), black_box=black_box, trace=trace)
         self.hand = ScriptedClient(self._add_host(), self.recorder, self.register)
         self._reads = False
@@ -368,7 +368,7 @@ class Stage(MachineStage):
         self.wait_for(lambda: not self.hand.open, "an operation never ends")
 
 
-def _options(line: Line) -> Options:
+def _options(line: ScriptLine) -> Options:
     number, words = line
     if not words or words[0] != "nodes":
         raise ScriptError(f"line {number}: a script begins with `nodes COUNT`")
@@ -387,4 +387,4 @@ def _number(text: str) -> Any:
 
 def play(script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> SimResult:
     """Runs a script to its end or to the first violation. Raises ScriptError."""
-    return Stage(script, black_box=black_box, trace=trace).run()
+    return ScriptedWorld(script, black_box=black_box, trace=trace).run()

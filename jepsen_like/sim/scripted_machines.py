@@ -14,9 +14,9 @@ from jepsen_like.script import Interpreter, ScriptError, node_of
 from jepsen_like.sim.checks.tier_check import FOLDER
 from jepsen_like.sim.clients.client_machines import TOPIC
 from jepsen_like.sim.groups.second_group import NUMBER
-from jepsen_like.sim.machines.disk import Loss, loss_of
+from jepsen_like.sim.machines.disk import PowerLoss, loss_of
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine
-from jepsen_like.sim.machines.network import Edge, Endpoint
+from jepsen_like.sim.machines.network import Endpoint, HostPair
 from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import Options
@@ -159,7 +159,7 @@ class MachineStage(World, Interpreter):
         for name in names:
             self._down(self._machine(name), loss_of(left, rows), power=True)
 
-    def _down(self, machine: Machine, loss: Loss | None, *, power: bool) -> None:
+    def _down(self, machine: Machine, loss: PowerLoss | None, *, power: bool) -> None:
         machine.held = 1
         machine.kill(power=power, loss=loss)
 
@@ -277,7 +277,7 @@ class MachineStage(World, Interpreter):
     def do_cut(self, what: str) -> None:
         if "->" in what:
             a, b = what.split("->")
-            edges: list[Edge] = [(self._host(a), self._host(b))]
+            edges: list[HostPair] = [(self._host(a), self._host(b))]
         else:
             own = self._host(what)
             group = self.machines if self.second is None or "@" not in what else self.second.machines

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.options import Options, stream
 from raftlog.format_versions import BASELINE
 from raftlog.types import Entry, EntryType, NodeId
@@ -33,7 +34,6 @@ LOOKS_EVERY_S = 0.25
 SURE_S = 1.0
 """Time in seconds after which a leader has noticed that a member's process has ended, or runs another version."""
 TOPIC = "upgrades"
-Report = Callable[[str, str], object]
 
 
 class LevelCheck:

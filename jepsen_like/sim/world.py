@@ -38,7 +38,7 @@ from jepsen_like.sim.clients.key_searchers import Seeker
 from jepsen_like.sim.clients.members_apart import MembersApart
 from jepsen_like.sim.clients.offset_commits import OffsetCommits
 from jepsen_like.sim.clients.parked_pulls import SUSPEND_MS, Waits
-from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
+from jepsen_like.sim.clients.readers import CatalogueClient, GroupReader, OffsetRegister
 from jepsen_like.sim.clients.recreated_topics import RecreatedTopics
 from jepsen_like.sim.clients.repeated_sends import Repeater
 from jepsen_like.sim.clients.reset_clients import Resets
@@ -50,7 +50,7 @@ from jepsen_like.sim.clients.transaction_producers import Transactors
 from jepsen_like.sim.faults.fault_plan import Fault, plan
 from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
 from jepsen_like.sim.faults.link_faults import LINK_FAULTS
-from jepsen_like.sim.faults.nemesis import Nemesis
+from jepsen_like.sim.faults.nemesis import FaultInjector
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS, Stalls
 from jepsen_like.sim.group_states import GroupReach, GroupStates
 from jepsen_like.sim.groups.group_faults import group_faults
@@ -169,7 +169,7 @@ class World:
         further = {**LINK_FAULTS, **LEADER_FAULTS, **STALL_FAULTS}
         if self.second is not None:
             further |= group_faults([machine.host for machine in self.second.machines.values()])
-        self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts, further)
+        self.nemesis = FaultInjector(self.loop, self.network, self.machines, self.monitor, self.faults, hosts, further)
         self.operator = Operator(
             options, self.machines, self.monitor, self.nemesis.leader, self._add_machine, self._tasks()
         )
@@ -197,7 +197,7 @@ class World:
         self.foreign = [ForeignProducer(n, host(), recorder, by_host) for n in range(options.foreign)]
         self.reader = GroupReader(host(), recorder, report, self._floor)
         self.register = OffsetRegister(host(), recorder, report)
-        self.catalogue = Catalogue(host(), recorder)
+        self.catalogue = CatalogueClient(host(), recorder)
         self.auditor = host()
         self.vandal = GarbageClient(host())
         self.judge = Judge(self)

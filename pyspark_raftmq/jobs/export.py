@@ -26,7 +26,7 @@ from raftmq.tables.keepers import check_store
 from raftmq.tables.missing import Kept, Queue, check_continues, first_of, kept_of, missing, moved, reached_by
 from raftmq.tables.parquet_folder import HIDDEN, ParquetTarget, folder_of
 from raftmq.tables.store_folder import StoreFolder
-from raftmq.tables.table_folder import Where, delta_table
+from raftmq.tables.table_folder import TablePlace, delta_table
 from raftmq.tables.table_rows import DAY
 from raftmq_wire.local_path import check_local
 
@@ -57,7 +57,7 @@ class ExportReport(NamedTuple):
     version: int | None
 
 
-def columns_there(folder: Where, form: str) -> tuple[str, ...] | None:
+def columns_there(folder: TablePlace, form: str) -> tuple[str, ...] | None:
     """Returns the columns of messages that the target has; None if it has none yet, or is not made by an export."""
     there: list[str] = []
     if form == DELTA:
@@ -75,7 +75,7 @@ def columns_there(folder: Where, form: str) -> tuple[str, ...] | None:
 def export(
     spark: SparkSession,
     options: ReadOptions,
-    folder: Where,
+    folder: TablePlace,
     *,
     kind: type[Target] = DeltaTarget,
     round_messages: int = ROUND_MESSAGES,
@@ -121,7 +121,7 @@ def export(
         on_commit(report.messages, total)
 
 
-def check_place(where: Where, kind: type[Target]) -> None:
+def check_place(where: TablePlace, kind: type[Target]) -> None:
     """Raises LocalError for a place where there can be no such export, and StoreFailed."""
     if not isinstance(where, StoreFolder):
         check_local(where, "the folder of an export")
@@ -152,7 +152,7 @@ def _ends(options: ReadOptions) -> dict[Queue, Kept]:
 
 
 def _write(
-    spark: SparkSession, options: ReadOptions, folder: Where, ranges: list[QueueRange], prefix: str
+    spark: SparkSession, options: ReadOptions, folder: TablePlace, ranges: list[QueueRange], prefix: str
 ) -> list[DayFile]:
     """Writes the files in tasks and returns them; if a task ran twice, only the files of the attempt that Spark
     accepted. Messages that retention removes during the run are an error here, and the next run plans again from the
@@ -165,7 +165,7 @@ def _write(
 
 
 def _write_parts(
-    options: ReadOptions, folder: Where, prefix: str, parts: Iterator[tuple[Any, ...]]
+    options: ReadOptions, folder: TablePlace, prefix: str, parts: Iterator[tuple[Any, ...]]
 ) -> Iterator[tuple[object, ...]]:
     """Writes the files of these parts and yields them. Runs in a Spark task. Raises ReadError and OSError."""
     for part in parts:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark_raftmq.errors import PlanError, ReadError
 from raftmq.arrow.log_copy import CopySource, Segment
 from raftmq.arrow.ranges import Unreadable
-from raftmq.copies.derived_rows import BLOCK, Piece, Queue, Row, blocks_of, derive
+from raftmq.copies.derived_rows import BLOCK, Piece, QueueNumbers, Row, blocks_of, derive
 from raftmq.copies.log_entries import entries_of, first_ms
 from raftmq.copies.open_copy import opened, opened_rows
 from raftmq.copies.row_check import (
@@ -123,7 +123,7 @@ def derive_parts(work: Work, tasks: Iterable[Task]) -> Iterator[Any]:
 
 
 def check_edges(
-    work: Work, to_end: bool, blocks: Iterable[tuple[tuple[Queue, int], Iterable[list[Piece]]]]
+    work: Work, to_end: bool, blocks: Iterable[tuple[tuple[QueueNumbers, int], Iterable[list[Piece]]]]
 ) -> Iterator[Difference]:
     """Checks the blocks that several segments share. Runs in a Spark task."""
     made: list[tuple[str, Row]] = []
@@ -156,7 +156,7 @@ def _write(folder: Path, rows: list[tuple[str, Row]]) -> None:
 
 
 def report_of(work: Work, tasks: list[Task], checked: list[Checked], found: list[Difference]) -> RebuildReport:
-    spans: dict[Queue, tuple[int, int]] = {}
+    spans: dict[QueueNumbers, tuple[int, int]] = {}
     for part in checked:
         for queue, (start, end) in part.spans.items():
             before = spans.get(queue, (start, end))

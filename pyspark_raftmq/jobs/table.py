@@ -34,7 +34,7 @@ from raftmq.tables.errors import LostRace
 from raftmq.tables.json_fields import merge
 from raftmq.tables.kept_table import KeptTable, Round, ends_of
 from raftmq.tables.missing import Kept, Queue, missing, moved
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 from raftmq.tables.table_rows import TableRows, Written
 from raftmq_wire.errors import LocalError
 from raftmq_wire.topic_identity import Position
@@ -219,7 +219,9 @@ def _written(frame: DataFrame, kept: KeptTable, rows: TableRows) -> Written:
     return Written([DayFile(*file) for files, _ in told for file in files], merge([met for _, met in told]))
 
 
-def _write(folder: Where, prefix: str, rows: TableRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(
+    folder: TablePlace, prefix: str, rows: TableRows, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Writes the files of a task, whose rows continue each other in one queue; yields what it wrote and met."""
     import pyarrow as pa
 

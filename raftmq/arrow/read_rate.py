@@ -9,7 +9,7 @@ BURST_S = 0.5
 """Seconds of reading that a reader may catch up on at once after a pause."""
 
 
-class Pace:
+class ReadRate:
     """Limits a reader to a number of bytes per second, averaged since its first read; None: no limit."""
 
     def __init__(

@@ -19,7 +19,7 @@ from raftmq.arrow.batches import to_batches
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
 from raftmq.arrow.ranges import QueueRange, Unreadable
-from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.read_rate import ReadRate
 from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.client.consuming.pull import MAX_PULL_BYTES, PulledFrames, PullStatus
@@ -122,7 +122,7 @@ class RangeReader:
         *,
         node: str | None = None,
         skip_lost: bool = False,
-        pace: Pace | None = None,
+        pace: ReadRate | None = None,
         undecodable: Undecodable | None = None,
         rows: RowFilter | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -131,7 +131,7 @@ class RangeReader:
         self._planned = planned
         self._node = node
         self._skip_lost = skip_lost
-        self._pace = pace or Pace(None)
+        self._pace = pace or ReadRate(None)
         self._undecodable = undecodable or Undecodable()
         self._rows = rows
         self._size = _PullSize()

@@ -35,7 +35,7 @@ READERS = 2
 """Queues that are read at once: frames of one are on their way while those of another become columns."""
 FOLLOWER = "follower"
 LEADER = "leader"
-Where = str | int | datetime.datetime | Position
+WrittenBound = str | int | datetime.datetime | Position
 """A bound as a user writes it: earliest, latest, a queue offset, a time (aware datetime), or an offset with the topic
 in which it counts."""
 
@@ -55,8 +55,8 @@ class Selection(NamedTuple):
 
 def read_arrow(
     topic: str,
-    start: Where | Mapping[int, Where] = EARLIEST,
-    end: Where | Mapping[int, Where] = LATEST,
+    start: WrittenBound | Mapping[int, WrittenBound] = EARLIEST,
+    end: WrittenBound | Mapping[int, WrittenBound] = LATEST,
     *,
     columns: Sequence[str] | None = None,
     servers: str | Iterable[str] | None = None,
@@ -109,8 +109,8 @@ def read_arrow(
 
 def read_pandas(
     topic: str,
-    start: Where | Mapping[int, Where] = EARLIEST,
-    end: Where | Mapping[int, Where] = LATEST,
+    start: WrittenBound | Mapping[int, WrittenBound] = EARLIEST,
+    end: WrittenBound | Mapping[int, WrittenBound] = LATEST,
     *,
     columns: Sequence[str] | None = None,
     servers: str | Iterable[str] | None = None,
@@ -178,8 +178,8 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
 def select(
     mq: Client,
     topic: str,
-    start: Where | Mapping[int, Where] = EARLIEST,
-    end: Where | Mapping[int, Where] = LATEST,
+    start: WrittenBound | Mapping[int, WrittenBound] = EARLIEST,
+    end: WrittenBound | Mapping[int, WrittenBound] = LATEST,
     *,
     columns: Sequence[str] | None = None,
     read_from: str = FOLLOWER,

@@ -15,7 +15,7 @@ from raftmq.commands.value_types import NameType
 from raftmq.local_path import LocalPath
 
 if TYPE_CHECKING:
-    from raftmq.commands.bench_modes import Report
+    from raftmq.commands.bench_modes import ModesReport
     from raftmq.commands.bench_open import OpenReport
 
 SHARES = (0.1, 0.3, 0.5, 0.8)
@@ -215,7 +215,7 @@ def _show_open(report: OpenReport) -> None:
         )
 
 
-def _show(report: Report) -> None:
+def _show(report: ModesReport) -> None:
     columns = ["bytes", "in flight", "level", "flush", "messages/s", "p50 ms", "p99 ms", "CPU µs"]
     print_table(
         columns,

@@ -55,7 +55,7 @@ class Disk(msgspec.Struct, frozen=True):
     sync_p99_ms: float
 
 
-class Row(msgspec.Struct, frozen=True):
+class ModeMeasurements(msgspec.Struct, frozen=True):
     """The measurements of one load in one mode."""
 
     level: str
@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True):
     """User and system time of all nodes per message, in microseconds."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class ModesReport(msgspec.Struct, frozen=True):
     """The output of `raftmq bench modes --json`."""
 
     schema: int
@@ -78,7 +78,7 @@ class Report(msgspec.Struct, frozen=True):
     load_before: tuple[float, float, float]
     """The machine's load averages before the measurement began, which should be low."""
     seconds_per_row: float
-    rows: list[Row]
+    rows: list[ModeMeasurements]
     secured: bool = False
     """True if clients, nodes and the HTTP API spoke TLS, and requests were signed and judged."""
 
@@ -105,12 +105,12 @@ def measure(
     on_stage: Callable[[str], None] = lambda stage: None,
     *,
     secured: bool = False,
-) -> Report:
+) -> ModesReport:
     """Measures every mode in clusters under `directory`, which must be empty, and ends the clusters. `secured`: over
     TLS, as a user. Raises LocalError."""
     before = os.getloadavg()
     disk = probe(directory)
-    rows: list[Row] = []
+    rows: list[ModeMeasurements] = []
     for settings in (SYNC, ASYNC, POOL):
         modes = [mode for mode in MODES if mode.settings is settings]
         place = directory / f"cluster{len(rows)}"
@@ -124,7 +124,7 @@ def measure(
                         result = _load(port, mode.level, size, window, seconds, options)
                         rows.append(_row(mode, size, window, result, _cpu_seconds(pids) - cpu))
     rows.sort(key=lambda row: (row.size_bytes, row.in_flight))
-    return Report(1, str(directory), disk, before, seconds, rows, secured)
+    return ModesReport(1, str(directory), disk, before, seconds, rows, secured)
 
 
 def _load(port: int, level: str, size: int, in_flight: int, seconds: float, options: ClientOptions) -> Result:
@@ -143,9 +143,9 @@ def _load(port: int, level: str, size: int, in_flight: int, seconds: float, opti
     )
 
 
-def _row(mode: Mode, size: int, in_flight: int, result: Result, cpu_s: float) -> Row:
+def _row(mode: Mode, size: int, in_flight: int, result: Result, cpu_s: float) -> ModeMeasurements:
     latencies = result.latencies_ms
-    return Row(
+    return ModeMeasurements(
         mode.level,
         mode.flush,
         size,

@@ -40,7 +40,7 @@ LATE_SHARE_MAX = 0.01
 """The share of late arrivals above which a run says more about the generator than about the cluster."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class BenchTarget(msgspec.Struct, frozen=True):
     """The destination of the requests."""
 
     addresses: tuple[str, ...]
@@ -112,7 +112,7 @@ class OpenReport(msgspec.Struct, frozen=True):
 
 
 def measure(
-    target: Target,
+    target: BenchTarget,
     shape: Shape,
     shares: Sequence[float],
     rates: Sequence[float],
@@ -142,7 +142,7 @@ def since_last_busy() -> float:
     return round(float(psutil.cpu_percent()) / 100, 3)
 
 
-def closed(target: Target, shape: Shape, seconds: float) -> float:
+def closed(target: BenchTarget, shape: Shape, seconds: float) -> float:
     """Returns the acknowledged messages per second of a closed loop. Raises LocalError."""
     with _told(target), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         loads = runner.run(_closed(target, shape, seconds))
@@ -156,7 +156,7 @@ def closed(target: Target, shape: Shape, seconds: float) -> float:
     return stored / max(load.elapsed for load in loads)
 
 
-async def _closed(target: Target, shape: Shape, seconds: float) -> list[Load]:
+async def _closed(target: BenchTarget, shape: Shape, seconds: float) -> list[Load]:
     in_flight = max(1, CAPACITY_IN_FLIGHT // shape.connections)
     loads = [_load(target, shape, in_flight, seconds) for _ in range(shape.connections)]
     try:
@@ -166,20 +166,20 @@ async def _closed(target: Target, shape: Shape, seconds: float) -> list[Load]:
     return loads
 
 
-async def _gone(target: Target) -> None:
+async def _gone(target: BenchTarget) -> None:
     """Waits until closed connections have ended."""
     await asyncio.sleep(0)
     if target.environment.ended is not None:
         await target.environment.ended()
 
 
-def _load(target: Target, shape: Shape, places: int, seconds: float, arrivals: Arrivals | None = None) -> Load:
+def _load(target: BenchTarget, shape: Shape, places: int, seconds: float, arrivals: Arrivals | None = None) -> Load:
     credentials = target.environment.credentials
     return Load(target.topic, shape.size_bytes, 1, places, seconds, "", target.queues, credentials, arrivals)
 
 
 def play(
-    target: Target,
+    target: BenchTarget,
     shape: Shape,
     rate: float,
     share: float = 0.0,
@@ -217,7 +217,7 @@ def play(
 
 
 async def arrive(
-    target: Target, shape: Shape, rate: float, *, places_max: int = PLACES, patience_s: float = PATIENCE_S
+    target: BenchTarget, shape: Shape, rate: float, *, places_max: int = PLACES, patience_s: float = PATIENCE_S
 ) -> list[Arrivals]:
     """Plays one run in a `precise_loop`; returns what became of the requests of each connection. Arguments
     as for `play`. Raises OSError."""
@@ -244,7 +244,7 @@ async def arrive(
     return [load.arrivals for load in loads if load.arrivals is not None]
 
 
-async def _keep(load: Load, target: Target) -> None:
+async def _keep(load: Load, target: BenchTarget) -> None:
     """Keeps a connection open until the run ends, and redials if it is lost. Raises OSError if none of the addresses
     accepted a first connection."""
     assert load.arrivals is not None
@@ -278,7 +278,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _told(target: Target) -> Iterator[None]:
+def _told(target: BenchTarget) -> Iterator[None]:
     """Turns what a connection raises into a text for people."""
     try:
         yield
@@ -291,7 +291,7 @@ def _told(target: Target) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def three_nodes(place: Path | None, topic: str, *, secured: bool) -> Iterator[Target]:
+def three_nodes(place: Path | None, topic: str, *, secured: bool) -> Iterator[BenchTarget]:
     """Runs three nodes in a temporary directory (below `place`), which goes with them."""
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-", dir=place) as directory:
         cluster = LocalCluster(Path(directory) / "cluster")
@@ -301,20 +301,20 @@ def three_nodes(place: Path | None, topic: str, *, secured: bool) -> Iterator[Ta
             options = cluster.client_options
             signing = with_credentials(REAL, options.get("access_key", ""), options.get("secret_key", ""))
             environment = with_tls(signing, options.get("tls"))
-            yield Target(tuple(f"127.0.0.1:{node.broker_port}" for node in nodes), topic, environment=environment)
+            yield BenchTarget(tuple(f"127.0.0.1:{node.broker_port}" for node in nodes), topic, environment=environment)
         finally:
             cluster.down()
 
 
 @contextlib.contextmanager
-def named(servers: str | None, topic: str) -> Iterator[Target]:
+def named(servers: str | None, topic: str) -> Iterator[BenchTarget]:
     """Yields the cluster that the command's options name, after a first message to the topic, which creates it where
     that is allowed. Raises LocalError, and RaftMQError if that message is not stored."""
     with connect(servers) as client:
         client.send(topic, b"bench")
         leader = client.contact(PATIENCE_S).leader
         others = [server for server in client.servers if server != leader]
-        yield Target((leader, *others) if leader else tuple(others), topic, environment=client.environment)
+        yield BenchTarget((leader, *others) if leader else tuple(others), topic, environment=client.environment)
 
 
 def drawn(report: OpenReport, file: Path, names: Sequence[str] = ()) -> None:

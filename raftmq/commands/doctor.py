@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cluster.runtime.host.cgroup import Bounds
 
 
-class Check(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     name: str
@@ -65,7 +65,7 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
     if directory is not None:
         from raftmq.local.host_checks import host_checks
 
-        checks += [Check(*each) for each in host_checks(directory)]
+        checks += [CheckResult(*each) for each in host_checks(directory)]
     findings = [check.finding for check in checks if check.finding]
     lines, width = [], max(10, *(len(check.name) for check in checks))
     for check in checks:
@@ -75,7 +75,7 @@ def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> 
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
-def _registry() -> Iterator[Check]:
+def _registry() -> Iterator[CheckResult]:
     """Checks pysyncobj, on which the registry runs, if the local cluster has one."""
     from cluster.registry.pysyncobj_check import VERSION, check_installed
 
@@ -87,9 +87,9 @@ def _registry() -> Iterator[Check]:
     try:
         check_installed()
     except LocalError as error:
-        yield Check("registry", "it cannot start", f"{error.what}: {error.why}. {error.fix}")
+        yield CheckResult("registry", "it cannot start", f"{error.what}: {error.why}. {error.fix}")
     else:
-        yield Check("registry", f"pysyncobj {VERSION}")
+        yield CheckResult("registry", f"pysyncobj {VERSION}")
 
 
 def _local_configs() -> list[Path]:
@@ -100,18 +100,18 @@ def _local_configs() -> list[Path]:
         return []
 
 
-def _reachable(path: Path) -> Iterator[Check]:
+def _reachable(path: Path) -> Iterator[CheckResult]:
     """Checks which ports and files of the node with that configuration other machines and users can reach. Raises
     ConfigError."""
     config = load(path, os.environ)
     name = name_of(config.cluster.group, config.node.id)
     ports, folder = open_ports(config), open_folder(Path(config.node.data_dir))
-    yield Check(f"ports of node {name}", "on every address" if ports else "on addresses of their own", ports)
+    yield CheckResult(f"ports of node {name}", "on every address" if ports else "on addresses of their own", ports)
     yield from _tls(config)
-    yield Check(f"data of node {name}", config.node.data_dir, folder.says if folder else "")
+    yield CheckResult(f"data of node {name}", config.node.data_dir, folder.says if folder else "")
 
 
-def _tls(config: Config) -> Iterator[Check]:
+def _tls(config: Config) -> Iterator[CheckResult]:
     """Checks the TLS modes and the certificates of a node that speaks TLS."""
     if not config.speaks_tls:
         return
@@ -120,26 +120,26 @@ def _tls(config: Config) -> Iterator[Check]:
     ports = {each.name: each.tls for each in config.listeners} | {"peer": config.peer.tls, "admin": config.admin.tls}
     modes = {name: config.tls_mode(wanted) for name, wanted in ports.items()}
     told = ", ".join(f"{name} {mode}" for name, mode in modes.items())
-    yield Check(f"TLS of node {name_of(config.cluster.group, config.node.id)}", told, why_unfit(config))
+    yield CheckResult(f"TLS of node {name_of(config.cluster.group, config.node.id)}", told, why_unfit(config))
 
 
-def _python() -> Check:
-    return Check("python", f"{sys.executable} ({platform.python_version()})")
+def _python() -> CheckResult:
+    return CheckResult("python", f"{sys.executable} ({platform.python_version()})")
 
 
-def _kernel() -> Check:
+def _kernel() -> CheckResult:
     from raftmq_wire import kernel
 
-    return Check("kernel", kernel.NAME, kernel.WHY)
+    return CheckResult("kernel", kernel.NAME, kernel.WHY)
 
 
-def _control_group() -> Check:
+def _control_group() -> CheckResult:
     from cluster.runtime.host.cgroup import bounds
 
     return control_group(bounds())
 
 
-def control_group(found: Bounds) -> Check:
+def control_group(found: Bounds) -> CheckResult:
     """Judges what the control group allows a node."""
     from cluster.runtime.host.cgroup import MEMORY_MIN
 
@@ -148,17 +148,17 @@ def control_group(found: Bounds) -> Check:
         wrong.append(f"give a node at least {MEMORY_MIN >> 20} MiB of memory, or the kernel ends it under load")
     if found.processors is not None and found.processors < 1:
         wrong.append("give a node at least one processor; one that is held back loses elections")
-    return Check("control group", found.says, "; ".join(wrong))
+    return CheckResult("control group", found.says, "; ".join(wrong))
 
 
-def _checksums() -> Check:
+def _checksums() -> CheckResult:
     from cluster.runtime.host.versions import versions
 
     return checksums(versions()["zlib-ng"], by_pip=is_installed())
 
 
-def checksums(version: str, *, by_pip: bool) -> Check:
+def checksums(version: str, *, by_pip: bool) -> CheckResult:
     """Judges the library of checksums. `by_pip`: the installation is pip's, and not a working copy."""
     get = f"{sys.executable} -m pip install zlib-ng" if by_pip else "make setup"
     missing = f"{get} installs it; without it a body is checksummed by the slower zlib"
-    return Check("checksums", f"zlib-ng {version}", missing if version == "not installed" else "")
+    return CheckResult("checksums", f"zlib-ng {version}", missing if version == "not installed" else "")

@@ -20,7 +20,7 @@ BLOCK = 256
 """Offsets per block of a consume queue, as in `statemachine.consume_queue`: part of the format."""
 Row = tuple[bytes, bytes]
 """A row: key and value."""
-Queue = tuple[int, int]
+QueueNumbers = tuple[int, int]
 """A queue: (topic_id, queue_id)."""
 
 
@@ -40,7 +40,7 @@ class Derived(NamedTuple):
     """The rows derived from one segment: `pieces` by queue, in order, and `keys`, the sorted rows of the message
     index."""
 
-    pieces: dict[Queue, list[Piece]]
+    pieces: dict[QueueNumbers, list[Piece]]
     keys: list[Row]
 
 
@@ -48,7 +48,7 @@ def derive(entries: Iterable[Entry], end: int, next_ms: int | None) -> Derived:
     """Derives rows from the segment's entries below position `end`. `next_ms`: log time of the entry that follows the
     segment and was applied; None if there is none, so that the segment's index bucket is still open. Raises
     PayloadError."""
-    pieces: dict[Queue, list[Piece]] = {}
+    pieces: dict[QueueNumbers, list[Piece]] = {}
     bucket = _Bucket()
     for entry in entries:
         if entry.position >= end:
@@ -73,7 +73,7 @@ def _by_block(base: int, items: bytes) -> Iterator[Piece]:
         at = stop
 
 
-def block_rows(queue: Queue, pieces: Iterable[Piece]) -> Iterator[Row]:
+def block_rows(queue: QueueNumbers, pieces: Iterable[Piece]) -> Iterator[Row]:
     """Yields the rows of one block of a queue, made from all its pieces: one row if the block is full."""
     ordered = sorted(pieces)
     if ordered and ordered[-1].end % BLOCK == 0:
@@ -85,7 +85,7 @@ def block_rows(queue: Queue, pieces: Iterable[Piece]) -> Iterator[Row]:
 class Block(NamedTuple):
     """The pieces of one block of a queue that lie in one segment; `first` is the block's first offset."""
 
-    queue: Queue
+    queue: QueueNumbers
     first: int
     pieces: list[Piece]
 

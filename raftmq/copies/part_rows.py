@@ -16,7 +16,7 @@ from raftmq.arrow.batches import to_batches
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
 from raftmq.arrow.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
-from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.read_rate import ReadRate
 from raftmq.arrow.row_filter import RowFilter
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.copies.entry_finder import EntryFinder
@@ -79,7 +79,7 @@ def part_batches(
     part: CopyPart,
     columns: Sequence[str],
     batch_rows: int,
-    pace: Pace | None = None,
+    pace: ReadRate | None = None,
     undecodable: Undecodable | None = None,
     rows: RowFilter | None = None,
     *,
@@ -89,7 +89,7 @@ def part_batches(
     """Yields batches of at most `batch_rows` messages and about `batch_bytes`, together exactly those of the part
     without those that `rows` and `undecodable` leave out. Messages with more than `gap_bytes` between them are read one
     by one. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
-    wanted, pace = _Wanted(copy, part), pace or Pace(None)
+    wanted, pace = _Wanted(copy, part), pace or ReadRate(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
     entries = None if ENTRY_COLUMNS.isdisjoint(columns) else EntryFinder(copy, part.segment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from raftmq.copies.derived_rows import BLOCK, Derived, Piece, Queue, Row, block_rows, blocks_of
+from raftmq.copies.derived_rows import BLOCK, Derived, Piece, QueueNumbers, Row, block_rows, blocks_of
 from statemachine.message_index import BUCKET_SPAN, RECORD
 from statemachine.payload import ITEM
 from statemachine.rows import keys
@@ -51,8 +51,8 @@ class Checked(NamedTuple):
     [start, end) of each queue."""
 
     differences: list[Difference]
-    edges: dict[tuple[Queue, int], list[Piece]]
-    spans: dict[Queue, tuple[int, int]]
+    edges: dict[tuple[QueueNumbers, int], list[Piece]]
+    spans: dict[QueueNumbers, tuple[int, int]]
     items: int
     records: int
 
@@ -61,8 +61,8 @@ def check_segment(derived: Derived, stored: StoredRows, topic_ids: frozenset[int
     """Checks the rows of one segment, which covers the positions [base, end). `topic_ids` are those of existing topics;
     rows of other topics were removed."""
     found = check_keys(derived, stored, base, end)
-    edges: dict[tuple[Queue, int], list[Piece]] = {}
-    spans: dict[Queue, tuple[int, int]] = {}
+    edges: dict[tuple[QueueNumbers, int], list[Piece]] = {}
+    spans: dict[QueueNumbers, tuple[int, int]] = {}
     for block in blocks_of(derived, topic_ids):
         start, _ = spans.get(block.queue, (block.pieces[0].base, 0))
         spans[block.queue] = start, block.pieces[-1].end
@@ -74,14 +74,14 @@ def check_segment(derived: Derived, stored: StoredRows, topic_ids: frozenset[int
     return Checked(found, edges, spans, sum(after - first for first, after in spans.values()), records // RECORD.size)
 
 
-def kept_rows(queue: Queue, pieces: Iterable[Piece], stored: StoredRows) -> list[Row]:
+def kept_rows(queue: QueueNumbers, pieces: Iterable[Piece], stored: StoredRows) -> list[Row]:
     """Returns the rows of one block, made from all its pieces, without the offsets that a TRIM has removed according to
     the checkpoint."""
     return list(block_rows(queue, _kept(queue, pieces, stored)))
 
 
 def check_block(
-    queue: Queue, block: int, pieces: Iterable[Piece], stored: StoredRows, *, whole: bool = True
+    queue: QueueNumbers, block: int, pieces: Iterable[Piece], stored: StoredRows, *, whole: bool = True
 ) -> list[Difference]:
     """Checks the rows of one block of a queue. `whole`: `pieces` are all pieces of the block; otherwise the checkpoint
     may have rows of further pieces. Returns the differences."""
@@ -102,12 +102,12 @@ def check_block(
     return found
 
 
-def _kept(queue: Queue, pieces: Iterable[Piece], stored: StoredRows) -> list[Piece]:
+def _kept(queue: QueueNumbers, pieces: Iterable[Piece], stored: StoredRows) -> list[Piece]:
     first = chunk_of_first(queue, stored)
     return [piece for piece in (_from(each, first) for each in sorted(pieces)) if piece.items]
 
 
-def chunk_of_first(queue: Queue, stored: StoredRows) -> int:
+def chunk_of_first(queue: QueueNumbers, stored: StoredRows) -> int:
     """Returns the offset at which the rows of a queue begin, which is 0 unless it was trimmed."""
     bounds = stored.get(CQ, keys.cq_bounds_key(*queue))
     return 0 if bounds is None else keys.unpack_bounds(bounds)[1]
@@ -129,9 +129,9 @@ def _by_offset(pieces: Iterable[Piece]) -> dict[int, bytes]:
 
 
 def check_ends(
-    spans: Mapping[Queue, tuple[int, int]],
+    spans: Mapping[QueueNumbers, tuple[int, int]],
     stored: StoredRows,
-    queues: Iterable[Queue],
+    queues: Iterable[QueueNumbers],
     *,
     from_start: bool,
     to_end: bool,
@@ -154,14 +154,14 @@ def check_ends(
     return found, underived
 
 
-def _from_key(queue: Queue, offset: int) -> tuple[bytes, bytes]:
+def _from_key(queue: QueueNumbers, offset: int) -> tuple[bytes, bytes]:
     return keys.cq_key(*queue, offset), keys.cq_key(*queue, keys.U64_MAX)
 
 
 _FIELDS = ("position", "size", "crc32c", "tag hash", "store time")
 
 
-def _item_difference(queue: Queue, offset: int, expected: bytes | None, actual: bytes | None) -> Difference:
+def _item_difference(queue: QueueNumbers, offset: int, expected: bytes | None, actual: bytes | None) -> Difference:
     if expected is None or actual is None:
         item = ITEM.unpack(expected or actual or bytes(ITEM.size))
         what = "the log has no such message" if expected is None else "the row is missing"

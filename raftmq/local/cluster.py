@@ -52,7 +52,7 @@ from raftmq.local.process import (
     stop_nodes,
 )
 from raftmq.local.retired_groups import retired, set_aside
-from raftmq.local.status import ClusterView, fetch_ready, view_cluster, view_groups
+from raftmq.local.status import GroupStatus, fetch_ready, view_cluster, view_groups
 from raftmq.local.tls.local_tls import speaks_tls
 from raftmq.local.waiting import until
 from raftmq_wire.errors import ExitCode, LocalError
@@ -111,11 +111,11 @@ class LocalCluster:
         """The further arguments with which `raftmq.connect` reaches this cluster: its CA, and its first user."""
         return client_options(self.data)
 
-    def view(self, group: int = FIRST_GROUP) -> ClusterView:
+    def view(self, group: int = FIRST_GROUP) -> GroupStatus:
         """Returns the nodes of one group, the state of their processes, and their answers about themselves."""
         return view_cluster(self.of_group(group))
 
-    def views(self) -> list[ClusterView]:
+    def views(self) -> list[GroupStatus]:
         """Returns the view of each group, the first group first."""
         return view_groups(self.nodes)
 
@@ -132,7 +132,7 @@ class LocalCluster:
         registry: bool = False,
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
-    ) -> ClusterView:
+    ) -> GroupStatus:
         """Makes the cluster if there is none, starts every node that does not run, and waits until the leader of each
         group accepts writes. Returns the view of the first group. `tls`: the nodes take TLS alone. `auth`: there is a
         first Super, and rules are enforced.
@@ -363,7 +363,7 @@ class LocalCluster:
         registry_processes.wait_for_orphans([each for each in found if not is_running(each)])
         return [] if why else [each for each in found if is_running(each) or registry_processes.fault_of(each) is None]
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> ClusterView:
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> GroupStatus:
         """Waits until all nodes of a group answer and agree on a leader, and the leader accepts writes. Raises
         LocalError."""
         what = "the cluster is not ready" if group == FIRST_GROUP else f"group {group} is not ready"
@@ -412,11 +412,11 @@ class LocalCluster:
     def _wait(
         self,
         group: int,
-        done: Callable[[ClusterView], bool],
+        done: Callable[[GroupStatus], bool],
         timeout_s: float,
         what: str,
         must_run: Sequence[NodeRecord],
-    ) -> ClusterView:
+    ) -> GroupStatus:
         """Polls a group until `done` returns True. If a node that must run ends meanwhile, the error names it and shows
         the last lines of its log. Raises LocalError."""
         deadline = time.monotonic() + timeout_s
@@ -433,7 +433,7 @@ class LocalCluster:
             time.sleep(_POLL_S)
 
 
-def _has_joined(view: ClusterView, node_id: int) -> bool:
+def _has_joined(view: GroupStatus, node_id: int) -> bool:
     """Returns True if the node answers and knows a leader. While too few nodes of its group run for an election,
     answering is enough."""
     too_few = 2 * sum(node.running for node in view.nodes) <= len(view.nodes)
@@ -442,7 +442,7 @@ def _has_joined(view: ClusterView, node_id: int) -> bool:
     )
 
 
-def why_not_ready(view: ClusterView, waited_for: Sequence[int]) -> str:
+def why_not_ready(view: GroupStatus, waited_for: Sequence[int]) -> str:
     """Returns the reason why the nodes are not ready, in their own words if they have any. Without ids in
     `waited_for`, all that run count; a node that does not run is no reason."""
     nodes = [node for node in view.nodes if node.running and (not waited_for or node.record.id in waited_for)]

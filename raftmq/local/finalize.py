@@ -10,21 +10,21 @@ from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 
 _PATH = "/v1/upgrade/finalize"
-Answer = dict[str, Any]
+Finalized = dict[str, Any]
 """The answer to `POST /v1/upgrade/finalize` (`cluster.admin.handlers.upgrade.Finalized`)."""
 
 
 class Api(Protocol):
     """The HTTP API of one group, as `AdminApi` is."""
 
-    def post(self, path: str, body: dict[str, Any]) -> Answer:
+    def post(self, path: str, body: dict[str, Any]) -> Finalized:
         """Sends a POST. Raises LocalError."""
 
 
 class Would(NamedTuple):
     """The level to which each group can be raised, before anything is written."""
 
-    groups: dict[int, Answer]
+    groups: dict[int, Finalized]
     """Group -> its answer to a dry run, in the order of the groups' numbers."""
 
     @property
@@ -51,7 +51,7 @@ def in_order(groups: Iterable[int]) -> list[int]:
 def look_at(apis: Mapping[int, Api]) -> Would:
     """Asks every group to which level it can be raised. Nothing is written. Raises LocalError if one cannot be raised
     now, or the members of one know another level than those of the others."""
-    found: dict[int, Answer] = {}
+    found: dict[int, Finalized] = {}
     for group, api in apis.items():
         try:
             found[group] = api.post(_PATH, {"dry_run": True})
@@ -71,7 +71,7 @@ def look_at(apis: Mapping[int, Api]) -> Would:
     return would
 
 
-def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Answer]:
+def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Finalized]:
     """Raises the level of the groups that are left, one after the other. Returns group -> answer for all groups; a
     group that already had the level has the answer of the dry run. Raises LocalError at the first group that refuses;
     the groups after it are not asked."""

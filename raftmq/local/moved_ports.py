@@ -7,10 +7,10 @@ from cluster.config.node_files import HOST
 from raftmq.local.http.admin_http import AdminApi
 from raftmq.local.http.credentials import address_of
 from raftmq.local.settled_changes import when_settled
-from raftmq.local.status import ClusterView
+from raftmq.local.status import GroupStatus
 
 
-def tell_new_ports(view: ClusterView) -> None:
+def tell_new_ports(view: GroupStatus) -> None:
     """Sends the leader of a ready group the present address of each member, if the group's log has another one. Raises
     LocalError.
 

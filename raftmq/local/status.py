@@ -39,7 +39,7 @@ class NodeView(NamedTuple):
         return any(alarm["key"] == "removed" for alarm in (self.status or {}).get("alarms", ()))
 
 
-class ClusterView(NamedTuple):
+class GroupStatus(NamedTuple):
     """All nodes of one group at about one moment. Leader and term are those of the highest term that any node knows."""
 
     nodes: list[NodeView]
@@ -49,9 +49,9 @@ class ClusterView(NamedTuple):
         """The number of the group."""
         return self.nodes[0].record.group if self.nodes else FIRST_GROUP
 
-    def of_group(self, group: int) -> ClusterView:
+    def of_group(self, group: int) -> GroupStatus:
         """Returns the same view, of nodes of that group: a node elsewhere tells its id alone."""
-        return ClusterView([node._replace(record=replace(node.record, group=group)) for node in self.nodes])
+        return GroupStatus([node._replace(record=replace(node.record, group=group)) for node in self.nodes])
 
     @property
     def leader_name(self) -> NodeName | None:
@@ -157,7 +157,7 @@ def _node_json(view: NodeView) -> dict[str, Any]:
     }
 
 
-def json_of(views: Sequence[ClusterView]) -> dict[str, Any]:
+def json_of(views: Sequence[GroupStatus]) -> dict[str, Any]:
     """Returns the output of `raftmq status --json`, without the findings. `views`: of all groups, the first one first.
     Leader, term and the like are those of the first group; `groups` is there only if there are several."""
     first, *others = views
@@ -197,7 +197,7 @@ def _get(address: str, path: str, timeout_s: float) -> dict[str, Any] | None:
     return body if reply.status in (200, 503) and isinstance(body, dict) else None
 
 
-def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:
+def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> GroupStatus:
     """Returns a view of the cluster through HTTP APIs anywhere ("host:port"): asks each address, and all nodes that the
     first answer names.
 
@@ -213,7 +213,7 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterV
         if status is None and address in others:  # it may only deny: a token goes to no address that a node told
             asked[address] = _told_by(first, by_address[address], timeout_s)
     views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]
-    return ClusterView(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
+    return GroupStatus(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
 
 
 def with_members(addresses: Sequence[str], timeout_s: float = 1.0) -> list[str]:
@@ -258,15 +258,15 @@ def _members(address: str, timeout_s: float) -> dict[int, str]:
     return {int(each["id"]): str(each["admin"]) for each in body.get("members", ()) if each.get("admin")}
 
 
-def view_groups(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> list[ClusterView]:
+def view_groups(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> list[GroupStatus]:
     """Returns the views of all groups of a local cluster, in the order of their numbers: asks all nodes at the same
     time."""
     found = view_cluster(nodes, timeout_s).nodes
-    return [ClusterView([view for view in found if view.record.group == group]) for group in groups_of(nodes)]
+    return [GroupStatus([view for view in found if view.record.group == group]) for group in groups_of(nodes)]
 
 
-def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> ClusterView:
+def view_cluster(nodes: Sequence[NodeRecord], timeout_s: float = 1.0) -> GroupStatus:
     """Returns the view of a group of a local cluster: asks all its nodes at the same time."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         statuses = list(pool.map(lambda node: fetch_status(address_of(node), timeout_s), nodes))
-    return ClusterView([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])
+    return GroupStatus([NodeView(node, is_running(node), status) for node, status in zip(nodes, statuses, strict=True)])

@@ -29,7 +29,7 @@ class NodePlan(NamedTuple):
     """The reason why the node cannot be upgraded next; "" if it can."""
 
 
-class Plan(NamedTuple):
+class UpgradePlan(NamedTuple):
     """The remaining steps, with the one that is safe now."""
 
     version: str
@@ -49,7 +49,7 @@ def view_of(addresses: list[str]) -> dict[str, Any]:
     return AdminApi(addresses, "raftmq upgrade plan").local("/v1/upgrade")
 
 
-def plan_of(addresses: Mapping[int, str], version: str, known: int, asked: Sequence[str] = ()) -> Plan:
+def plan_of(addresses: Mapping[int, str], version: str, known: int, asked: Sequence[str] = ()) -> UpgradePlan:
     """Asks the cluster and returns the plan. `addresses`: node -> "host:port" of its HTTP API. `asked`: the addresses
     that a person named, whose nodes tell about the others, too; () if all are known to be right. Raises LocalError."""
     everybody = list(asked) or list(addresses.values())
@@ -76,7 +76,7 @@ def plan_of(addresses: Mapping[int, str], version: str, known: int, asked: Seque
         elif all(before.step == "done" for before in nodes):
             step, why = "next", _in_the_way(everybody, node)
         nodes.append(NodePlan(node, each["role"], node == leader, runs, each["level"], step, why))
-    return Plan(version, known, view["level"], nodes, view["finalizes"], view["reasons"])
+    return UpgradePlan(version, known, view["level"], nodes, view["finalizes"], view["reasons"])
 
 
 def _version_at(address: str | None) -> str:
@@ -106,7 +106,7 @@ def _in_the_way(addresses: list[str], node: int) -> str:
     return "" if answer["allowed"] else "; ".join(answer["reasons"])
 
 
-def require_all(plan: Plan, group: int = FIRST_GROUP) -> None:
+def require_all(plan: UpgradePlan, group: int = FIRST_GROUP) -> None:
     """Raises LocalError if an upgrade of a group must not begin: a member is down, or two levels lie between the
     versions."""
     down = [each for each in plan.nodes if each.step == "down"]

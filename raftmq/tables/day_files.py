@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from raftmq.tables.table_folder import TableFolder, Where, folder_at
+from raftmq.tables.table_folder import TableFolder, TablePlace, folder_at
 
 DAY_MS = 86_400_000
 ERROR = "_error"
@@ -36,7 +36,7 @@ class DayFile(NamedTuple):
 
 
 def write_day_files(
-    where: Where, topic: str, queue_id: int, batches: Iterable[Any], prefix: str = ""
+    where: TablePlace, topic: str, queue_id: int, batches: Iterable[Any], prefix: str = ""
 ) -> Iterator[DayFile]:
     """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other. Names of files
     begin with `prefix`.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftmq.tables.errors import TableError
 from raftmq.tables.store_folder import StoreFolder
-from raftmq.tables.table_folder import Where, delta_table, delta_told
+from raftmq.tables.table_folder import TablePlace, delta_table, delta_told
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,7 +28,7 @@ _FOLLOWED_MAX = 50
 class DeltaLog:
     """The newest snapshot that was read, and transactions at its version. One thread."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: TablePlace) -> None:
         self._where = where
         self._table: DeltaTable | None = None
         self._at = -1
@@ -97,7 +97,7 @@ class DeltaLog:
         return True
 
 
-def opened(where: Where) -> DeltaTable:
+def opened(where: TablePlace) -> DeltaTable:
     """Returns the newest version of the Delta table. Raises TableError if there is none, and as `delta_table`."""
     table = delta_table(where)
     if table is None:

@@ -23,7 +23,7 @@ from raftmq.tables.delta_log import DeltaLog, topics_told
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.json_fields import JsonField, new_fields
 from raftmq.tables.store_folder import StoreFailed
-from raftmq.tables.table_folder import Where, delta_table, delta_told, folder_at
+from raftmq.tables.table_folder import TablePlace, delta_table, delta_told, folder_at
 from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, table_schema
 from raftmq_wire.topic_identity import Position, TopicIdentity
 
@@ -45,7 +45,7 @@ class DeltaTarget:
     not its folder."""
 
     def __init__(
-        self, folder: Where, columns: Sequence[str], more: MoreColumns = NO_MORE, log: DeltaLog | None = None
+        self, folder: TablePlace, columns: Sequence[str], more: MoreColumns = NO_MORE, log: DeltaLog | None = None
     ) -> None:
         """Opens the table, or creates it with these columns and `day`. `log`: used to read it, and by nobody else until
         the commit. Raises TableError if it has other columns, deltalake's errors, OSError and StoreFailed."""
@@ -224,7 +224,7 @@ def _reached(transaction: Callable[[str], int | None], topic: str, queue_id: int
     return Position(offset, _identity(parts) if len(parts) == len(_IDENTITY) else None)
 
 
-def _create(where: Where, schema: Any) -> None:
+def _create(where: TablePlace, schema: Any) -> None:
     """Creates the table. Raises TableError if the folder has Parquet files, since a Delta export creates
     its table before any file."""
     from deltalake import DeltaTable

@@ -10,7 +10,7 @@ from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.iceberg_place import IcebergPlace, iceberg_folder
 from raftmq.tables.keepers import Keeper
 from raftmq.tables.kept_table import KeptTable, TableOptions
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 from raftmq.tables.table_status import TableStatus, table_status
 from raftmq.tables.upkeep import Upkeep, Upkept, compact, vacuum
 
@@ -31,7 +31,9 @@ class Tending(Protocol):
         """Does a step, or begins it and returns what the last one did."""
 
 
-def kept(where: Where, options: TableOptions, kind: Kind | None = None, *, keeper: Keeper | None = None) -> KeptTable:
+def kept(
+    where: TablePlace, options: TableOptions, kind: Kind | None = None, *, keeper: Keeper | None = None
+) -> KeptTable:
     """Returns the table there. `kind` and `keeper`: used instead of the usual ones of the format and the place. Raises
     LocalError for an Iceberg table on an object store."""
     if options.iceberg is None:
@@ -44,7 +46,7 @@ def kept(where: Where, options: TableOptions, kind: Kind | None = None, *, keepe
     return KeptIceberg(iceberg_folder(where), options, options.iceberg, kind or IcebergTarget, keeper=keeper)
 
 
-def upkeep(where: Where, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
+def upkeep(where: TablePlace, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
     """Returns what merges and deletes files while a run goes on. `every`: the small files of a day at which they are
     merged."""
     if place is None:
@@ -54,7 +56,7 @@ def upkeep(where: Where, place: IcebergPlace | None, every: int, keep_hours: int
     return IcebergUpkeep(iceberg_folder(where), place, every, keep_hours)
 
 
-def compacted(where: Where, place: IcebergPlace | None, keep_hours: int) -> Upkept:
+def compacted(where: TablePlace, place: IcebergPlace | None, keep_hours: int) -> Upkept:
     """Merges the small files of each day, and deletes files that are not needed any more. Raises the errors of the
     libraries, LocalError and LostRace."""
     if place is None:
@@ -64,7 +66,7 @@ def compacted(where: Where, place: IcebergPlace | None, keep_hours: int) -> Upke
     return compact_iceberg(iceberg_folder(where), place, keep_hours)
 
 
-def status_of(mq: Client, where: Where, place: IcebergPlace | None) -> TableStatus:
+def status_of(mq: Client, where: TablePlace, place: IcebergPlace | None) -> TableStatus:
     """Compares the table with its topics. Raises TableError if there is no table that a run or an export made, and
     RaftMQErrors."""
     if place is None:

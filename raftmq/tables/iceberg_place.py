@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftmq.tables.store_folder import StoreFolder
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 from raftmq_wire.errors import ExitCode, LocalError
 
 CATALOG_FILE = "_catalog.db"
@@ -37,7 +37,7 @@ class IcebergPlace(NamedTuple):
         return self.table or f"{NAMESPACE}.{_UNFIT.sub('_', folder.name) or 'table'}"
 
 
-def iceberg_folder(where: Where) -> Path:
+def iceberg_folder(where: TablePlace) -> Path:
     """Returns the folder. Raises LocalError for a place on an object store."""
     if isinstance(where, StoreFolder):
         raise LocalError(

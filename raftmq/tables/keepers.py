@@ -10,7 +10,7 @@ from raftmq.tables.day_files import DayFile
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.local_keeper import LocalKeeper, has_lock
 from raftmq.tables.store_folder import StoreFolder
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 from raftmq_wire.topic_identity import Position
 
 
@@ -40,7 +40,7 @@ class Keeper(Protocol):
         and deltalake's errors."""
 
 
-def keeper_of(where: Where) -> Keeper:
+def keeper_of(where: TablePlace) -> Keeper:
     """Returns the keeper of the table there."""
     if not isinstance(where, StoreFolder):
         return LocalKeeper(where)
@@ -49,7 +49,7 @@ def keeper_of(where: Where) -> Keeper:
     return StoreKeeper(where)
 
 
-def is_kept(where: Where) -> bool:
+def is_kept(where: TablePlace) -> bool:
     """Returns True if a run keeps the table there now. On a store: if its lease was renewed lately, by the store's
     clock and this machine's. Raises OSError and StoreFailed."""
     if not isinstance(where, StoreFolder):

@@ -23,8 +23,8 @@ from raftmq.tables.errors import LostRace
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.json_fields import JsonField, new_fields
 from raftmq.tables.keepers import Keeper, keeper_of
-from raftmq.tables.missing import Kept, Queue, Target, check_continues, kept_of, reached_by
-from raftmq.tables.table_folder import Where
+from raftmq.tables.missing import Kept, Queue, TableSnapshot, check_continues, kept_of, reached_by
+from raftmq.tables.table_folder import TablePlace
 from raftmq.tables.table_rows import NO_MORE, RESERVED, MoreColumns, TableRows, Written
 from raftmq_wire.topic_identity import Position
 
@@ -58,7 +58,7 @@ class Round(NamedTuple):
     reached: Mapping[Queue, Position] = {}
 
 
-class KeptTarget(Target, Protocol):
+class KeptTarget(TableSnapshot, Protocol):
     """A snapshot of a table of some format, which is read once and committed to once."""
 
     @property
@@ -84,7 +84,7 @@ class KeptTable:
 
     def __init__(
         self,
-        folder: Where,
+        folder: TablePlace,
         options: TableOptions,
         kind: type[DeltaTarget] = DeltaTarget,
         *,

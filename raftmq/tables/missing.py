@@ -17,7 +17,7 @@ Queue = tuple[str, int]
 """(topic, queue_id)."""
 
 
-class Target(Protocol):
+class TableSnapshot(Protocol):
     """A snapshot of a table, as far as a plan needs it: a Delta table, or a folder of Parquet files."""
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
@@ -41,7 +41,7 @@ def kept_of(topic: str, described: Described) -> dict[Queue, Kept]:
     }
 
 
-def moved(target: Target, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> dict[Queue, Position]:
+def moved(target: TableSnapshot, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> dict[Queue, Position]:
     """Returns the positions that change without a row: positions that an earlier release stored without the topic's
     identity get that of the present topic; with `accept_loss`, positions in a deleted topic are replaced by the
     beginning of the present one."""
@@ -57,7 +57,7 @@ def moved(target: Target, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> d
     return found
 
 
-def missing(target: Target, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> list[QueueRange]:
+def missing(target: TableSnapshot, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> list[QueueRange]:
     """Returns the ranges that the table does not have yet. Raises TableError if retention has removed some of them, or
     if the table's position is in another topic of the same name; with `accept_loss`, the queue then begins at the first
     kept message."""

@@ -21,7 +21,8 @@ from raftmq.arrow.columns import arrow_schema
 from raftmq.tables.day_files import DayFile
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.local_folder import sync_folder
-from raftmq.tables.table_folder import Where
+from raftmq.tables.missing import Queue
+from raftmq.tables.table_folder import TablePlace
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
@@ -31,8 +32,6 @@ _VISIBLE = "part-"
 _IN = "@"
 """The character before the identity in a file's name; no name of a topic has it."""
 _LOCK = "_raftmq.lock"
-Queue = tuple[str, int]
-"""(topic, queue_id)."""
 
 
 def _name(queue: Queue, start: int, identity: TopicIdentity | None) -> str:
@@ -41,7 +40,7 @@ def _name(queue: Queue, start: int, identity: TopicIdentity | None) -> str:
     return f"{_VISIBLE}{quote(queue[0], safe='')}-{queue[1]}-{start}{counted_in}.parquet"
 
 
-def folder_of(where: Where) -> Path:
+def folder_of(where: TablePlace) -> Path:
     """Returns the folder. Raises TableError for an object store."""
     if isinstance(where, Path):
         return where
@@ -58,7 +57,7 @@ class ParquetTarget:
 
     hidden = HIDDEN
 
-    def __init__(self, where: Where, columns: Sequence[str]) -> None:
+    def __init__(self, where: TablePlace, columns: Sequence[str]) -> None:
         """Reads the folder. Raises TableError for a Delta table, for files with other columns, and for an object
         store."""
         self._folder = folder = folder_of(where)

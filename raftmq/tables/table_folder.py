@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 TableFolder = LocalFolder | StoreFolder
-Where = Path | StoreFolder
+TablePlace = Path | StoreFolder
 """The name of a table's place: a path of this machine, or a prefix of a bucket."""
 
 _REQUEST = "Error performing"
 """A part of deltalake's text of an error if a request to the store is what failed."""
 
 
-def folder_at(where: Where) -> TableFolder:
+def folder_at(where: TablePlace) -> TableFolder:
     """Returns the folder."""
     return where if isinstance(where, StoreFolder) else LocalFolder(where)
 
 
-def absolute(where: Where) -> Where:
+def absolute(where: TablePlace) -> TablePlace:
     """Returns the place as a process with another working directory finds it."""
     return where if isinstance(where, StoreFolder) else where.absolute()
 
 
-def delta_table(where: Where) -> DeltaTable | None:
+def delta_table(where: TablePlace) -> DeltaTable | None:
     """Returns the newest version of the Delta table; None if there is none. Raises deltalake's errors, OSError, and
     StoreFailed."""
     from deltalake import DeltaTable
@@ -48,7 +48,7 @@ def delta_table(where: Where) -> DeltaTable | None:
 
 
 @contextlib.contextmanager
-def delta_told(where: Where) -> Iterator[None]:
+def delta_told(where: TablePlace) -> Iterator[None]:
     """A context in which errors of deltalake that are the store's become StoreFailed; its texts may repeat headers."""
     from deltalake.exceptions import DeltaError
 

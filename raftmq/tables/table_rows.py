@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from raftmq.arrow.columns import COLUMNS, arrow_schema
 from raftmq.tables.day_files import DAY_MS, ERROR, DayFile, write_day_files
 from raftmq.tables.json_fields import BOOLEAN, DOUBLE, LONG, STRING, Fields, JsonField, Met
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ class TableRows(NamedTuple):
         return tuple(dict.fromkeys(needed))
 
     def write(
-        self, where: Where, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
+        self, where: TablePlace, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
     ) -> tuple[list[DayFile], Met]:
         """Writes the rows of the batches, which have the columns `read`, to one file per day; returns the files, and
         the fields of bodies that have no column. Raises OSError and StoreFailed."""

@@ -23,7 +23,7 @@ from raftmq.tables.json_fields import Met, merge
 from raftmq.tables.keepers import Keeper
 from raftmq.tables.kept_table import Round, TableOptions, ends_of
 from raftmq.tables.missing import first_of, missing, moved
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 from raftmq.tables.table_rows import TableRows, Written
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TableRun:
         self,
         mq: Client,
         topics: Sequence[str],
-        folder: Where,
+        folder: TablePlace,
         options: TableOptions,
         kind: Kind | None = None,
         *,

@@ -15,7 +15,7 @@ from raftmq.tables.delta_table import positions_in
 from raftmq.tables.errors import TableError
 from raftmq.tables.keepers import is_kept
 from raftmq.tables.missing import Kept, Queue, kept_of
-from raftmq.tables.table_folder import Where
+from raftmq.tables.table_folder import TablePlace
 from raftmq.tables.upkeep import SMALL_BYTES
 from raftmq_wire.topic_identity import Position
 
@@ -65,7 +65,7 @@ class TableFacts(NamedTuple):
     positions: Callable[[Iterable[Queue]], dict[Queue, Position]]
 
 
-def table_status(mq: Client, folder: Where, facts: TableFacts | None = None) -> TableStatus:
+def table_status(mq: Client, folder: TablePlace, facts: TableFacts | None = None) -> TableStatus:
     """Compares the table with its topics. `facts` are those of a table that is no Delta table. Raises TableError if
     there is no table that a run or an export made, and RaftMQErrors."""
     facts = delta_facts(folder) if facts is None else facts
@@ -95,7 +95,7 @@ def table_status(mq: Client, folder: Where, facts: TableFacts | None = None) -> 
     )
 
 
-def delta_facts(folder: Where) -> TableFacts:
+def delta_facts(folder: TablePlace) -> TableFacts:
     """Reads a Delta table. Raises TableError if there is none, or none of ours."""
     table = opened(folder)
     adds = table.get_add_actions(flatten=True)

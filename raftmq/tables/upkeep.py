@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from raftmq.tables.delta_log import opened, topics_in, topics_told
 from raftmq.tables.store_folder import StoreFolder
-from raftmq.tables.table_folder import Where, delta_told
+from raftmq.tables.table_folder import TablePlace, delta_told
 from raftmq.tables.table_rows import DAY
 
 SMALL_BYTES = 16 << 20
@@ -33,7 +33,7 @@ class Upkept(NamedTuple):
     deleted: int = 0
 
 
-def small_files(folder: Where) -> dict[str, int]:
+def small_files(folder: TablePlace) -> dict[str, int]:
     """Returns day -> the number of its small files in the newest version, without days that have none."""
     adds = opened(folder).get_add_actions(flatten=True)
     found: dict[str, int] = {}
@@ -44,7 +44,7 @@ def small_files(folder: Where) -> dict[str, int]:
     return found
 
 
-def compact(folder: Where, at_least: int = 2) -> Upkept:
+def compact(folder: TablePlace, at_least: int = 2) -> Upkept:
     """Merges the small files of each day that has `at_least` of them, one day at a time: a day is one commit. Raises
     deltalake's errors and OSError."""
     from deltalake import CommitProperties
@@ -64,7 +64,7 @@ def compact(folder: Where, at_least: int = 2) -> Upkept:
     return done
 
 
-def vacuum(folder: Where, keep_hours: int = KEEP_HOURS) -> Upkept:
+def vacuum(folder: TablePlace, keep_hours: int = KEEP_HOURS) -> Upkept:
     """Deletes files that the table has not named for `keep_hours`. Raises deltalake's errors and OSError."""
     table = opened(folder)
     with delta_told(folder):
@@ -74,7 +74,7 @@ def vacuum(folder: Where, keep_hours: int = KEEP_HOURS) -> Upkept:
 class Upkeep:
     """Upkeep in another thread, one step at a time, for `with`. Rounds continue during a step."""
 
-    def __init__(self, folder: Where, every: int, keep_hours: int) -> None:
+    def __init__(self, folder: TablePlace, every: int, keep_hours: int) -> None:
         """`every`: the small files of a day at which they are merged."""
         self._folder = folder
         self._every = every

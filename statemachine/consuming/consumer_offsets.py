@@ -9,10 +9,11 @@ from typing import Self
 from statemachine.commands import U32, U63, U64, Command, CommandResult, done, not_found
 from statemachine.consuming.groups import GroupName, Groups
 from statemachine.consuming.offset_resets import OffsetResets, ResetRows
-from statemachine.consuming.queue_rows import Queue, QueueRows
+from statemachine.consuming.queue_rows import QueueRows
 from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Removals
 from statemachine.rows import keys
+from statemachine.rows.keys import Queue
 from statemachine.rows.kv import KV, OFFSETS
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import Topics

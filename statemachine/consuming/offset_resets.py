@@ -15,10 +15,11 @@ from msgspec import Meta
 
 from statemachine.commands import U32, U63, Command, CommandResult, done
 from statemachine.consuming.groups import GroupName
-from statemachine.consuming.queue_rows import Queue, QueueRows
+from statemachine.consuming.queue_rows import QueueRows
 from statemachine.family import Families, Reads, applies, family_of
 from statemachine.removals import Removals
 from statemachine.rows import keys
+from statemachine.rows.keys import Queue
 from statemachine.rows.kv import KV, RESETS
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import Topics

@@ -31,11 +31,12 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.consuming.groups import GroupName, Groups
-from statemachine.consuming.queue_rows import Queue, QueueRows
+from statemachine.consuming.queue_rows import QueueRows
 from statemachine.family import Families, LaterRows, Reads, applies, family_of
 from statemachine.levels import OWNERS_LEVEL
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys
+from statemachine.rows.keys import Queue
 from statemachine.rows.kv import KV, LOCKS
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import Topics

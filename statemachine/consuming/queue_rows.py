@@ -16,14 +16,13 @@ from typing import Generic, TypeVar
 from statemachine.family import Family
 from statemachine.removals import Done, Removals
 from statemachine.rows import keys, meta_keys
+from statemachine.rows.keys import Queue
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
 LOOKS_PER_ROW = 16
 """The number of groups that one slice of a removal may look at in memory, for each row that it may remove."""
 
-Queue = tuple[int, int]
-"""A queue: (topic_id, queue_id)."""
 
 Value = TypeVar("Value")
 

@@ -63,6 +63,9 @@ from __future__ import annotations
 
 import struct
 
+Queue = tuple[int, int]
+"""A queue: (topic_id, queue_id)."""
+
 FIRST = b""
 LAST = b"\xff" * 64
 """A key above every key of every family."""

@@ -18,7 +18,7 @@ from jepsen_like.client_kit.frames import Answer
 from jepsen_like.client_kit.wire import Target, Wire, ask_http
 from jepsen_like.fuzz.remoting import Requests
 from jepsen_like.fuzz.shot_connections import RemotingLane, ShotDefect
-from jepsen_like.hostile.attack import Arena, Report
+from jepsen_like.hostile.attack import Arena, RoundReport
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.marks import mark_of
 from raftmq.local.cluster import LocalCluster
@@ -135,7 +135,7 @@ async def attack(cluster: LocalCluster, leader: int, port: int, seed: int) -> No
     for name in HOSTILE:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(at_most(20)):
-                await ATTACKS[name].play(arena, target, Report())
+                await ATTACKS[name].play(arena, target, RoundReport())
 
 
 async def test_no_byte_of_a_secret_goes_to_a_user_without_a_right(cluster: LocalCluster) -> None:

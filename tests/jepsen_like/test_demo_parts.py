@@ -14,7 +14,7 @@ import pytest
 
 from cluster.config.local_layout import NodeRecord
 from jepsen_like.checker_log import check_log
-from jepsen_like.demo import Outcome, make_plan
+from jepsen_like.demo import DemoResult, make_plan
 from jepsen_like.demo_input import InputError, message_id_of, read_lines, records
 from jepsen_like.demo_send import Pause, Sender, SendError, longest_pause
 from jepsen_like.demo_story import RESULT_KEYS
@@ -91,7 +91,7 @@ def test_all_well(tmp_path: Path) -> None:
     verdict = play(tmp_path, lambda number: "ok")
     assert verdict.valid is True
     assert verdict.read == {1: 60, 2: 60, 3: 60}
-    assert Outcome(verdict, 5, 1, 2).to_json(9) == {
+    assert DemoResult(verdict, 5, 1, 2).to_json(9) == {
         "seed": 9,
         "acked": 60,
         "read": 60,
@@ -101,7 +101,7 @@ def test_all_well(tmp_path: Path) -> None:
         "term_before": 1,
         "term_after": 2,
     }
-    assert tuple(Outcome(verdict, 5, 1, 2).to_json(9)) == RESULT_KEYS
+    assert tuple(DemoResult(verdict, 5, 1, 2).to_json(9)) == RESULT_KEYS
 
 
 def test_a_swallowed_message_is_lost_on_each_replica(tmp_path: Path) -> None:

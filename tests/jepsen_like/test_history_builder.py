@@ -7,12 +7,16 @@ import re
 import pytest
 
 from jepsen_like.core_sim import scripted as core
-from jepsen_like.script import VOCABULARY, Interpreter, Line, ScriptError, lines_of, link_of
+from jepsen_like.script import VOCABULARY, Interpreter, ScriptError, ScriptLine, lines_of, link_of
 from jepsen_like.sim import scripted as full
 from tests.support.raft_story import Story
 from tests.support.rows import each_row
 
-INTERPRETERS: dict[str, type[Interpreter]] = {"core schedules": core.Stage, "stories": Story, "full nodes": full.Stage}
+INTERPRETERS: dict[str, type[Interpreter]] = {
+    "core schedules": core.CoreStage,
+    "stories": Story,
+    "full nodes": full.ScriptedWorld,
+}
 
 
 def first_words(text: str) -> set[str]:
@@ -30,8 +34,8 @@ def test_the_vocabulary_names_what_is_carried_out(name: str) -> None:
 
 def test_lines_are_words_without_comments() -> None:
     assert list(lines_of("nodes 3 # three\n\n  # nothing\n cut 1->2\n")) == [
-        Line(1, ("nodes", "3")),
-        Line(4, ("cut", "1->2")),
+        ScriptLine(1, ("nodes", "3")),
+        ScriptLine(4, ("cut", "1->2")),
     ]
     assert link_of("1->2") == (1, 2)
 

@@ -10,7 +10,7 @@ import pytest
 from jepsen_like import night
 from jepsen_like.live.nemeses import scenarios
 from jepsen_like.live.nemeses.scenarios import SCENARIOS, Scenario
-from jepsen_like.night import VERDICTS, Step, full_runs, plan, table_lines
+from jepsen_like.night import VERDICTS, NightStep, full_runs, plan, table_lines
 
 CHAOS = Path(__file__).parents[2] / "docs/chaos.md"
 HEAD = "| Scenario | Date | Commit | Seed | Verdict |"
@@ -60,23 +60,23 @@ def test_a_night_plays_each_scenario_in_full() -> None:
 
 
 def test_the_lines_of_a_night_are_rows_of_the_table() -> None:
-    steps = [Step(command, 0, 1.0) for command in plan(7, 10, 10, 600, 2)]
+    steps = [NightStep(command, 0, 1.0) for command in plan(7, 10, 10, 600, 2)]
     lines = table_lines(steps, "2026-11-26", "a4ed1dfdce74e43d")
     waiting = [row for row in rows_of(CHAOS.read_text("utf-8")) if row[-1].startswith("waits for")]
     assert wrong_rows([*rows_of("\n".join([HEAD, "|---|", *lines])), *waiting]) == []
     assert lines[0] == "| `quiet` | 2026-11-26 | a4ed1dfd | 7 | valid |"
-    (missed,) = table_lines([Step((*steps[-1].arguments[:-1], "graceful"), 7, 1.0)], "2026-11-26", "")
+    (missed,) = table_lines([NightStep((*steps[-1].arguments[:-1], "graceful"), 7, 1.0)], "2026-11-26", "")
     assert missed == "| `graceful` | 2026-11-26 | - | 7 | valid, but a gate was missed |"
 
 
 def test_a_scenario_is_played_for_the_time_of_its_own_full_run() -> None:
-    steps = [Step(command, 0, 1.0) for command in plan(7, 10, 10, 600, 2)]
+    steps = [NightStep(command, 0, 1.0) for command in plan(7, 10, 10, 600, 2)]
     times = {step.option("--scenario"): step.option("--time") for step in steps if step.arguments[0] == "chaos"}
     assert (times["quiet"], times["hostile"], times[""]) == ("180", "600", "600"), "the mix has no scenario"
 
 
 def test_a_short_night_has_full_runs_of_scripts_alone() -> None:
-    steps = [Step(command, 0, 1.0) for command in plan(7, 10, 10, 60, 2)]
+    steps = [NightStep(command, 0, 1.0) for command in plan(7, 10, 10, 60, 2)]
     assert len(table_lines(steps, "2026-11-26", "c0ffee00")) == sum(each.is_scripted for each in full_runs())
 
 

@@ -28,8 +28,8 @@ def full_summary(seeds: int, missing: str | None) -> full.Summary:
     return summary
 
 
-def core_summary(seeds: int, missing: str | None) -> core.Summary:
-    summary = core.Summary(
+def core_summary(seeds: int, missing: str | None) -> core.CoreSummary:
+    summary = core.CoreSummary(
         0, seeds=seeds, enough_acked=seeds, enough_faults=seeds, mid_append=seeds, leader_changed=seeds
     )
     summary.seen.update(name for name in core.RARE_STATES if name != missing)

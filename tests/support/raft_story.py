@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from jepsen_like.core_sim.commands import CoreCommands
-from jepsen_like.script import Line, ScriptError, lines_of, link_of, node_of
+from jepsen_like.script import ScriptError, ScriptLine, lines_of, link_of, node_of
 from raftlog.core.held_appends import HeldAppends, Outside
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.core.state.config import RaftConfig
@@ -102,7 +102,7 @@ class Story(CoreCommands):
         self.group: Group
         self.cuts: set[tuple[int, int]] = set()
 
-    def run(self, line: Line) -> list[str]:
+    def run(self, line: ScriptLine) -> list[str]:
         """One command; protocol errors are part of the outcome. Raises ScriptError."""
         try:
             return list(self.perform(line) or ())

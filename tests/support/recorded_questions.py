@@ -155,12 +155,12 @@ def _of_routes(seed: str, routes: list[str], guard: Guard | None, document: dict
     for route in routes:
         for is_good, count in ((True, HTTP_GOOD), (False, HTTP_HOSTILE)):
             rng = random.Random(f"{seed}-{route}-{is_good}")
-            operations = http.Operations(document, rng, guard, is_good=is_good)
+            operations = http.HttpRequests(document, rng, guard, is_good=is_good)
             yield from (operations.draw(route) for _ in range(count))
 
 
 def _raw_http(seed: str, guard: Guard | None, document: dict[str, Any]) -> Iterator[Shot]:
-    operations = http.Operations(document, random.Random(f"{seed}-raw-http"), guard)
+    operations = http.HttpRequests(document, random.Random(f"{seed}-raw-http"), guard)
     return (operations.raw() for _ in range(HTTP_RAW))
 
 

@@ -29,7 +29,7 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
 from cluster.requests.table import too_long
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
-from jepsen_like.sim.machines.disk import Loss
+from jepsen_like.sim.machines.disk import PowerLoss
 from jepsen_like.sim.machines.end_of_run import end_run
 from jepsen_like.sim.machines.lanes import SimLane
 from jepsen_like.sim.machines.loop import PROCESS, SimLoop
@@ -93,7 +93,7 @@ class StepLoop(SimLoop):
 
 
 class Failures:
-    """Implements `machine.Watcher`: a node that ends by itself is an error of the loop; the rest is not looked at."""
+    """Implements `MachineWatcher`: a node that ends by itself is an error of the loop; the rest is not looked at."""
 
     def __init__(self, loop: StepLoop) -> None:
         self._loop = loop
@@ -243,7 +243,7 @@ class SimNode(Machine):
         """Returns the machine's kind of lane if appends run inline, else a lane that a test can hold."""
         return super().lane_kind(name) if self.options.append_inline else HeldLane
 
-    def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
+    def _end(self, how: str, *, power: bool, loss: PowerLoss | None = None) -> None:
         super()._end(how, power=power, loss=loss)
         self.is_started = False
         for path in self.paths:

@@ -10,9 +10,10 @@ from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call
 from cluster.admin.route import Route
 from cluster.broker.rights import READ, topic_need
-from cluster.replication.hot_spots import Key, Queue
+from cluster.replication.hot_spots import Key
 from cluster.requests.verb import Serves
 from cluster.runtime.figures.heavy_hitters import Heavy
+from statemachine.rows.keys import Queue
 
 H = TypeVar("H", Queue, Key)
 

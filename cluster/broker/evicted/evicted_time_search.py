@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
+from statemachine.rows.keys import Queue
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
-Queue = tuple[int, int]
-"""(topic id, queue id)."""
 TimeAnswer = Callable[[int | Exception | None], None]
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.runtime.turns.work import Steps
     from statemachine.consuming.offset_resets import OffsetReset
-    from statemachine.consuming.queue_rows import Queue
+    from statemachine.rows.keys import Queue
     from statemachine.topics.topics import TopicConfig
 
 

@@ -33,8 +33,8 @@ from statemachine.consuming.queue_locks import (
     UnlockQueues,
     UnlockQueuesOf,
 )
-from statemachine.consuming.queue_rows import Queue
 from statemachine.levels import OWNERS_LEVEL
+from statemachine.rows.keys import Queue
 
 Granted = frozenset[Queue]
 """The queues that a client holds now."""

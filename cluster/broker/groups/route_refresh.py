@@ -22,7 +22,7 @@ from cluster.broker.services import Client, Services
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.consuming.queue_rows import Queue
+from statemachine.rows.keys import Queue
 
 if TYPE_CHECKING:
     from statemachine.topics.topics import TopicConfig

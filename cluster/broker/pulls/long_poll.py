@@ -21,6 +21,7 @@ from cluster.broker.refusal import Refused
 from cluster.broker.services import Client, Services
 from cluster.runtime.resource_budget import Room, Share
 from raftlog.work import ITEM_UNITS, METER, charge
+from statemachine.rows.keys import Queue
 
 if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull, PullAnswer
@@ -37,8 +38,6 @@ WAKE_UNITS, FORGET_UNITS = 15, 2
 """Units of attempting a pull, and of removing it from the tables (`raftlog.work`)."""
 STEP_UNITS = 250
 
-Queue = tuple[int, int]
-"""(topic id, queue id)."""
 Line = dict["Pull", None]
 """The pulls of one client for one queue, the longest wait first."""
 Lines = dict[Client, Line]

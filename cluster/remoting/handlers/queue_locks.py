@@ -23,7 +23,7 @@ from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsig
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
 from statemachine.consuming.queue_locks import QUEUES_MAX
-from statemachine.consuming.queue_rows import Queue
+from statemachine.rows.keys import Queue
 
 if TYPE_CHECKING:
     from cluster.remoting.request import Handlers, Request

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from cluster.broker.evicted.evicted_pulls import evicted_position
+from cluster.broker.evicted.evicted_time_search import TimeAnswer
 from cluster.broker.reads.message_lookup import (
     BYTES_MAX,
     CANDIDATES_MAX,
@@ -41,6 +42,7 @@ from raftmq_wire.message_format import (
 )
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM
+from statemachine.rows.keys import Queue
 from statemachine.topics.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
@@ -163,10 +165,6 @@ class EvictedKeyReads:
         except MessageFormatError as error:
             logger.warning("tier: no message can be read at position %d: %s", position, error)
             return None
-
-
-Queue = tuple[int, int]
-TimeAnswer = Callable[[int | Exception | None], None]
 
 
 class EvictedBoundReads:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from jepsen_like.client_kit.wire import Target
-from jepsen_like.hostile.attacker import Orders
+from jepsen_like.hostile.attacker import AttackOrders
 from jepsen_like.live.subjects.processes import Processes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ READY_S = 60.0
 _END_S = 10.0
 
 
-class Round(msgspec.Struct):
+class AttackRound(msgspec.Struct):
     """The report of one round of an attack, made at its start and again at its end."""
 
     attack: str
@@ -49,18 +49,18 @@ class AssaultError(OSError):
     """The attacker could not begin; the text is its output."""
 
 
-def orders_for(subject: RaftMQSubject, leader: int, attacks: list[str], seed: int, size: float) -> Orders:
+def orders_for(subject: RaftMQSubject, leader: int, attacks: list[str], seed: int, size: float) -> AttackOrders:
     """Returns the orders to attack these nodes at their own ports, without the proxies. Raises OSError if the leader
     does not answer."""
     targets = [Target(node.id, node.namesrv_port, node.peer_port, node.admin_port) for node in subject.nodes]
     cluster = str(subject.request(leader, "GET", "/v1/status")["cluster_id"])
-    return Orders(targets, leader, cluster, attacks, seed, size)
+    return AttackOrders(targets, leader, cluster, attacks, seed, size)
 
 
 class Assault:
     """A context in which the attacker plays rounds. Raises AssaultError if the attacker is not ready in time."""
 
-    def __init__(self, processes: Processes, orders: Orders, on_round: Callable[[Round], None]) -> None:
+    def __init__(self, processes: Processes, orders: AttackOrders, on_round: Callable[[AttackRound], None]) -> None:
         """`on_round` is called on another thread, twice per round."""
         self._orders = orders
         self._on_round = on_round
@@ -134,6 +134,6 @@ class Assault:
             if "ready" in row:
                 self._ready.set()
             else:
-                self._on_round(msgspec.convert(row, Round))
+                self._on_round(msgspec.convert(row, AttackRound))
         except (ValueError, TypeError):
             self._noise.append(line.strip())

@@ -22,7 +22,7 @@ CHUNK = 64 << 10
 """Bytes that are compared at once; only chunks that differ are compared byte by byte."""
 
 
-class Kind(Enum):
+class FlippedFile(Enum):
     """The kind of file that a changed byte is in."""
 
     SEALED = "sealed segment"
@@ -35,7 +35,7 @@ class Flip(NamedTuple):
     """One byte that was changed."""
 
     node: int
-    kind: Kind
+    kind: FlippedFile
     path: Path
     offset: int
     before: int
@@ -65,7 +65,7 @@ def read_byte(path: Path, offset: int) -> int:
     return data[0]
 
 
-def flip(node: int, data: Path, kind: Kind, rng: random.Random, end_position: int) -> Flip | None:
+def flip(node: int, data: Path, kind: FlippedFile, rng: random.Random, end_position: int) -> Flip | None:
     """Changes one byte of the node whose directory is `data`; returns None if there is no such file now.
 
     `end_position` is the position that its log is known to reach: only bytes of frames are changed.
@@ -87,10 +87,12 @@ def flip(node: int, data: Path, kind: Kind, rng: random.Random, end_position: in
     return None
 
 
-def _choose(data: Path, kind: Kind, rng: random.Random, end_position: int) -> tuple[Path, int, int] | None:
+def _choose(data: Path, kind: FlippedFile, rng: random.Random, end_position: int) -> tuple[Path, int, int] | None:
     """Chooses a byte; returns (file, offset in it, log position or -1), None if there is no such file."""
-    if kind is Kind.TABLE or kind is Kind.INDEX:
-        folder, suffix = (layout.STATE, TABLE_SUFFIX) if kind is Kind.TABLE else (layout.LOG, layout.INDEX_SUFFIX)
+    if kind is FlippedFile.TABLE or kind is FlippedFile.INDEX:
+        folder, suffix = (
+            (layout.STATE, TABLE_SUFFIX) if kind is FlippedFile.TABLE else (layout.LOG, layout.INDEX_SUFFIX)
+        )
         files = sorted(path for path in (data / folder).iterdir() if path.suffix == suffix and path.stat().st_size)
         if not files:
             return None
@@ -98,7 +100,7 @@ def _choose(data: Path, kind: Kind, rng: random.Random, end_position: int) -> tu
         return path, rng.randrange(path.stat().st_size), -1
     bases = _segments(data)
     spans = [(base, following) for base, following in itertools.pairwise(bases) if following > base]
-    if kind is Kind.ACTIVE or not spans:
+    if kind is FlippedFile.ACTIVE or not spans:
         spans = [(bases[-1], end_position - BEHIND_END)]
     base, end = rng.choice(spans)
     if end <= base:

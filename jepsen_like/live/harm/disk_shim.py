@@ -24,7 +24,7 @@ from jepsen_like.live.harm.power import NodeDisk, ShimError, build_shim
 from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import body_of
 from jepsen_like.live.subjects.processes import Processes
-from jepsen_like.live.subjects.subject import LogClient, Placed, SendFailed, SendUnknown
+from jepsen_like.live.subjects.subject import LogClient, PlacedMessage, SendFailed, SendUnknown
 from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ async def _send_one_and_hold_one(subject: RaftMQSubject, nodes: Path) -> str:
     raise _SuspectNode("a message whose sync was held had not been written")
 
 
-async def _hold_one(subject: RaftMQSubject, client: LogClient, message_id: str) -> asyncio.Future[Placed]:
+async def _hold_one(subject: RaftMQSubject, client: LogClient, message_id: str) -> asyncio.Future[PlacedMessage]:
     """Sends the message and waits until a sync is held."""
     await _in_thread(subject.set_failpoint, 1, "append.fdatasync", "hold")
     held = await client.submit(message_id)

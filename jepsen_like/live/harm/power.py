@@ -31,7 +31,7 @@ class ShimError(Exception):
     """The shim cannot be used on this machine, or its journal is damaged."""
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """One line of the journal; `data` and `more` are the two byte strings."""
 
     kind: int
@@ -140,7 +140,7 @@ def disks_in(folder: Path) -> Callable[[int, Path], NodeDisk]:
     return lambda number, home: NodeDisk(home, folder / f"r{number}", library)
 
 
-def read_journal(path: Path) -> Iterator[Record]:
+def read_journal(path: Path) -> Iterator[JournalRecord]:
     """Yields the records of one process. A torn last record belongs to a write that never took place. Raises
     ShimError."""
     data = memoryview(path.read_bytes())
@@ -153,21 +153,21 @@ def read_journal(path: Path) -> Iterator[Record]:
         if end > len(data):
             return
         middle = at + _HEAD.size + first
-        yield Record(kind, inode, a, b, c, bytes(data[at + _HEAD.size : middle]), bytes(data[middle:end]))
+        yield JournalRecord(kind, inode, a, b, c, bytes(data[at + _HEAD.size : middle]), bytes(data[middle:end]))
         at = end
 
 
-_NEW_PROCESS = Record(0, 0, 0, 0, 0, b"", b"")
+_NEW_PROCESS = JournalRecord(0, 0, 0, 0, 0, b"", b"")
 
 
-def _with_mark(records: Iterator[Record]) -> Iterator[Record]:
+def _with_mark(records: Iterator[JournalRecord]) -> Iterator[JournalRecord]:
     """Yields the records after a mark of a new process, since the counts of SYNC start again with each process."""
     yield _NEW_PROCESS
     yield from records
 
 
 class _Rollback:
-    def __init__(self, records: list[Record], folder: Path, rng: random.Random, survive: float) -> None:
+    def __init__(self, records: list[JournalRecord], folder: Path, rng: random.Random, survive: float) -> None:
         self._records = records
         self._folder = folder
         self._rng = rng
@@ -176,7 +176,7 @@ class _Rollback:
 
     def play(self) -> Dropped:
         content, names = self._unsynced()
-        by_inode: dict[int, list[Record]] = defaultdict(list)
+        by_inode: dict[int, list[JournalRecord]] = defaultdict(list)
         for number in content:
             by_inode[self._records[number].inode].append(self._records[number])
         for inode, suffix in by_inode.items():
@@ -213,7 +213,7 @@ class _Rollback:
                 names = [each for each in names if _directory(self._records[each]) != record.data]
         return sorted(number for waiting in content.values() for number in waiting), names
 
-    def _undo_content(self, path: Path, suffix: list[Record]) -> None:
+    def _undo_content(self, path: Path, suffix: list[JournalRecord]) -> None:
         """Undoes the records in `suffix`, which are all since the file's last sync, in order. A change of length is
         always undone."""
         resized = any(record.kind == SIZE for record in suffix)
@@ -238,7 +238,7 @@ class _Rollback:
             if not resized:
                 os.ftruncate(fd, end)
 
-    def _survivor(self, record: Record) -> int:
+    def _survivor(self, record: JournalRecord) -> int:
         """Draws how many bytes of an unsynced write reached the disk nevertheless: none, all, or some sectors."""
         if self._rng.random() >= self._survive:
             return 0
@@ -247,7 +247,7 @@ class _Rollback:
             return record.c
         return self._rng.randrange(1, sectors) * _SECTOR
 
-    def _undo_name(self, record: Record) -> None:
+    def _undo_name(self, record: JournalRecord) -> None:
         """Undoes a change of names. If it can no longer be undone, it stays, since a change of names may always
         survive."""
         self._names += 1
@@ -260,7 +260,7 @@ class _Rollback:
         elif record.kind == UNLINK and not path.exists() and path.parent.is_dir():
             os.link(second, path)
 
-    def _undo_rename(self, record: Record) -> None:
+    def _undo_rename(self, record: JournalRecord) -> None:
         old, new = Path(os.fsdecode(record.data)), Path(os.fsdecode(record.more))
         if _inode(new) != record.inode or old.exists() or not old.parent.is_dir():
             return
@@ -269,7 +269,7 @@ class _Rollback:
             os.link(self._folder / f"ino.{record.a}", new)
 
 
-def _restore(fd: int, record: Record, kept: int) -> None:
+def _restore(fd: int, record: JournalRecord, kept: int) -> None:
     """Restores the bytes that were there before a write, except for its first `kept` bytes; writes zeros where the file
     had ended."""
     old = record.data if record.kind == WRITE else bytes(max(0, min(record.c, record.b - record.a)))
@@ -278,7 +278,7 @@ def _restore(fd: int, record: Record, kept: int) -> None:
         os.pwrite(fd, tail, record.a + kept)
 
 
-def _directory(record: Record) -> bytes:
+def _directory(record: JournalRecord) -> bytes:
     return os.path.dirname(record.more) if record.kind == RENAME else record.data  # noqa: PTH120 - bytes
 
 

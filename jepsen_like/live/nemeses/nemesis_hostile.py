@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
 from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability
@@ -20,7 +20,7 @@ def _apply(name: str) -> Callable[[Stage, float], Effect]:
         subject = stage.subject
         assert isinstance(subject, RaftMQSubject), "Capability.CLIENTS is that of our own nodes"
         orders = orders_for(subject, stage.leader(), [name], stage.rng.getrandbits(32), DEALT_SIZE)
-        rounds: list[Round] = []
+        rounds: list[AttackRound] = []
         with Assault(subject.processes, orders, rounds.append):
             stage.sleep(max(hold_s, orders.every_s))
         done = [each for each in rounds if each.is_over]

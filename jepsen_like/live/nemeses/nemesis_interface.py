@@ -77,7 +77,7 @@ class Transfers(Protocol):
         """Asks for a transfer of leadership; returns True if `to` leads. Raises OSError if there is no answer."""
 
 
-class PowerCut(Protocol):
+class PowerSwitch(Protocol):
     """Kills nodes and undoes the writes that they never synced."""
 
     def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
@@ -130,7 +130,7 @@ class Stage:
         load: Load,
         rng: random.Random,
         *,
-        power: PowerCut | None = None,
+        power: PowerSwitch | None = None,
         clocks: SkewsClocks | None = None,
         members: ChangesMembers | None = None,
         sleep: Callable[[float], None] = time.sleep,

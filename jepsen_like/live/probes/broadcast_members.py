@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from jepsen_like.checkers.history_steps import TopicQueue
 from jepsen_like.client_kit.wire import Wire
 from raftmq.client.errors import RaftMQError
 from raftmq_wire.codes import RequestCode
 
 GROUP = "watchers"
 BEAT_S, PAUSE_S = 5.0, 0.1
-Queue = tuple[str, int]
 Pull = Callable[[str, int, int], Awaitable[Mapping[str, Any]]]
 """(topic, queue, offset) -> the answer, whose `messages` are [offset, id]."""
 
@@ -44,7 +44,7 @@ class BroadcastMember:
         """`ports`: those of all nodes for clients."""
         self.name = name
         self._pull, self._ports = pull, list(ports)
-        self.seen: dict[Queue, set[int]] = defaultdict(set)
+        self.seen: dict[TopicQueue, set[int]] = defaultdict(set)
         """Queue -> offsets that it got."""
         self.wrong: list[str] = []
         self.stopped = False
@@ -74,7 +74,7 @@ class BroadcastMember:
                 place = self.take((topic, queue), place, [offset for offset, _ in answer["messages"]])
             await asyncio.sleep(PAUSE_S)
 
-    def take(self, queue: Queue, place: int, offsets: Sequence[int]) -> int:
+    def take(self, queue: TopicQueue, place: int, offsets: Sequence[int]) -> int:
         """Records messages that were pulled from `place` on, and reports a gap or a wrong order; returns the next
         place."""
         for offset in offsets:

@@ -15,7 +15,7 @@ from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 16
 """The number of changes in flight at one time."""
-Place = tuple[str, str, int]
+GroupQueue = tuple[str, str, int]
 """A group's position: (group, topic, queue id)."""
 
 
@@ -72,17 +72,21 @@ class MetadataAdmin(AsyncAdmin):
         }
 
 
-class Catalogue:
+class ExpectedMetadata:
     """The state that results from the acknowledged changes. Only names that begin with `prefix` are compared."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.topics: dict[str, TopicSpec] = {}
         self.groups: dict[str, GroupSpec] = {}
-        self.offsets: dict[Place, int] = {}
+        self.offsets: dict[GroupQueue, int] = {}
 
     async def put(
-        self, client: AsyncClient, topics: dict[str, TopicSpec], groups: dict[str, GroupSpec], offsets: dict[Place, int]
+        self,
+        client: AsyncClient,
+        topics: dict[str, TopicSpec],
+        groups: dict[str, GroupSpec],
+        offsets: dict[GroupQueue, int],
     ) -> None:
         """Creates or changes these topics, groups and offsets; topics and groups before offsets. Raises RaftMQError."""
         admin = MetadataAdmin(client.view)

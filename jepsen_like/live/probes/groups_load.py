@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from jepsen_like.checkers.history_steps import TopicQueue
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.nemeses.nemesis_interface import Counts
@@ -19,7 +20,7 @@ from jepsen_like.live.probes.broadcast_members import GROUP as WATCHERS
 from jepsen_like.live.probes.broadcast_members import BroadcastMember
 from jepsen_like.live.probes.lanes import PAUSE_S, Lanes
 from jepsen_like.live.subjects.raftmq_subject import RaftMQLogClient
-from jepsen_like.live.subjects.subject import Placed, SendFailed
+from jepsen_like.live.subjects.subject import PlacedMessage, SendFailed
 from raftmq.client.errors import RaftMQError
 from raftmq.local.waiting import until
 from raftmq_wire.queue_numbers import group_of
@@ -48,8 +49,6 @@ BROADCAST_MEMBERS = 2
 QUIET_S = 1.0
 DRAIN_S = 90.0
 
-Queue = tuple[str, int]
-
 
 class GroupsLoad(Lanes):
     """Sends and consumers of topics that lie in one or several groups of brokers. `start`, `send_to`, `read` and
@@ -69,7 +68,7 @@ class GroupsLoad(Lanes):
         self._acked = self._failed = self._unknown = 0
         self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
         """(topic, key) -> the queues in which its messages are, in the order in which these were first seen."""
-        self.stored: dict[Queue, set[int]] = defaultdict(set)
+        self.stored: dict[TopicQueue, set[int]] = defaultdict(set)
         """Queue -> offsets that were acknowledged."""
         self.acks_s: dict[int, list[float]] = defaultdict(list)
         """Group of brokers -> the moments (monotonic) of its acknowledgements."""
@@ -77,15 +76,15 @@ class GroupsLoad(Lanes):
         """Group of brokers -> the moments at which members of consumer groups got messages of its queues."""
         self.committed_s: dict[int, list[float]] = defaultdict(list)
         """Group of brokers -> the moments at which the member of "alone" had committed a message of its queues."""
-        self.handed: dict[str, dict[Queue, set[int]]] = {name: defaultdict(set) for name in MEMBERS}
+        self.handed: dict[str, dict[TopicQueue, set[int]]] = {name: defaultdict(set) for name in MEMBERS}
         """"alone" or "pair" -> queue -> offsets that its members got."""
-        self._highest: dict[Queue, int] = {}
+        self._highest: dict[TopicQueue, int] = {}
         """Queue -> the highest offset that members of IN_ORDER got."""
         self.watchers: list[BroadcastMember] = []
         """The members of the group that reads by broadcasting, if there is one."""
         self.again = 0
         """The messages that came again to a consumer group."""
-        self.pulled: set[Queue] = set()
+        self.pulled: set[TopicQueue] = set()
         """The queues that are pulled, or were."""
         self._left: set[int] = set()
         """The groups of brokers whose queues nobody pulls any more."""
@@ -111,7 +110,7 @@ class GroupsLoad(Lanes):
         loop = asyncio.get_running_loop()
         client = RaftMQLogClient(self._servers, self._options)
         self._senders.append(client)
-        begun, due, in_flight = loop.time(), 0.0, set[asyncio.Future[Placed]]()
+        begun, due, in_flight = loop.time(), 0.0, set[asyncio.Future[PlacedMessage]]()
         for number in itertools.count(1):
             while due < 1 or len(in_flight) >= IN_FLIGHT_MAX:
                 await asyncio.sleep(0.01)
@@ -137,7 +136,7 @@ class GroupsLoad(Lanes):
         self._keys_busy.add((topic, key))
         return key
 
-    def settle(self, invoked: Op, key: str | None, done: asyncio.Future[Placed]) -> None:
+    def settle(self, invoked: Op, key: str | None, done: asyncio.Future[PlacedMessage]) -> None:
         """Records the outcome of a send."""
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if key is not None and (error is None or isinstance(error, SendFailed)):
@@ -152,7 +151,7 @@ class GroupsLoad(Lanes):
             self._unknown += 1
         self._slots.give_back(invoked.process - SENDERS_FROM, reusable=error is None or isinstance(error, SendFailed))
 
-    def _note_stored(self, invoked: Op, key: str | None, placed: Placed) -> None:
+    def _note_stored(self, invoked: Op, key: str | None, placed: PlacedMessage) -> None:
         where = {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
         self._history.ok(invoked, invoked.value | where)
         self._acked += 1
@@ -212,7 +211,7 @@ class GroupsLoad(Lanes):
 
         client = aconnect(self._servers, **self._options)
         self._clients.append(client)
-        floor: dict[Queue, int] = {}
+        floor: dict[TopicQueue, int] = {}
         while not self._stopping:
             try:
                 async with client.consumer(f"{group}-{topics[0]}", topics) as consumer:
@@ -242,7 +241,7 @@ class GroupsLoad(Lanes):
             except RaftMQError:
                 await asyncio.sleep(PAUSE_S)
 
-    def take_in_order(self, queue: Queue, offset: int) -> None:
+    def take_in_order(self, queue: TopicQueue, offset: int) -> None:
         """Records a message of the consumer group that reads in order. A new message must follow the last one; a
         message that was not acknowledged may be delivered again."""
         highest, handed = self._highest.get(queue, -1), self.handed[IN_ORDER][queue]
@@ -252,10 +251,10 @@ class GroupsLoad(Lanes):
         handed.add(offset)
         self._highest[queue] = max(highest, offset)
 
-    async def take_some(self, group: str, consumer: AsyncConsumer, floor: dict[Queue, int]) -> None:
+    async def take_some(self, group: str, consumer: AsyncConsumer, floor: dict[TopicQueue, int]) -> None:
         """Takes some messages and commits them. Whoever is alone in the group never gets a message again that it has
         committed."""
-        taken: dict[Queue, int] = {}
+        taken: dict[TopicQueue, int] = {}
         for _ in range(COMMIT_EVERY):
             message = await consumer.poll(QUIET_S)
             if message is None:

@@ -15,7 +15,7 @@ P99_MAX_MS = 250.0
 ASKED = frozenset({"send", "poll", "commit_offset", "fetch_offset", "put", "delete", "get"})
 
 
-class Seen(NamedTuple):
+class RequestFigures(NamedTuple):
     """Latencies and failures of the requests that were made in certain spans of time."""
 
     latencies_us: dict[str, list[int]]
@@ -35,15 +35,15 @@ class Seen(NamedTuple):
         return len(self.latencies_us.get(asked, ()))
 
 
-def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> Seen:
+def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> RequestFigures:
     """Gathers the requests that began in one of these spans (from, until), in nanoseconds on the clock of the history.
     A request that was in flight at a span's end counts with its full latency."""
     return joined(seen_each(ops, sorted(spans)))
 
 
-def joined(parts: Iterable[Seen]) -> Seen:
+def joined(parts: Iterable[RequestFigures]) -> RequestFigures:
     """Returns the requests of all these parts as one."""
-    whole = Seen({}, Counter(), "")
+    whole = RequestFigures({}, Counter(), "")
     first = ""
     for part in parts:
         for asked, values in part.latencies_us.items():
@@ -55,11 +55,11 @@ def joined(parts: Iterable[Seen]) -> Seen:
     return whole._replace(first=first)
 
 
-def seen_each(ops: Iterable[Op], spans: Sequence[tuple[int, int]]) -> list[Seen]:
+def seen_each(ops: Iterable[Op], spans: Sequence[tuple[int, int]]) -> list[RequestFigures]:
     """Gathers for each of these spans, which are ascending and do not overlap, the requests that began in it."""
     starts = [start for start, _ in spans]
     begun: dict[int, tuple[int, Op]] = {}
-    found = [Seen({}, Counter(), "") for _ in spans]
+    found = [RequestFigures({}, Counter(), "") for _ in spans]
     for op in ops:
         if op.f not in ASKED:
             continue

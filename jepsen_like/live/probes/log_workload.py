@@ -7,7 +7,7 @@ import asyncio
 from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.nemeses.nemesis_interface import Counts
-from jepsen_like.live.subjects.subject import LoadPlan, LogClient, Placed, SendFailed, Subject
+from jepsen_like.live.subjects.subject import LoadPlan, LogClient, PlacedMessage, SendFailed, Subject
 from raftmq.client.loop_thread import LoopThread
 from raftmq.local.waiting import until
 
@@ -109,7 +109,7 @@ class LogWorkload:
         outcome = await client.submit(message_id)
         outcome.add_done_callback(lambda done: self._settle(invoked, done))
 
-    def _settle(self, invoked: Op, done: asyncio.Future[Placed]) -> None:
+    def _settle(self, invoked: Op, done: asyncio.Future[PlacedMessage]) -> None:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         reusable = True
         if error is None:

@@ -19,7 +19,7 @@ LATE_S = 0.05
 """Seconds by which the thread must wake up late to be noted; shorter delays happen on any machine."""
 
 
-class Change(NamedTuple):
+class NodeChange(NamedTuple):
     """A change that was seen: a node ended, or another leader or term."""
 
     at_s: float
@@ -37,7 +37,7 @@ class Watch:
         self.peak: dict[int, int] = {}
         """Node -> its highest resident memory, in bytes."""
         self.latest: dict[int, int] = {}
-        self.changes: list[Change] = []
+        self.changes: list[NodeChange] = []
         self.late: list[tuple[float, float]] = []
         """(when, seconds) for each time that this thread itself woke too late: then the machine stood still, not a
         node."""
@@ -76,7 +76,7 @@ class Watch:
             if not self._subject.is_running(node):
                 if node not in self._ended:
                     self._ended.add(node)
-                    self.changes.append(Change(self._clock(), f"node {node} ended by itself"))
+                    self.changes.append(NodeChange(self._clock(), f"node {node} ended by itself"))
                 continue
             with contextlib.suppress(psutil.Error, KeyError):
                 self._note(node, self._process(node).memory_info().rss)
@@ -98,6 +98,6 @@ class Watch:
     def _lead(self, node: int, term: int) -> None:
         if self._led is not None and self._led != (node, term) and term >= self._led[1]:
             before = f"node {self._led[0]} in term {self._led[1]}"
-            self.changes.append(Change(self._clock(), f"node {node} leads term {term}, after {before}"))
+            self.changes.append(NodeChange(self._clock(), f"node {node} leads term {term}, after {before}"))
         if self._led is None or term >= self._led[1]:
             self._led = (node, term)

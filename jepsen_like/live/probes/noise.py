@@ -46,7 +46,7 @@ REFUSED: Final = frozenset({ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY}
 """The answers that say of a send on a plain connection that it was not stored."""
 
 
-class Orders(NamedTuple):
+class NoiseOrders(NamedTuple):
     """The work of one process."""
 
     servers: str
@@ -78,7 +78,7 @@ class Ack(NamedTuple):
     offset: int
 
 
-class Sent(NamedTuple):
+class NoiseSends(NamedTuple):
     """The outcomes of the sends of one process: message `number` of it has the body b"writer/number ...". Numbers that
     are in none of these were acknowledged."""
 
@@ -98,7 +98,7 @@ class Sent(NamedTuple):
 class Noise:
     """A context in which processes send to a topic, until `stop`."""
 
-    def __init__(self, orders: Orders, processes: int = 1) -> None:
+    def __init__(self, orders: NoiseOrders, processes: int = 1) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._started: list[tuple[Any, Any]] = []
@@ -119,10 +119,10 @@ class Noise:
             process.kill()
             process.join()
 
-    def stop(self) -> list[Sent]:
+    def stop(self) -> list[NoiseSends]:
         """Stops all clients; returns what each sent. Raises OSError if one of them ended before."""
         self._stop.set()
-        told: list[Sent] = []
+        told: list[NoiseSends] = []
         for process, pipe in self._started:
             if not pipe.poll(END_S):
                 raise OSError(f"process {process.pid} does not say what it sent")
@@ -133,14 +133,14 @@ class Noise:
         return told
 
 
-def _play(orders: Orders, writer: int, stop: Any, pipe: Any) -> None:
+def _play(orders: NoiseOrders, writer: int, stop: Any, pipe: Any) -> None:
     pipe.send(asyncio.run(_Player(orders, writer, stop).play()))
 
 
 class _Player:
     """The clients of one process, on one loop."""
 
-    def __init__(self, orders: Orders, writer: int, stop: Any) -> None:
+    def __init__(self, orders: NoiseOrders, writer: int, stop: Any) -> None:
         self._orders, self._writer, self._stop = orders, writer, stop
         self._numbers = itertools.count()
         self._refused, self._unknown = set[int](), set[int]()
@@ -152,7 +152,7 @@ class _Player:
         self._environment: Environment = with_tls(signs, orders.options.get("tls"))
         self._ids = MessageIds(self._environment.entropy(10))
 
-    async def play(self) -> Sent:
+    async def play(self) -> NoiseSends:
         """Sends until it is told to stop."""
         orders = self._orders
         async with aconnect(orders.servers, timeout_s=TIMEOUT_S, **orders.options) as mq:
@@ -168,7 +168,7 @@ class _Player:
             await asyncio.gather(*tasks)
             await producer.close()
         sent = next(self._numbers)
-        return Sent(
+        return NoiseSends(
             self._writer,
             sent,
             frozenset(self._refused),
@@ -271,7 +271,7 @@ class _Player:
             self._pulled.append((time.monotonic(), len(pulled.messages)))
 
 
-def codes_of(sent: Iterable[Sent]) -> dict[str, int]:
+def codes_of(sent: Iterable[NoiseSends]) -> dict[str, int]:
     """Returns how often each answer came, over all processes."""
     total: Counter[str] = Counter()
     for each in sent:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jepsen_like.live.probes.noise import OURS, Ack, Sent
+from jepsen_like.live.probes.noise import OURS, Ack, NoiseSends
 
 
-class Stored(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message of the topic, as a node has it."""
 
     queue: int
@@ -25,7 +25,7 @@ def name_of(body: bytes) -> bytes:
     return body.partition(b" ")[0]
 
 
-def wrong_messages(sent: Iterable[Sent], stored: Iterable[Stored]) -> list[str]:
+def wrong_messages(sent: Iterable[NoiseSends], stored: Iterable[StoredMessage]) -> list[str]:
     """Returns what is wrong with the messages of the topic: acknowledged ones are there once, refused ones are not,
     those of unknown outcome are there once at most."""
     found = Counter(name_of(each.body) for each in stored)
@@ -40,7 +40,7 @@ def wrong_messages(sent: Iterable[Sent], stored: Iterable[Stored]) -> list[str]:
     return wrong + [f"{name!r} was never sent" for name in found]
 
 
-def _fate(sent: Sent, number: int) -> tuple[str, tuple[int, ...]]:
+def _fate(sent: NoiseSends, number: int) -> tuple[str, tuple[int, ...]]:
     if number in sent.refused:
         return "refused", (0,)
     if number in sent.unknown:
@@ -48,7 +48,7 @@ def _fate(sent: Sent, number: int) -> tuple[str, tuple[int, ...]]:
     return "acknowledged", (1,)
 
 
-def out_of_order(sent: Iterable[Sent], from_s: float, to_s: float) -> list[str]:
+def out_of_order(sent: Iterable[NoiseSends], from_s: float, to_s: float) -> list[str]:
     """Returns the acknowledged sends of plain connections that are stored before one that was sent earlier on the same
     connection, to the same queue. Only sends that were sent and acknowledged between these times count: a connection
     may be another one after a fault."""
@@ -100,6 +100,6 @@ def too_much(what: str, window: Window, times_s: Iterable[float], tolerance: flo
     return f"{what}: {count:,} in {window.seconds:.1f} s, where {most:,.0f} may be ({told})"
 
 
-def acked_s(sent: Iterable[Sent]) -> list[float]:
+def acked_s(sent: Iterable[NoiseSends]) -> list[float]:
     """Returns the moments of all acknowledgements."""
     return [ack.at_s for each in sent for ack in each.acks]

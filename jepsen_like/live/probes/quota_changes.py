@@ -25,20 +25,20 @@ REFUSED_FROM, REFUSED_TO = 400, 500
 """Codes of HTTP that say that the request is wrong."""
 SHOWN: Final = 5
 
-Rows = dict[str, dict[str, Any] | None]
+QuotaRows = dict[str, dict[str, Any] | None]
 Ask = Callable[[Any], Any]
 """Sends a request with that body, once. Raises OSError, HTTPError if it is refused."""
 
 
-class Change(NamedTuple):
+class QuotaChange(NamedTuple):
     """A request. `rows`: what it sets if it is a good one; None for a bad one, which must be refused by itself."""
 
     body: Any
-    rows: Rows | None
+    rows: QuotaRows | None
     kind: str
 
 
-def body_of(rows: Rows) -> dict[str, Any]:
+def body_of(rows: QuotaRows) -> dict[str, Any]:
     """Returns the body of the request that sets these quotas."""
     return {"quotas": [{"subject": subject, "limits": limits} for subject, limits in rows.items()]}
 
@@ -48,7 +48,7 @@ def others(worker: int) -> list[str]:
     return [f"storm-{worker * ROWS + number}" for number in range(ROWS)]
 
 
-def bad_rows(subject: str, rng: random.Random) -> Change:
+def bad_rows(subject: str, rng: random.Random) -> QuotaChange:
     """Returns a request that must be refused, also what is good in it."""
     kind, limits = rng.choice(
         (
@@ -69,10 +69,10 @@ def bad_rows(subject: str, rng: random.Random) -> Change:
         [good, bad],
         [bad, good],
     )
-    return Change({"quotas": rng.choice(wrong)}, None, kind)
+    return QuotaChange({"quotas": rng.choice(wrong)}, None, kind)
 
 
-def bad_subject(subject: str, rng: random.Random) -> Change:
+def bad_subject(subject: str, rng: random.Random) -> QuotaChange:
     """Returns a request about subjects that are none, or that has one twice."""
     limits = {"send_messages": 1}
     kind, names = rng.choice(
@@ -84,20 +84,20 @@ def bad_subject(subject: str, rng: random.Random) -> Change:
             ("none", []),
         )
     )
-    return Change({"quotas": [{"subject": name, "limits": limits} for name in names]}, None, kind)
+    return QuotaChange({"quotas": [{"subject": name, "limits": limits} for name in names]}, None, kind)
 
 
-def draw(subject: str, rng: random.Random, worker: int) -> Change:
+def draw(subject: str, rng: random.Random, worker: int) -> QuotaChange:
     """Returns a request: most change the limit of the subject that is loaded, some are bad."""
     luck = rng.random()
     if luck < BAD_SHARE:
         return rng.choice((bad_rows, bad_rows, bad_subject))(subject, rng)
-    rows: Rows = {subject: {"send_messages": rng.choice(LIMITS)}}
+    rows: QuotaRows = {subject: {"send_messages": rng.choice(LIMITS)}}
     if luck < BAD_SHARE + OTHER_SHARE:  # topics that are there, that are not, and that were a moment ago
         for topic in rng.sample(others(worker), rng.randrange(1, ROWS + 1)):
             limits = rng.choice((None, {"send_bytes": 10**15}, {"send_messages": 1, "pull_bytes": 1}))
             rows[f"topic={topic}"] = limits
-    return Change(body_of(rows), rows, "good")
+    return QuotaChange(body_of(rows), rows, "good")
 
 
 class Changes:
@@ -118,7 +118,7 @@ class Changes:
         """False while nodes are hurt: then a request may fail."""
         self.made = self.refused = self.failed = 0
         """Good changes that were accepted, bad ones that were refused, and those that failed beside faults."""
-        self.known: Rows = {}
+        self.known: QuotaRows = {}
         """The quotas after what was accepted, without that of the subject that all change. Nothing of it is certain
         once a good change has failed."""
         self.wrong: list[str] = []
@@ -142,7 +142,7 @@ class Changes:
             with self._locks[worker]:
                 self.make(draw(self._subject, rng, worker))
 
-    def make(self, change: Change) -> None:
+    def make(self, change: QuotaChange) -> None:
         """Makes one change, and judges the answer."""
         calm = self.calm
         if change.rows is not None:
@@ -158,14 +158,14 @@ class Changes:
         else:
             self._accepted(change)
 
-    def _accepted(self, change: Change) -> None:
+    def _accepted(self, change: QuotaChange) -> None:
         if change.rows is None:
             self._note(change, "was accepted")
             return
         self.made += 1
         self.known |= {subject: limits for subject, limits in change.rows.items() if subject != self._subject}
 
-    def _refused(self, change: Change, code: int, told: str, *, calm: bool) -> None:
+    def _refused(self, change: QuotaChange, code: int, told: str, *, calm: bool) -> None:
         if change.rows is None and REFUSED_FROM <= code < REFUSED_TO:
             self.refused += 1
             return
@@ -173,7 +173,7 @@ class Changes:
         if calm:
             self._note(change, f"was answered {code}: {told:.200}")
 
-    def _note(self, change: Change, what: str) -> None:
+    def _note(self, change: QuotaChange, what: str) -> None:
         if len(self.wrong) < SHOWN:
             self.wrong.append(f"a change ({change.kind}) {what}; it was {change.body!s:.200}")
 

@@ -11,7 +11,7 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 POLL_S = 0.02
 
 
-class Rows(NamedTuple):
+class QueueEnds(NamedTuple):
     """The end of each queue of one node, which was true at some applied index from `above` to `below`."""
 
     node: int
@@ -48,16 +48,16 @@ class Restart(NamedTuple):
         }
 
 
-def read_rows(subject: RaftMQSubject, node: int) -> Rows:
+def read_rows(subject: RaftMQSubject, node: int) -> QueueEnds:
     """Reads the rows of a node. Raises OSError if it does not answer. The applied index in the answer was read before
     its rows, the status after them."""
     shown = subject.request(node, "GET", f"/v1/topics/{subject.topic}", timeout_s=10.0)
     after = subject.request(node, "GET", "/v1/status", timeout_s=10.0)
     ends = tuple(queue["max_offset"] for queue in shown["queues"])
-    return Rows(node, shown["applied_index"], after["applied_index"], ends)
+    return QueueEnds(node, shown["applied_index"], after["applied_index"], ends)
 
 
-def shrunk(before: Rows, after: Rows) -> str | None:
+def shrunk(before: QueueEnds, after: QueueEnds) -> str | None:
     """Returns a description of the loss if the later reading is of at least the same entries and has fewer rows; None
     if no row is missing."""
     if after.above < before.below or all(now >= then for now, then in zip(after.ends, before.ends, strict=True)):

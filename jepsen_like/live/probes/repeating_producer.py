@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ANSWER_S, CUT_AFTER_S, PAUSE_S = 5.0, 0.02, 0.2
 
-Place = tuple[int, int]
+QueuePlace = tuple[int, int]
 """A place: (queue id, offset)."""
 
 
@@ -71,7 +71,7 @@ class Repeats:
             self._history.ok(self._history.invoke(self._process, "repeat", value), value | _fields(place))
         return True
 
-    async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> Place | None:
+    async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> QueuePlace | None:
         """Sends the message once more; returns its place, None unless it was answered as stored."""
         ext = foreign_send(self._topic, message_id, self._rng.randrange(self._queues), group="chaos") | {
             "raftmqPid": self._producer_id,
@@ -95,5 +95,5 @@ class Repeats:
         return int(reply.ext["queueId"]), int(reply.ext["queueOffset"])
 
 
-def _fields(place: Place) -> dict[str, int]:
+def _fields(place: QueuePlace) -> dict[str, int]:
     return {"queue_id": place[0], "queue_offset": place[1]}

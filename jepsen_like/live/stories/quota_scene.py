@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jepsen_like.live.nemeses import nemesis_network, nemesis_process
 from jepsen_like.live.probes.leader_monitor import PROCESS
-from jepsen_like.live.probes.noise import Orders, Sent, codes_of
+from jepsen_like.live.probes.noise import NoiseOrders, NoiseSends, codes_of
 from jepsen_like.live.probes.noise_check import (
-    Stored,
+    StoredMessage,
     Window,
     acked_s,
     out_of_order,
@@ -52,11 +52,11 @@ class QuotaScene:
         self.mq: Client = connect(scene.subject.servers, timeout_s=WELL_S, **scene.subject.client_options)
         self.mq.admin.create_topic(topic, queues=QUEUES)
 
-    def orders(self, **fields: Any) -> Orders:
+    def orders(self, **fields: Any) -> NoiseOrders:
         """Returns what noisy clients do, with these fields in place of the usual ones."""
         subject = self.scene.subject
         nodes = tuple(f"127.0.0.1:{node.broker_port}" for node in subject.nodes)
-        return Orders(subject.servers, nodes, subject.client_options, self.topic, QUEUES)._replace(**fields)
+        return NoiseOrders(subject.servers, nodes, subject.client_options, self.topic, QUEUES)._replace(**fields)
 
     # --- quotas ------------------------------------------------------------------------------------------------------
 
@@ -126,18 +126,18 @@ class QuotaScene:
 
     # --- the judgement -----------------------------------------------------------------------------------------------
 
-    def stored(self) -> list[Stored]:
+    def stored(self) -> list[StoredMessage]:
         """Reads the topic. Raises RaftMQError."""
-        rows: list[Stored] = []
+        rows: list[StoredMessage] = []
         for queue in range(QUEUES):
             offset = 0
             while pulled := self.mq.pull(self.topic, queue, offset, PULL_MESSAGES, timeout_s=WELL_S).messages:
-                rows += [Stored(queue, each.queue_offset, each.body, each.store_ms) for each in pulled]
+                rows += [StoredMessage(queue, each.queue_offset, each.body, each.store_ms) for each in pulled]
                 offset = pulled[-1].queue_offset + 1
         return rows
 
     def judge(
-        self, sent: list[Sent], windows: Iterable[Window], calm: tuple[float, float], others: bytes = b"-"
+        self, sent: list[NoiseSends], windows: Iterable[Window], calm: tuple[float, float], others: bytes = b"-"
     ) -> list[float]:
         """Checks that all sends have the outcome that their clients got, that in no window more passed than the quota
         allows, and that plain connections were served in order during `calm`; returns the moments (monotonic) at which

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cluster.state.fsck import Fsck
 from cluster.state.rebuild import Rebuild, RebuildError
-from jepsen_like.live.harm.bitflip import Flip, Kind, different_bytes, flip
+from jepsen_like.live.harm.bitflip import Flip, FlippedFile, different_bytes, flip
 from jepsen_like.live.probes.recovery_probe import wait_serving
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.subjects.payload import id_of
@@ -30,7 +30,7 @@ from raftmq.client.errors import RaftMQError
 from raftmq.local.waiting import until
 
 FLIPS = 50
-KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
+KINDS = (*[FlippedFile.SEALED] * 5, *[FlippedFile.ACTIVE] * 2, FlippedFile.INDEX, *[FlippedFile.TABLE] * 2)
 """Kinds of files to flip a byte in, used in turn."""
 GROWN_BYTES = 20 << 20
 """Bytes of log before the first flip: by then some segments are sealed and some tables written."""
@@ -93,10 +93,10 @@ def _grow(scene: Scene) -> None:
         raise StoryEnds(f"the log did not grow to {GROWN_BYTES >> 20} MiB within {GROW_S:.0f} s")
 
 
-def flip_one(scene: Scene, victim: int, kind: Kind) -> Flip:
+def flip_one(scene: Scene, victim: int, kind: FlippedFile) -> Flip:
     """Changes a byte in a file of this kind, or of another kind if there is no such file. Raises StoryEnds if there is
     none at all."""
-    for each in dict.fromkeys((kind, Kind.SEALED, Kind.ACTIVE, Kind.INDEX)):
+    for each in dict.fromkeys((kind, FlippedFile.SEALED, FlippedFile.ACTIVE, FlippedFile.INDEX)):
         made = flip(victim, scene.subject.data_of(victim), each, scene.rng, scene.stage.load.position)
         if made is not None:
             return made
@@ -106,7 +106,7 @@ def flip_one(scene: Scene, victim: int, kind: Kind) -> Flip:
 def provoke(scene: Scene, made: Flip) -> str:
     """Makes the node notice the flip: by reading, by comparing, by a restart, or by an offline check. Returns the
     result."""
-    if made.kind in (Kind.SEALED, Kind.ACTIVE):
+    if made.kind in (FlippedFile.SEALED, FlippedFile.ACTIVE):
         _read_around(scene, made)
         if _gone(made, READ_S):
             return READ
@@ -127,7 +127,7 @@ def provoke(scene: Scene, made: Flip) -> str:
 
 def flip_all(
     scene: Scene,
-    flip_one: Callable[[Scene, int, Kind], Flip] = flip_one,
+    flip_one: Callable[[Scene, int, FlippedFile], Flip] = flip_one,
     provoke: Callable[[Scene, Flip], str] = provoke,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flips:
@@ -144,8 +144,8 @@ def flip_all(
             scene.tell(f"         no further flip: {number} of {wanted} took more than {PLAY_S:.0f} s")
             break
         kind = KINDS[number % len(KINDS)]
-        if kind is Kind.TABLE:
-            victim, kind = (rotten, kind) if not left else (victim, Kind.SEALED)
+        if kind is FlippedFile.TABLE:
+            victim, kind = (rotten, kind) if not left else (victim, FlippedFile.SEALED)
         with scene.act(f"flip {number + 1}") as told:
             made = flip_one(scene, victim, kind)
             told.append(str(made))
@@ -207,7 +207,7 @@ def _check_offline(scene: Scene, made: Flip) -> list[Finding]:
     """
     scene.subject.terminate(made.node)
     report = Fsck(scene.subject.data_of(made.node)).run()
-    if not report.sound and made.kind is Kind.TABLE:
+    if not report.sound and made.kind is FlippedFile.TABLE:
         _rebuild(scene, made.node)
     if not _start(scene, made.node, BACK_S):
         raise StoryEnds(f"node {made.node} does not serve: {'; '.join(scene.subject.evidence())}")

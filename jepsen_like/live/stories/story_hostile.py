@@ -19,11 +19,11 @@ from typing import NamedTuple
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.hands import Hand, deal
-from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
 from jepsen_like.live.nemeses.coverage_gates import FELT, FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
-from jepsen_like.live.probes.honest_clients import P99_MAX_MS, Seen, joined, seen_each
+from jepsen_like.live.probes.honest_clients import P99_MAX_MS, RequestFigures, joined, seen_each
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.story import Scene, Story
@@ -167,11 +167,11 @@ class Rounds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.begun: list[tuple[float, Round]] = []
+        self.begun: list[tuple[float, AttackRound]] = []
         """Reports of starts: (time on the clock of the watch, round)."""
-        self.over: list[tuple[float, Round]] = []
+        self.over: list[tuple[float, AttackRound]] = []
 
-    def hear(self, told: Round) -> None:
+    def hear(self, told: AttackRound) -> None:
         with self._lock:
             (self.over if told.is_over else self.begun).append((time.monotonic(), told))
 
@@ -297,7 +297,7 @@ def judge_honest(
     scene.gate("p99 of honest sends under attack, ms", round(attacked_ms), allowed_ms, at_most=True)
 
 
-def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
+def _slowest(by_hand: list[RequestFigures], hands: list[Hand]) -> list[str]:
     """Returns a line for each of the hands during which honest sends were slowest."""
     found = sorted(zip(by_hand, hands, strict=False), key=lambda each: -each[0].p99_ms())
     return [
@@ -308,7 +308,7 @@ def _slowest(by_hand: list[Seen], hands: list[Hand]) -> list[str]:
 
 def judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) -> None:
     """Demands that each attack was played as often as planned, and broke no promise."""
-    found: dict[str, list[Round]] = defaultdict(list)
+    found: dict[str, list[AttackRound]] = defaultdict(list)
     for _, each in rounds.over:
         found[each.attack].append(each)
         scene.played.append(Played(each.attack, Effect(each.sent > 0, ""), 0.0, each.took_s, 0.0))

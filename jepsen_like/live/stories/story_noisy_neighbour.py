@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from jepsen_like.live.probes.honest_clients import Seen, seen_in
-from jepsen_like.live.probes.noise import Noise, Sent
+from jepsen_like.live.probes.honest_clients import RequestFigures, seen_in
+from jepsen_like.live.probes.noise import Noise, NoiseSends
 from jepsen_like.live.probes.noise_check import Window, too_much
 from jepsen_like.live.stories.quota_scene import TOLERANCE, QuotaScene, quota_scene, refused_by_quota
 from jepsen_like.live.stories.story import Scene, Story
@@ -78,7 +78,7 @@ def _span(quotas: QuotaScene, name: str, seconds: float) -> tuple[int, int]:
 
 def _quiet(scene: Scene, when: str, span: tuple[int, int]) -> str:
     """Records what the quiet clients saw; returns a line about it."""
-    seen: Seen = seen_in(scene.history.ops, [span])
+    seen: RequestFigures = seen_in(scene.history.ops, [span])
     p99 = seen.p99_ms()
     before = scene.measured.get("quiet p99 without a quota, ms")
     scene.measured[f"quiet p99 {when}, ms"] = p99
@@ -94,7 +94,7 @@ def _names(quotas: QuotaScene, subject: str) -> bool:
 
 
 def _tell_rates(
-    scene: Scene, sent: list[Sent], stored: list[float], without_s: float, calm: Window, whole: Window
+    scene: Scene, sent: list[NoiseSends], stored: list[float], without_s: float, calm: Window, whole: Window
 ) -> str:
     """Records the rates that the noisy one had, and judges that of its pulls; returns a line about it."""
     pulls = [at_s for each in sent for at_s, count in each.pulled for _ in range(count)]

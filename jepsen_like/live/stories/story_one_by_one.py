@@ -12,12 +12,12 @@ import asyncio
 import time
 from typing import Any, Final
 
-from jepsen_like.live.harm.attack_process import Assault, Round, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.probes.honest_clients import P99_MAX_MS, seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
-from jepsen_like.live.probes.node_watch import Change, Watch
+from jepsen_like.live.probes.node_watch import NodeChange, Watch
 from jepsen_like.live.stories.concurrent_events import BESIDE, Beside
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.stories.story_hostile import MEMORY_MAX
@@ -75,7 +75,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
     return cell
 
 
-def goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
+def goes_on(rounds: list[AttackRound], wanted: int, times: float) -> bool:
     """Returns True if a cell must last longer than planned; `times` is its time so far as a multiple of the planned
     one."""
     if not any(each.is_over for each in rounds):
@@ -83,7 +83,7 @@ def goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
     return _sent(rounds) < wanted and times < LONGER_MAX
 
 
-def _sent(rounds: list[Round]) -> int:
+def _sent(rounds: list[AttackRound]) -> int:
     return sum(each.sent for each in rounds if each.is_over)
 
 
@@ -91,7 +91,7 @@ def judged(
     scene: Scene,
     attack: str,
     beside: Beside,
-    rounds: list[Round],
+    rounds: list[AttackRound],
     watch: Watch,
     resting: dict[int, int],
     span: tuple[int, int],
@@ -128,7 +128,7 @@ def judged(
     }
 
 
-def _is_reign(change: Change) -> bool:
+def _is_reign(change: NodeChange) -> bool:
     """Returns True if the change is another leader or term, not the end of a process."""
     return " leads term " in change.what
 

@@ -20,7 +20,7 @@ from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.probes.noise import Noise
 from jepsen_like.live.probes.noise_check import Window
-from jepsen_like.live.probes.quota_changes import LIMITS, WORKERS, Change, Changes, Rows, body_of, others
+from jepsen_like.live.probes.quota_changes import LIMITS, WORKERS, Changes, QuotaChange, QuotaRows, body_of, others
 from jepsen_like.live.stories.quota_scene import ROWS_AT_ONCE, QuotaScene, quota_scene, refused_by_quota
 from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.subject import LoadPlan, leader_of
@@ -160,7 +160,7 @@ def _kill_at_a_change(scene: Scene, changes: Changes) -> None:
 def _many_rules(scene: Scene, quotas: QuotaScene, rng: random.Random) -> str:
     """Fills the table of quotas, checks that one more is refused, and changes quotas for a while with the table
     full."""
-    rows: Rows = {f"topic=rule-{number}": {"send_messages": 1 + number} for number in range(QUOTAS_MAX)}
+    rows: QuotaRows = {f"topic=rule-{number}": {"send_messages": 1 + number} for number in range(QUOTAS_MAX)}
     room = QUOTAS_MAX - len(quotas.quotas(scene.stage.leader()))
     names = list(rows)[:room]
     for first in range(0, room, ROWS_AT_ONCE):
@@ -169,11 +169,11 @@ def _many_rules(scene: Scene, quotas: QuotaScene, rng: random.Random) -> str:
     scene.demand(there == QUOTAS_MAX, f"there are {there} quotas, and {QUOTAS_MAX} were set")
     ask = _Asks(scene)
     changes = Changes(ask, SUBJECT, rng)
-    changes.make(Change(body_of({"topic=one-more": {"send_messages": 1}}), None, f"quota {QUOTAS_MAX + 1}"))
+    changes.make(QuotaChange(body_of({"topic=one-more": {"send_messages": 1}}), None, f"quota {QUOTAS_MAX + 1}"))
     begun, count = time.monotonic(), 0
     while time.monotonic() < begun + max(2.0, scene.scale * MANY_S):
         name = rng.choice(names)
-        changes.make(Change(body_of({name: {"send_messages": rng.choice(LIMITS)}}), {name: None}, "one of many"))
+        changes.make(QuotaChange(body_of({name: {"send_messages": rng.choice(LIMITS)}}), {name: None}, "one of many"))
         count += 1
         scene.stage.sleep(PAUSE_S)
     for wrong in changes.wrong:

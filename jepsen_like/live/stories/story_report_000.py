@@ -58,17 +58,17 @@ def play(scene: Scene) -> None:
     scene.gate("minutes, at most", round((time.monotonic() - begun) / 60, 1), MINUTES, at_most=True)
 
 
-Strike = Callable[[Scene, TierProbe, int, str], str]
+StoreBlow = Callable[[Scene, TierProbe, int, str], str]
 
 
-def _blows(scene: Scene) -> list[tuple[str, tuple[str, Strike]]]:
+def _blows(scene: Scene) -> list[tuple[str, tuple[str, StoreBlow]]]:
     """Returns every failpoint with every kind of blow; in a rehearsal every failpoint and every kind at least once."""
-    strikes: list[tuple[str, Strike]] = [("kill -9", _kill), ("SIGTERM", _stop), ("no store", _cut_off)]
+    strikes: list[tuple[str, StoreBlow]] = [("kill -9", _kill), ("SIGTERM", _stop), ("no store", _cut_off)]
     turns = [(point, strikes[(at + turn) % len(strikes)]) for turn, (at, point) in product(range(3), enumerate(POINTS))]
     return turns[: max(len(POINTS), scene.count(len(turns)))]
 
 
-def _blow(scene: Scene, probe: TierProbe, messages: KeyedMessages, chunk: int, point: str, strike: Strike) -> str:
+def _blow(scene: Scene, probe: TierProbe, messages: KeyedMessages, chunk: int, point: str, strike: StoreBlow) -> str:
     """Holds the leader at the failpoint, applies the blow, and waits until the tier has the upload that was in
     progress."""
     leader = scene.stage.leader()

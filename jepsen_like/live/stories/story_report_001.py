@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from jepsen_like.live.probes.expected_metadata import Catalogue, GroupSpec, Place, TopicSpec
+from jepsen_like.live.probes.expected_metadata import ExpectedMetadata, GroupQueue, GroupSpec, TopicSpec
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from raftmq.client import AsyncClient, aconnect
 from raftmq.client.errors import RaftMQError
@@ -33,7 +33,7 @@ _ATTRIBUTES: tuple[dict[str, str], ...] = (
 
 
 def play(scene: Scene) -> None:
-    catalogue = Catalogue(PREFIX)
+    catalogue = ExpectedMetadata(PREFIX)
     count = scene.count(COUNT)
     _lead(scene, A)
     _write(scene, catalogue, f"{count} topics and groups created on A", _created(scene, range(count)))
@@ -48,7 +48,7 @@ def play(scene: Scene) -> None:
     _compare(scene, catalogue, "all three after the switches")
 
 
-Wanted = tuple[dict[str, TopicSpec], dict[str, GroupSpec], dict[Place, int]]
+Wanted = tuple[dict[str, TopicSpec], dict[str, GroupSpec], dict[GroupQueue, int]]
 
 
 def _created(scene: Scene, numbers: range) -> Wanted:
@@ -68,7 +68,7 @@ def _created(scene: Scene, numbers: range) -> Wanted:
     return topics, groups, offsets
 
 
-def _write(scene: Scene, catalogue: Catalogue, name: str, wanted: Wanted) -> None:
+def _write(scene: Scene, catalogue: ExpectedMetadata, name: str, wanted: Wanted) -> None:
     with scene.act(name):
         _with_client(scene, "written", lambda client: catalogue.put(client, *wanted))
 
@@ -87,7 +87,7 @@ def _with_client(scene: Scene, what: str, act: Callable[[AsyncClient], Awaitable
         raise StoryEnds(f"metadata could not be {what}: {error}") from error
 
 
-def _change(scene: Scene, catalogue: Catalogue, count: int) -> None:
+def _change(scene: Scene, catalogue: ExpectedMetadata, count: int) -> None:
     """Changes some topics and groups on B, deletes some, and adds new ones."""
     changed = _created(scene, range(0, count, 3))
     _write(scene, catalogue, f"{len(changed[0])} of them changed on B", changed)
@@ -120,7 +120,7 @@ def _term(scene: Scene, node: int) -> int:
     return state.term if state is not None and state.leads else -1
 
 
-def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
+def _restart_without_b(scene: Scene, catalogue: ExpectedMetadata) -> None:
     """Stops all nodes and computes the digests of their states; then A and C come back alone, and each of them leads
     once."""
     with scene.quiet():
@@ -140,7 +140,7 @@ def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
         _compare(scene, catalogue, f"node {node} leads, without B", [A, C])
 
 
-def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | None = None) -> None:
+def _compare(scene: Scene, catalogue: ExpectedMetadata, when: str, nodes: list[int] | None = None) -> None:
     """Compares the catalogue with the leader's linearizable answers, and with the state that every running node shows
     once it has caught up."""
     running = scene.subject.node_ids if nodes is None else nodes
@@ -170,7 +170,7 @@ def _caught_up_topics(scene: Scene, node: int, newest: dict[str, Any]) -> dict[s
         time.sleep(0.05)
 
 
-def _switch(scene: Scene, catalogue: Catalogue) -> None:
+def _switch(scene: Scene, catalogue: ExpectedMetadata) -> None:
     """Switches leaders rapidly; each switch creates a topic, which is acknowledged in the new leader's own term."""
     wanted, terms = scene.count(SWITCHES), [_term(scene, scene.stage.leader())]
     before = scene.stage.load.counts.acked

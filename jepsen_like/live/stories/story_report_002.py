@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from jepsen_like.live.probes.recovery_probe import Restart, Rows, read_rows, shrunk, wait_serving
+from jepsen_like.live.probes.recovery_probe import QueueEnds, Restart, read_rows, shrunk, wait_serving
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.subjects.payload import BULK
 from jepsen_like.live.subjects.subject import LoadPlan
@@ -30,7 +30,7 @@ BACK_S = 60.0
 def play(scene: Scene) -> None:
     size, kills = scene.count(LOG_BYTES), scene.count(KILLS)
     restarts: list[Restart] = []
-    seen: list[Rows] = []
+    seen: list[QueueEnds] = []
     due = sorted({round((i + 1) / kills, 6) for i in range(kills)} | set(MARKS))
     while len(due) > kills:  # a mark takes the place of its neighbour
         due.remove(next(at for at in due if at not in MARKS))
@@ -59,7 +59,7 @@ def _grow(scene: Scene, size: int) -> None:
     load.factor = TRICKLE
 
 
-def _restart(scene: Scene, seen: list[Rows]) -> Restart:
+def _restart(scene: Scene, seen: list[QueueEnds]) -> Restart:
     """Kills a random node, starts it again, waits until it serves and has applied its former entries; compares its
     rows."""
     subject, node = scene.subject, scene.rng.choice(scene.subject.node_ids)
@@ -84,7 +84,7 @@ def _restart(scene: Scene, seen: list[Rows]) -> Restart:
     return Restart(node, log_bytes, serving_s, account)
 
 
-def _rows(scene: Scene, node: int) -> Rows:
+def _rows(scene: Scene, node: int) -> QueueEnds:
     """Returns the node's rows. Raises StoryEnds if it does not answer in time."""
     deadline = time.monotonic() + BACK_S
     while True:
@@ -96,7 +96,7 @@ def _rows(scene: Scene, node: int) -> Rows:
             time.sleep(0.05)
 
 
-def _rows_from(scene: Scene, node: int, applied: int) -> Rows:
+def _rows_from(scene: Scene, node: int, applied: int) -> QueueEnds:
     """Returns the node's rows once it has applied that entry. Raises StoryEnds."""
     deadline = time.monotonic() + BACK_S
     while (rows := _rows(scene, node)).above < applied:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.open_load import PATIENCE_S, bench, brief, count_stored, said, said_with_refusals
 from jepsen_like.live.stories.story import Scene, Story
-from jepsen_like.live.stories.watched_follower import Watched
+from jepsen_like.live.stories.watched_follower import WatchedFollower
 from jepsen_like.live.subjects.subject import LoadPlan
 from raftmq.commands.bench_open import OpenReport, drawn
 
@@ -50,7 +50,7 @@ def play(scene: Scene) -> None:
     subject = scene.subject
     leader = scene.stage.leader()
     slow = next(node for node in subject.node_ids if node != leader)
-    follower = Watched(scene, leader, slow)
+    follower = WatchedFollower(scene, leader, slow)
     before_s = _work_s()
     for node in subject.node_ids:
         rate = DISK_KB_S // 2 if node == slow else DISK_KB_S

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jepsen_like.live.stories.open_load import PATIENCE_S, OpenLoad, brief, count_stored, said
 from jepsen_like.live.stories.story import Scene, Story
-from jepsen_like.live.stories.watched_follower import FOUND_S, Watched
+from jepsen_like.live.stories.watched_follower import FOUND_S, WatchedFollower
 from jepsen_like.live.subjects.subject import LoadPlan
 
 RATE: Final = 300
@@ -48,7 +48,9 @@ def play(scene: Scene) -> None:
     measured: list[dict[str, Any]] = []
     for play_one in (_slow_syncs, _slow_rate) * scene.count(ROUNDS):
         leader = scene.stage.leader()
-        watched = Watched(scene, leader, scene.rng.choice([each for each in scene.subject.node_ids if each != leader]))
+        watched = WatchedFollower(
+            scene, leader, scene.rng.choice([each for each in scene.subject.node_ids if each != leader])
+        )
         watched.wait_unfound()
         run, round_ = play_one(scene, watched)
         judge(scene, normal, run, leader, watched.node)
@@ -75,7 +77,7 @@ def _fault(scene: Scene, node: int, action: str) -> Iterator[float]:
         scene.subject.set_failpoint(node, POINT, "off")
 
 
-def _slow_syncs(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[str, Any]]:
+def _slow_syncs(scene: Scene, watched: WatchedFollower) -> tuple[dict[str, Any], dict[str, Any]]:
     """Makes a follower sync in 800 ms. Returns what the load and the harness measured."""
     node = watched.node
     with scene.act(f"node {node}: {SYNC}") as told, _load(scene, SYNC_S) as load:
@@ -89,7 +91,7 @@ def _slow_syncs(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[st
     return run, {"fault": SYNC, "found_s": found, "sync_ms": slow["sync_ms"], "lag_bytes": slow["lag_bytes"]}
 
 
-def _slow_rate(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[str, Any]]:
+def _slow_rate(scene: Scene, watched: WatchedFollower) -> tuple[dict[str, Any], dict[str, Any]]:
     """Makes a follower's disk take fewer bytes than arrive, then more. Returns what the load and the harness
     measured."""
     node, bytes_s = watched.node, RATE * SIZE * ENTRY_SHARE
@@ -128,7 +130,7 @@ def _slow_rate(scene: Scene, watched: Watched) -> tuple[dict[str, Any], dict[str
     }
 
 
-def demand_found(scene: Scene, watched: Watched, began_s: float, told: list[str]) -> float | None:
+def demand_found(scene: Scene, watched: WatchedFollower, began_s: float, told: list[str]) -> float | None:
     """Demands a finding in time; returns the seconds that it took, None without one."""
     found = watched.found(began_s)
     if found is None:

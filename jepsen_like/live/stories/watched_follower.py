@@ -26,7 +26,7 @@ class Found(NamedTuple):
     says: str
 
 
-class Watched:
+class WatchedFollower:
     """One follower as its leader sees it."""
 
     def __init__(

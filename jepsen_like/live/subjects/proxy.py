@@ -29,7 +29,7 @@ Pair = tuple[int, int]
 T = TypeVar("T")
 
 
-class Traffic(NamedTuple):
+class EdgeTraffic(NamedTuple):
     """The traffic of an edge so far. `taken_bytes` counts what the source sent, `passed_bytes` what arrived."""
 
     taken_bytes: int
@@ -391,12 +391,12 @@ class Fabric:
 
         self._on_loop(act)
 
-    def traffic(self) -> dict[Pair, Traffic]:
+    def traffic(self) -> dict[Pair, EdgeTraffic]:
         """Returns the traffic of each edge since the start."""
 
-        def act() -> dict[Pair, Traffic]:
+        def act() -> dict[Pair, EdgeTraffic]:
             return {
-                pair: Traffic(edge.taken_bytes, edge.passed_bytes, edge.late_pieces, edge.accepted)
+                pair: EdgeTraffic(edge.taken_bytes, edge.passed_bytes, edge.late_pieces, edge.accepted)
                 for pair, edge in self._edges.items()
             }
 

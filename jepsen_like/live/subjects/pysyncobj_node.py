@@ -58,7 +58,7 @@ class ReplicatedList(SyncObj):  # type: ignore[misc]  # no types
         return len(self.ids) - 1
 
 
-class Server:
+class LineServer:
     """Answers the line protocol."""
 
     def __init__(self, replica: ReplicatedList, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,7 +118,7 @@ class Server:
 async def main(settings: dict[str, Any]) -> None:
     """Serves until the process is killed."""
     replica = ReplicatedList(settings["address"], settings["peers"], Path(settings["folder"]))
-    server = Server(replica, asyncio.get_running_loop())
+    server = LineServer(replica, asyncio.get_running_loop())
     listening = await asyncio.start_server(server.serve, "127.0.0.1", settings["port"], limit=LINE_MAX)
     await listening.serve_forever()
 

@@ -25,7 +25,7 @@ from jepsen_like.live.subjects.subject import (
     Capability,
     LoadPlan,
     NodeState,
-    Placed,
+    PlacedMessage,
     SendFailed,
     SendUnknown,
     is_healthy,
@@ -195,15 +195,15 @@ class PySyncObjClient:
     def __init__(self, subject: PySyncObjSubject) -> None:
         self._subject = subject
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Placed]] = {}
+        self._waiting: dict[int, asyncio.Future[PlacedMessage]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def submit(self, message_id: str) -> asyncio.Future[Placed]:
+    async def submit(self, message_id: str) -> asyncio.Future[PlacedMessage]:
         """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
         is not acknowledged."""
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Placed] = loop.create_future()
+        outcome: asyncio.Future[PlacedMessage] = loop.create_future()
         if self._writer is None and not await self._connect():
             await asyncio.sleep(LEADER_WAIT_S)
             outcome.set_exception(SendFailed("nobody leads"))
@@ -246,7 +246,7 @@ class PySyncObjClient:
         if outcome is None or outcome.done():
             return
         if verb == "ok":
-            outcome.set_result(Placed(0, int(word)))
+            outcome.set_result(PlacedMessage(0, int(word)))
         elif verb == "fail":
             outcome.set_exception(SendFailed(word))
         else:

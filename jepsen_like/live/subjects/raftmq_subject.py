@@ -24,7 +24,7 @@ from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes
 from jepsen_like.live.subjects.subject import (
     Capability,
     LoadPlan,
-    Placed,
+    PlacedMessage,
     SendFailed,
     SendUnknown,
     leader_of,
@@ -261,10 +261,10 @@ class RaftMQLogClient:
 
     async def submit(
         self, message_id: str, topic: str = TOPIC, ordering_key: str | None = None
-    ) -> asyncio.Future[Placed]:
+    ) -> asyncio.Future[PlacedMessage]:
         """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
         is not acknowledged."""
-        outcome: asyncio.Future[Placed] = self._loop.create_future()
+        outcome: asyncio.Future[PlacedMessage] = self._loop.create_future()
         try:
             sending = await self._producer.send_soon(
                 topic, body_of(message_id), key=message_id, ordering_key=ordering_key
@@ -280,17 +280,17 @@ class RaftMQLogClient:
         await self._client.close()
 
 
-def _settle_as(outcome: asyncio.Future[Placed], done: asyncio.Future[SendResult]) -> None:
+def _settle_as(outcome: asyncio.Future[PlacedMessage], done: asyncio.Future[SendResult]) -> None:
     error = done.exception()
     _settle(outcome, error, None if error else done.result())
 
 
-def _settle(outcome: asyncio.Future[Placed], error: BaseException | None, result: Any) -> None:
+def _settle(outcome: asyncio.Future[PlacedMessage], error: BaseException | None, result: Any) -> None:
     """Sets the outcome of a send: only an error that the client promises to mean "not stored" counts as a failure."""
     if outcome.done():
         return
     if error is None:
-        outcome.set_result(Placed(result.queue_id, result.queue_offset, result.position))
+        outcome.set_result(PlacedMessage(result.queue_id, result.queue_offset, result.position))
     elif isinstance(error, RaftMQError) and not isinstance(error, Unknown):
         outcome.set_exception(SendFailed(str(error)))
     else:

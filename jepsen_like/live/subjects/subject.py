@@ -31,7 +31,7 @@ class Capability(Enum):
     """The subject speaks the protocols of the attacks, and is expected to refuse requests that would break it."""
 
 
-class Placed(NamedTuple):
+class PlacedMessage(NamedTuple):
     """The place of an acknowledged message."""
 
     queue_id: int
@@ -72,7 +72,7 @@ class LoadPlan(NamedTuple):
 class LogClient(Protocol):
     """Appends to the subject's log; made and used on one event loop."""
 
-    async def submit(self, message_id: str) -> asyncio.Future[Placed]:
+    async def submit(self, message_id: str) -> asyncio.Future[PlacedMessage]:
         """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if the send
         is not acknowledged."""
 

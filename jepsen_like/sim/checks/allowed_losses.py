@@ -14,12 +14,10 @@ from typing import NamedTuple
 from jepsen_like.sim.checks.handovers import Reigns
 from jepsen_like.sim.options import Options
 from raftlog.types import NodeId
-
-Queue = tuple[int, int]
-"""A queue as (topic id, queue id)."""
+from statemachine.rows.keys import Queue
 
 
-class Event(NamedTuple):
+class LossEvent(NamedTuple):
     """An event of a machine that may lose data, with its time in seconds."""
 
     at_s: float
@@ -37,7 +35,7 @@ class Excuses:
         """`now`: returns the virtual time in seconds."""
         self._reigns = reigns
         self._now = now
-        self._events: list[Event] = []
+        self._events: list[LossEvent] = []
         self._decided: dict[Queue, list[float]] = {}
         """Queue -> time in seconds at which each offset was first applied by any node, by offset."""
 
@@ -48,7 +46,7 @@ class Excuses:
 
     def happened(self, node: NodeId, kind: str) -> None:
         """Records an event of this kind on the machine, at the current time."""
-        self._events.append(Event(self._now(), node, kind))
+        self._events.append(LossEvent(self._now(), node, kind))
 
     def applied(self, counts: Iterable[tuple[Queue, int]]) -> None:
         """Records how many messages of each queue some node has applied by now."""

@@ -10,14 +10,12 @@ for a loss (`allowed_losses`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
+from jepsen_like.sim.callbacks import Report
 from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, EntryId, NodeId, Role
-
-Report = Callable[[str, str], None]
-"""Function that takes the checker's name and a description of what is wrong."""
 
 
 class Reign:

@@ -120,7 +120,7 @@ class AppliedTruth(Protocol):
 
 
 class Monitor:
-    """The `machine.Watcher` of a run. It raises nothing into the nodes: its findings are in `violations`."""
+    """The `MachineWatcher` of a run. It raises nothing into the nodes: its findings are in `violations`."""
 
     def __init__(self, loop: SimLoop, voters: Sequence[NodeId], *, black_box: bool = False) -> None:
         """`black_box`: the monitor looks at nothing inside the nodes, and only the checkers in `SEEN_BY_CLIENTS` may

@@ -9,18 +9,16 @@ the stopping node took is answered as failed and yet is in the log (checker `log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cluster.node.node import Node
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import NodeId
 
-Report = Callable[[str, str], None]
-"""Function that takes the checker's name and a description of what is wrong."""
 
-
-class Left(NamedTuple):
+class StoppedNode(NamedTuple):
     """The end of a node's log, and the index that its rows reflected, when the node was closed."""
 
     last_index: int
@@ -34,7 +32,7 @@ class OrderlyStops:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._left: dict[NodeId, Left] = {}
+        self._left: dict[NodeId, StoppedNode] = {}
 
     def closed(self, machine: Machine, node: Node) -> None:
         """Records what a node leaves on disk when it is closed, before its process ends. With a full or failed disk no
@@ -46,7 +44,7 @@ class OrderlyStops:
             what = f"node {machine.node_id} stopped in order and left {machine.kv.unsynced} batches of rows unsynced"
             self._report("stop", what)
         tail = node.storage.directory.log.tail
-        self._left[machine.node_id] = Left(tail.index, tail.header_crc, node.state.applied.index)
+        self._left[machine.node_id] = StoppedNode(tail.index, tail.header_crc, node.state.applied.index)
 
     def ended(self, machine: Machine, how: str) -> None:
         """Records that a process has ended. If it did not end by an orderly stop, its node's next start is not judged:
@@ -63,7 +61,7 @@ class OrderlyStops:
             self._report("stop", f"node {machine.node_id} was stopped in order, and {what}")
 
 
-def found_wrong(machine: Machine, left: Left) -> Iterator[str]:
+def found_wrong(machine: Machine, left: StoppedNode) -> Iterator[str]:
     """Yields a line for everything that the node's start found and that must not be there after an orderly stop."""
     node = machine.node
     assert node is not None

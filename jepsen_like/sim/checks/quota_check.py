@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from jepsen_like.sim.callbacks import Report
+
 if TYPE_CHECKING:
     from jepsen_like.history import Op
 
@@ -37,7 +39,7 @@ class QuotaCheck:
         ops: Sequence[Op],
         leaders: Sized,
         now: Callable[[], float],
-        report: Callable[[str, str], None],
+        report: Report,
     ) -> None:
         """`ops`: the history, which grows. `leaders`: has one element for each leader that there was."""
         self._topic, self._ops, self._leaders = topic, ops, leaders

@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from jepsen_like.sim.callbacks import Report
 from statemachine.delivery.staged_writes import AttemptState
 from statemachine.rows import meta_keys
+from statemachine.rows.keys import Queue
 from statemachine.rows.kv import CQ, DEDUP, LOCKS, META, OFFSETS, RESETS, TRANS
 
 if TYPE_CHECKING:
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.rows.kv import Batch
 
-Report = Callable[[str, str], None]
-Queue = tuple[int, int]
-"""A queue as (topic id, queue id)."""
 CHECKER = "removals"
 PATIENCE_S = 5.0
 """Longest virtual time in seconds that a leader may take until its next slice."""

@@ -11,9 +11,9 @@ the log, and are stored once more further on when the log is to be trimmed (docs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.checks.staged_write_check import COMMITTED, DISCARDED, STAGED_DUE, WriteCheck
 from raftlog.types import Entry, EntryType
 from statemachine import payload
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
 class PinCheck:
     """The check itself, called with each entry of the log once. `report` takes the checker's name and what is wrong."""
 
-    def __init__(self, report: Callable[[str, str], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
         self._timers: dict[int, _Row] = {}
         """Byte position at which a row's first message was first stored -> the row."""

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -24,6 +24,7 @@ from cluster.node.node import Node
 from cluster.tier.manifest_format import Head, Segment, TierManifest, decode_page
 from cluster.tier.object_names import HEAD, INDEX, parse
 from cluster.tier.store.errors import BadAnswer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.checks.tier_index_check import problem
 from jepsen_like.sim.machines.machine import CLUSTER, Machine
 from jepsen_like.sim.machines.tier_store import SimStore
@@ -35,7 +36,6 @@ from statemachine.tier import LOG_PREFIX, TierSegment, TierState
 
 FOLDER = str(CLUSTER)
 INDEX_PREFIX = f"{INDEX}/"
-Report = Callable[[str, str], None]
 
 
 class TierCheck:

@@ -15,20 +15,19 @@ else.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.checks.retention_pin_check import PinCheck
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
 from statemachine import payload
 from statemachine.command_table import in_entry
+from statemachine.rows.keys import Queue
 from statemachine.tier import MoveSegment, TierState
 from statemachine.trim import RemoveRows, Slice, Trim, decode, highest
 
-Report = Callable[[str, str], None]
-Queue = tuple[int, int]
-"""A queue as (topic id, queue id)."""
 SWEEP_PATIENCE_S = 5.0
 """Longest virtual time in seconds that a leader may take until its next slice of a sweep."""
 

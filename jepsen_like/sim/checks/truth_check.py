@@ -11,10 +11,11 @@ if it was changed again later, as it was at any moment before; it gets that chan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jepsen_like.fakes.memory_kv import MemoryKV
+from jepsen_like.sim.callbacks import Report
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, FIRST_GROUP, EntryType
 from statemachine import commands
@@ -27,7 +28,6 @@ from statemachine.truth import CopyTruth, topic_row
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
 
-Report = Callable[[str, str], None]
 CHECKER = "truth"
 PAGE_BYTES = 60
 """Size of a page: so small that almost each row has one of its own."""

@@ -264,7 +264,7 @@ class OwnProducer(Client):
             self.recorder.stored(op, result.queue_id, result.queue_offset)
 
 
-class Wish(NamedTuple):
+class ForeignSend(NamedTuple):
     """Topic and acknowledgement level with which a foreign client sends one message."""
 
     topic: str
@@ -292,16 +292,16 @@ class Wishes:
     def __init__(self, options: Options, rng: random.Random) -> None:
         self._options, self._rng = options, rng
 
-    def draw(self) -> Wish:
+    def draw(self) -> ForeignSend:
         """Draws topic and level of the next message. Without weak sends in the options no random number is drawn."""
         rng = self._rng
         if not self._options.weak or rng.random() >= self._options.weak:
-            return Wish(TOPIC, "", FULL)
+            return ForeignSend(TOPIC, "", FULL)
         if rng.random() < 0.3:
             asked = rng.choice(("", "", FULL))
-            return Wish(BRISK_TOPIC, asked, asked or brisk_level(self._options))
+            return ForeignSend(BRISK_TOPIC, asked, asked or brisk_level(self._options))
         level = rng.choice(("leader", "leader", "quorum", "quorum", WAIT_FALSE, "all"))
-        return Wish(TOPIC, level, level)
+        return ForeignSend(TOPIC, level, level)
 
 
 class Attempt(NamedTuple):

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import FULL, Client, ClientHost, id_of, read_queue
-from jepsen_like.sim.clients.raw_client import Report
 from raftmq.client.client import AsyncClient
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.client.message import Message, MessageOptions
@@ -34,7 +34,7 @@ DUE = "TIMER_OUT_MS"
 """Name of the property in which a delivered message says when it was due."""
 
 
-class Sent(NamedTuple):
+class DelayedSend(NamedTuple):
     """A message that was sent, its delay in seconds, and the outcome for its producer: ok, fail or unknown."""
 
     message_id: str
@@ -51,7 +51,7 @@ class Delayed(Client):
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host)
         self._report = report
-        self.sent: list[Sent] = []
+        self.sent: list[DelayedSend] = []
         self._delays_s = DELAYS_S + LONG_S * host.options.carried
         self._count = 0
 
@@ -78,10 +78,10 @@ class Delayed(Client):
                 LATER_TOPIC, self.host.body(LATER_TOPIC, message_id, rng.randrange(40)), **options
             )
         except RaftMQError as error:
-            self.sent.append(Sent(message_id, delay_s, "unknown" if isinstance(error, Unknown) else "fail"))
+            self.sent.append(DelayedSend(message_id, delay_s, "unknown" if isinstance(error, Unknown) else "fail"))
         else:
             place = (sent.queue_id, sent.queue_offset) if before else None
-            self.sent.append(Sent(message_id, delay_s, "ok", place))
+            self.sent.append(DelayedSend(message_id, delay_s, "ok", place))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Delayed(Client):
                 self._report("delayed", f"{what} (node {address})")
 
 
-def found_wrong(sent: Sequence[Sent], messages: Sequence[Message], trimmed: bool) -> Iterator[str]:
+def found_wrong(sent: Sequence[DelayedSend], messages: Sequence[Message], trimmed: bool) -> Iterator[str]:
     """Yields a line for each delivered message that is wrong, in the order of sending."""
     copies = Counter(id_of(message.body) for message in messages)
     least = {"ok": 0 if trimmed else 1}

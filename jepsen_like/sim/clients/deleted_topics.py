@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jepsen_like.client_kit.fields import foreign_send, group_body, place_of, pull_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, id_of
 from jepsen_like.sim.clients.failing_consumers import outcome_of
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.reset_clients import committed
 from jepsen_like.sim.clients.single_request import ask, dial
 from jepsen_like.sim.clients.stored_messages import stored_on
@@ -75,7 +76,7 @@ class DeletedTopics(Client):
             connection = await dial(self.host, rng.choice(self.host.nodes), "an heir", self.report)
             if connection is not None:
                 self._rounds += 1
-                await Round(self, f"legacy-{self._rounds}", connection, rng).play()
+                await TwoLives(self, f"legacy-{self._rounds}", connection, rng).play()
                 connection.transport.abort()
             await asyncio.sleep(rng.uniform(0.02, 0.3))
         while self._open_count():
@@ -87,7 +88,7 @@ class DeletedTopics(Client):
             await asyncio.sleep(0.3)
 
 
-class Round:
+class TwoLives:
     """One topic and one group, from their first life (up to the deletion) into the second."""
 
     def __init__(self, legacies: DeletedTopics, name: str, connection: RawConnection, rng: random.Random) -> None:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jepsen_like.client_kit.fields import beat_body, foreign_send, group_body, pull_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, id_of
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker
 from jepsen_like.sim.clients.stored_messages import stored_on
 from jepsen_like.sim.machines.machine import DELAY_LEVELS_S
@@ -70,7 +71,7 @@ class Failure(NamedTuple):
         return 0 if self.dead else 1000 * DELAY_LEVELS_S[(self.level or FIRST_LEVEL + self.attempt) - 1]
 
 
-class Copy(NamedTuple):
+class RetryCopy(NamedTuple):
     """A copy that the broker has made: message id, attempt, topic and the log time at which it was stored."""
 
     message_id: str
@@ -90,10 +91,10 @@ class FailureJudge:
         """Records the outcome of one report."""
         self.outcomes[failure] = max(self.outcomes.get(failure, "fail"), outcome, key=OUTCOMES.index)
 
-    def wrong(self, copies: list[Copy], *, trimmed: bool, exact: bool) -> Iterator[str]:
+    def wrong(self, copies: list[RetryCopy], *, trimmed: bool, exact: bool) -> Iterator[str]:
         """Yields a line for everything that is wrong with the copies on a node. `trimmed`: copies may have been
         removed. `exact` is False if log time has jumped, so that a repeated report may count as another failure."""
-        found: dict[tuple[str, int], list[Copy]] = defaultdict(list)
+        found: dict[tuple[str, int], list[RetryCopy]] = defaultdict(list)
         for copy in copies:
             found[copy.message_id, copy.attempt].append(copy)
         for name, failures in self._by_copy().items():
@@ -118,7 +119,7 @@ class FailureJudge:
         return failures
 
 
-def _unfit(copy: Copy, failure: Failure) -> str:
+def _unfit(copy: RetryCopy, failure: Failure) -> str:
     """Returns the reason why the copy cannot come from the failure, "" if it can."""
     if copy.topic != (DEAD if failure.dead else RETRY):
         return f"is in {copy.topic}"
@@ -262,12 +263,12 @@ def outcome_of(answer: Answer | None) -> str:
     return "fail"
 
 
-def copies_on(machine: Machine) -> tuple[list[Copy], bool]:
+def copies_on(machine: Machine) -> tuple[list[RetryCopy], bool]:
     """Returns the group's copies that the node has, and True if some of them may have been trimmed."""
-    copies: list[Copy] = []
+    copies: list[RetryCopy] = []
     trimmed = False
     for name in (RETRY, DEAD):
         messages, gone = stored_on(machine, name)
         trimmed |= gone
-        copies += [Copy(id_of(one.body), one.reconsume_times, name, one.store_ms) for one in messages]
+        copies += [RetryCopy(id_of(one.body), one.reconsume_times, name, one.store_ms) for one in messages]
     return copies, trimmed

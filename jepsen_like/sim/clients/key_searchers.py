@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 
 from jepsen_like.client_kit.fields import foreign_send
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost
 from jepsen_like.sim.clients.history_recorder import Recorder
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker
 from raftmq_wire.codes import RequestCode, ResponseCode
 

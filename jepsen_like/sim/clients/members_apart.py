@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 
 from jepsen_like.client_kit.fields import beat_body
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import FULL, ClientHost
-from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.clients.single_request import Asker, dial
 from raftmq.client.client import AsyncClient
 from raftmq.client.errors import RaftMQError
@@ -29,7 +29,7 @@ TOPICS = {"apart-a": 3, "apart-b": 2}
 LAST = (("apart-a",), ("apart-b",), ("apart-b", "apart-a"))
 """The topics of each of the last members."""
 BEATS_EVERY_S = 1.0
-Place = tuple[str, int, int]
+MessagePlace = tuple[str, int, int]
 """Topic, queue, offset."""
 
 
@@ -41,8 +41,8 @@ class MembersApart(Asker):
         """`first_of(topic, queue)`: the first offset that every node still has."""
         super().__init__(host, report)
         self._first_of = first_of
-        self._read: set[Place] = set()
-        self._due: set[Place] = set()
+        self._read: set[MessagePlace] = set()
+        self._due: set[MessagePlace] = set()
         """Messages that were acknowledged and not read yet."""
         self._sent = 0
         self._joined: set[tuple[str, ...]] = set()

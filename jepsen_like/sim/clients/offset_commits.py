@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from jepsen_like.client_kit.fields import group_body, place_of, pull_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.history_recorder import Recorder
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.options import stream
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -31,7 +32,7 @@ STALE_S = 3.0
 """Longest time in seconds that a connection's oldest request may wait before the client gives the connection up."""
 
 
-class Step(NamedTuple):
+class OffsetChange(NamedTuple):
     """One change of the offset that was sent, and the number of its connection."""
 
     kind: str
@@ -60,7 +61,7 @@ class OffsetCommits(Client):
     ) -> None:
         super().__init__(host)
         self.group, self._recorder, self._report, self._reign = name, recorder, report, reign
-        self.steps: list[Step] = []
+        self.steps: list[OffsetChange] = []
         self._index: dict[int, int] = {}
         """Committed value -> index of the step that set it."""
         self._answered: set[int] = set()
@@ -140,7 +141,7 @@ class OffsetCommits(Client):
         self.host.process.run(send, kind)
 
     def _sent(self, kind: str, value: int | None) -> int:
-        self.steps.append(Step(kind, value, self._number))
+        self.steps.append(OffsetChange(kind, value, self._number))
         at = len(self.steps) - 1
         if value is not None:
             self._index[value] = at

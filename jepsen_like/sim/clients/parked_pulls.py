@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from jepsen_like.client_kit.fields import foreign_send, group_body, place_of, pull_fields, topic_fields
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
-from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, UnansweredRequest
 from jepsen_like.sim.clients.single_request import Asker
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -49,7 +50,7 @@ class Waits(Asker):
         """True if the client is stopped and no story is in progress."""
         return self.stopped and not self._busy
 
-    def unanswered(self) -> list[tuple[str, Asked]]:
+    def unanswered(self) -> list[tuple[str, UnansweredRequest]]:
         """Returns the requests without an answer on working connections, each with the name of its connection."""
         self.connections = [one for one in self.connections if not one.closed and one.unanswered]
         return [(one.name, asked) for one in self.connections for asked in one.overdue(math.inf)]

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from cluster.requests.table import SILENT
-from jepsen_like.client_kit.frames import Answer, Line
+from jepsen_like.client_kit.frames import Answer, FrameConnection
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.machines.network import Endpoint
 from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_frame
 from raftmq_wire.signature import Credentials
 
-Report = Callable[[str, str], None]
 
-
-class Asked(NamedTuple):
+class UnansweredRequest(NamedTuple):
     """A request that has no answer yet."""
 
     code: int
@@ -29,7 +28,7 @@ class Asked(NamedTuple):
     heard: Callable[[Answer], None] | None
 
 
-class RawConnection(Line):
+class RawConnection(FrameConnection):
     """The connection as an asyncio protocol. `answered`: number of answers received. `unanswered`: opaque -> request
     without an answer."""
 
@@ -40,7 +39,7 @@ class RawConnection(Line):
         signature."""
         super().__init__()
         self.name, self._loop, self._report, self._credentials = name, loop, report, credentials
-        self.unanswered: dict[int, Asked] = {}
+        self.unanswered: dict[int, UnansweredRequest] = {}
         self.answered = 0
         self.on_lost: list[Callable[[], None]] = []
         self._asked: set[int] = set()
@@ -76,10 +75,10 @@ class RawConnection(Line):
         data = encode_frame(code, self._next, flag, ext=ext, body=body, serialize_type=int(binary))
         if not oneway:
             self._asked.add(self._next)
-            self.unanswered[self._next] = Asked(code, self._loop.now, code in SILENT, parked_s, heard)
+            self.unanswered[self._next] = UnansweredRequest(code, self._loop.now, code in SILENT, parked_s, heard)
         return data
 
-    def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[Asked]:
+    def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[UnansweredRequest]:
         """Returns the requests without an answer on a working connection that were sent before `before_s`, or that
         could be parked until then at most. Of requests that may rightly get no answer while there is no leader, it
         returns only those sent since `silent_since_s`."""

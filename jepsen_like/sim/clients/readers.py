@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost, Retries, id_of
 from jepsen_like.sim.clients.history_recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT
@@ -22,8 +23,6 @@ GROUP = "readers"
 REGISTER_GROUP = "register"
 IMPATIENT_S = 0.4
 _REGISTER = {"consumerGroup": REGISTER_GROUP, "topic": TOPIC, "queueId": "0", "setZeroIfNotFound": "false"}
-Report = Callable[[str, str], None]
-"""Function that takes the checker's name and a description of what is wrong."""
 
 
 class GroupReader(Client):
@@ -225,7 +224,7 @@ class OffsetRegister(Client):
         self._judge(low, found)
 
 
-class Catalogue(Client):
+class CatalogueClient(Client):
     """Creates and deletes topics and groups, one after the other, and checks that each name exists or not as it
     should."""
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from jepsen_like.client_kit.fields import foreign_send, place_of, topic_fields
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of, read_queue
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker
 from raftmq.client.client import AsyncClient
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -43,7 +44,7 @@ class Epoch:
         return self.exists and self.perm == WRITABLE and queue < self.queues
 
 
-class Sent:
+class StoredSend:
     """One send that was answered as stored."""
 
     __slots__ = ("answered_s", "asked_s", "message_id", "place")
@@ -61,7 +62,7 @@ class RecreatedTopics(Asker):
         self._recorder = recorder
         self.topic = ""
         self.epochs: list[Epoch] = []
-        self.sent: list[Sent] = []
+        self.sent: list[StoredSend] = []
         self.unsure = False
         """True once a change was not answered: then the topic's attributes are unknown."""
         self._names = 0
@@ -135,7 +136,7 @@ class RecreatedTopics(Asker):
             return
         met = self._met(asked_s)
         if answer.code == ResponseCode.SUCCESS:
-            self._stored(Sent(message_id, stored_at(answer), asked_s, self.host.loop.now), met)
+            self._stored(StoredSend(message_id, stored_at(answer), asked_s, self.host.loop.now), met)
         elif answer.code in REFUSED and met and all(epoch.takes(queue) for epoch in met) and not self.unsure:
             why = f"{answer.code} {answer.remark[:80]}"
             self._report("topics", f"{message_id} to {topic} queue {queue} is refused: {why}")
@@ -151,7 +152,7 @@ class RecreatedTopics(Asker):
             met.insert(0, Epoch(0, False, 0, 0, 0.0))
         return met
 
-    def _stored(self, sent: Sent, met: list[Epoch]) -> None:
+    def _stored(self, sent: StoredSend, met: list[Epoch]) -> None:
         queue = sent.place[0]
         if not any(epoch.takes(queue) for epoch in met):
             what = f"{sent.message_id} was stored in {self.topic} queue {queue}"
@@ -163,7 +164,7 @@ class RecreatedTopics(Asker):
                 self._report("topics", f"{what} were both stored at {self.topic} {sent.place}")
         self.sent.append(sent)
 
-    def life_of(self, sent: Sent) -> int | None:
+    def life_of(self, sent: StoredSend) -> int | None:
         """Returns the number of the topic's life in which the message was stored; None if it may be one of several."""
         lives = set()
         for at, epoch in enumerate(self.epochs):

@@ -14,9 +14,10 @@ from functools import partial
 
 from jepsen_like.client_kit.fields import foreign_send
 from jepsen_like.history import Op
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, dial
 from raftmq_wire.codes import ResponseCode
 

@@ -18,8 +18,9 @@ from functools import partial
 from typing import NamedTuple
 
 from jepsen_like.client_kit.fields import foreign_send, place_of, pull_fields
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, ask
 from raftmq.client.message import decode_messages
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -219,7 +220,7 @@ class Resets(Asker):
             if connection is not None:
                 if rng.random() < 0.5:
                     self._next = {}  # another process, which begins at what is committed
-                session = Session(self, connection, rng)
+                session = ResetSession(self, connection, rng)
                 await session.run()
                 at_end = self.finished() and await session.commits_the_end()
                 connection.transport.abort()
@@ -240,7 +241,7 @@ class Resets(Asker):
         return self._next
 
 
-class Session:
+class ResetSession:
     """The consumer on one connection, until that connection ends."""
 
     def __init__(self, resets: Resets, connection: RawConnection, rng: random.Random) -> None:

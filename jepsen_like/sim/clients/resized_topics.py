@@ -18,11 +18,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from jepsen_like.checkers.history_steps import TopicQueue
 from jepsen_like.client_kit.fields import foreign_send, topic_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, Retries, id_of, read_queue
 from jepsen_like.sim.clients.history_recorder import stored_at
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker
 from raftmq.client.client import AsyncClient
 from raftmq.client.consuming.consumer import AsyncConsumer
@@ -33,29 +35,27 @@ GROUP, QUEUES = "resizers", 4
 BEYOND = 1_000_000
 """An offset that no queue of a run reaches."""
 READ_S = 5.0
-Place = tuple[str, int]
-"""(topic, queue)."""
 
 
-class Stored(NamedTuple):
+class AckedMessage(NamedTuple):
     """An acknowledged message."""
 
     message_id: str
     answered_s: float
 
 
-class Ledger:
+class ResizeLedger:
     """Knows the topics' messages, and which answers to changes of the number of queues are right; reports others under
     `queues`."""
 
     def __init__(self, report: Report, floor: Callable[[str, int], int]) -> None:
         """`floor(topic, queue)`: the offset below which retention may have removed messages."""
         self._report, self._floor = report, floor
-        self.stored: dict[Place, dict[int, Stored]] = defaultdict(dict)
+        self.stored: dict[TopicQueue, dict[int, AckedMessage]] = defaultdict(dict)
         """Queue -> offset -> the acknowledged message there."""
-        self.sent: Counter[Place] = Counter()
+        self.sent: Counter[TopicQueue] = Counter()
         """Queue -> messages that were sent, whatever became of them."""
-        self.handed: dict[Place, int] = defaultdict(int)
+        self.handed: dict[TopicQueue, int] = defaultdict(int)
         """Queue -> the offset behind the last message that the group was given: the highest that it may have
         committed."""
         self.others: Counter[str] = Counter()
@@ -106,10 +106,10 @@ class ResizedTopics(Asker):
     def __init__(
         self, host: ClientHost, report: Report, ends: Callable[[str, int], int], floor: Callable[[str, int], int]
     ) -> None:
-        """`ends(topic, queue)`: the offset after the last message that any node has. `floor`: see `Ledger`."""
+        """`ends(topic, queue)`: the offset after the last message that any node has. `floor`: see `ResizeLedger`."""
         super().__init__(host, report)
         self._ends = ends
-        self.ledger = Ledger(report, floor)
+        self.ledger = ResizeLedger(report, floor)
         self.topic = ""
         self._queues: int | None = None
         """The topic's number of queues; None once a change is undecided."""
@@ -202,7 +202,7 @@ class ResizedTopics(Asker):
         answer = await self._ask(connection, SEND_CODE, fields, self.host.body(topic, message_id, 5))
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             place, offset = stored_at(answer)
-            self.ledger.stored[topic, place][offset] = Stored(message_id, self.host.loop.now)
+            self.ledger.stored[topic, place][offset] = AckedMessage(message_id, self.host.loop.now)
 
     async def _consume(self, rng: random.Random) -> None:
         client = self.host.client()

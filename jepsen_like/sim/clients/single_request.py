@@ -8,8 +8,9 @@ import random
 from collections.abc import Awaitable, Callable
 
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import Client, ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.machines.machine import BROKER_PORT
 
 ANSWER_S = 6.0

@@ -25,8 +25,9 @@ from raftmq_wire.message_format import BatchItem, build_batch
 
 if TYPE_CHECKING:
     from jepsen_like.client_kit.frames import Answer
+    from jepsen_like.sim.callbacks import Report
     from jepsen_like.sim.clients.client_machines import ClientHost
-    from jepsen_like.sim.clients.raw_client import RawConnection, Report
+    from jepsen_like.sim.clients.raw_client import RawConnection
     from jepsen_like.sim.machines.machine import Machine
 
 TOPIC, QUEUES = "written", 2

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jepsen_like.client_kit.fields import foreign_send, topic_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
 from jepsen_like.sim.clients.history_recorder import stored_at
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.clients.stored_messages import stored_on
 from raftmq_wire.codes import RequestCode, ResponseCode, is_unknown
@@ -67,7 +68,7 @@ SLOW_S = 0.04
 BUSY = ResponseCode.SYSTEM_BUSY
 
 
-class Sent(NamedTuple):
+class AnsweredSend(NamedTuple):
     """An answered send."""
 
     topic: str
@@ -112,7 +113,7 @@ class Surges(Asker):
         self._sent = self._twice = 0
         self._pid = self.rng.randbytes(16).hex()
         self._quiet_ended = True
-        self.answers: dict[str, Sent] = {}
+        self.answers: dict[str, AnsweredSend] = {}
         """Id -> the answer; of a send that came twice, the one that says most. Sends without an answer are not here."""
         self._lines: dict[RawConnection, list[str]] = {}
         """Connection -> ids of what was sent on it, in that order. Sends that came twice are not here."""
@@ -200,7 +201,7 @@ class Surges(Asker):
             offset = position = -1
             if answer.code == ResponseCode.SUCCESS:
                 offset, position = stored_at(answer)[1], int(answer.ext["msgId"][-16:], 16)
-            sent = Sent(topic, answer.code, answer.remark or "", offset, position)
+            sent = AnsweredSend(topic, answer.code, answer.remark or "", offset, position)
             # That one of two is refused says nothing of the other.
             self.answers[name] = max(self.answers.get(name, sent), sent, key=lambda each: each.says)
             if told is not None:
@@ -387,6 +388,6 @@ class Surges(Asker):
                     return
 
 
-def _for_overload(sent: Sent) -> bool:
+def _for_overload(sent: AnsweredSend) -> bool:
     """Returns True if the send was refused because more arrives than the log takes."""
     return sent.code == BUSY and "flow.house_ms" in sent.remark

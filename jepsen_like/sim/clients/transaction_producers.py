@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from jepsen_like.client_kit.fields import send_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, Client, ClientHost, id_of
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import ask, connects
 from jepsen_like.sim.clients.stored_messages import stored_on
 from raftmq_wire.codec import FLAG_RESPONSE, Header, ext_of
@@ -130,7 +131,7 @@ class Transactors(Client):
     async def _produce(self, rng: random.Random, last: bool) -> None:
         """Runs one session after the other; the `last` producer answers the broker until no transaction is open."""
         while not self.stopped or (last and self._open_count()):
-            session = Session(self, rng)
+            session = ProducerSession(self, rng)
             if await session.connect(rng.choice(self.host.nodes)):
                 await session.run(rng.randint(2, 10))
             session.vanish()
@@ -151,7 +152,7 @@ class Transactors(Client):
         return {"commit": COMMIT, "rollback": ROLLBACK}.get(fate) or rng.choice((COMMIT, ROLLBACK))
 
 
-class Session:
+class ProducerSession:
     """One producer on one connection."""
 
     def __init__(self, transactors: Transactors, rng: random.Random) -> None:

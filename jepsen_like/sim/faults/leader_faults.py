@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jepsen_like.sim.faults.fault_plan import Fault
-    from jepsen_like.sim.faults.nemesis import Nemesis
+    from jepsen_like.sim.faults.nemesis import FaultInjector
 
 
-def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def hold_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Makes the leader apply nothing for a while although it goes on committing: its reads must wait, not return old
     state."""
     leader = nemesis.leader()
@@ -21,7 +21,7 @@ def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     nemesis.monitor.sometimes["apply held back on a leader"] += 1
 
 
-def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 60) -> None:
+def late_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random, tries: int = 60) -> None:
     """Makes every node but the leader apply late, then kills the leader: the next leader has committed entries that it
     has not applied yet, and must not answer as if they did not exist. While there is no leader the fault is tried again
     later."""
@@ -49,7 +49,7 @@ def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 
     nemesis.took(fault, f"all but node {leader.node_id} apply late, and it is killed", back)
 
 
-def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def late_refusal(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Transfers leadership while the old leader's link to one node is slow: its refusals of the requests that this node
     forwarded arrive when the next leader already has those requests."""
     leader = nemesis.leader()

@@ -9,10 +9,10 @@ from jepsen_like.sim.faults.fault_plan import Fault
 from jepsen_like.sim.machines.machine import Machine
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.faults.nemesis import Nemesis
+    from jepsen_like.sim.faults.nemesis import FaultInjector
 
 
-def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def half_open(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Makes existing connections between a node and another node, or a client, lose all that is sent on them: all of
     the connections, those that one of the two dialled, or a single one. Neither side notices, or only the node gets a
     reset. New connections work, and healing the network does not repair the old ones."""
@@ -36,7 +36,7 @@ def half_open(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
     nemesis.took(fault, f"{len(found)} connections between {machine.host} and {other} lead nowhere, {heard}")
 
 
-def acks_lost(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def acks_lost(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Cuts the link from a follower to its leader, one way: the follower still hears the leader, and every other node
     hears the follower. Its acknowledgements arrive late, or never."""
     leader = nemesis.leader()

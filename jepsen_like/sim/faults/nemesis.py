@@ -12,16 +12,16 @@ from typing import Any
 
 from jepsen_like.sim.checks.monitor import Monitor, grants_vote
 from jepsen_like.sim.faults.fault_plan import Fault
-from jepsen_like.sim.machines.disk import Loss
+from jepsen_like.sim.machines.disk import PowerLoss
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.machine import Machine
-from jepsen_like.sim.machines.network import Edge, Network
+from jepsen_like.sim.machines.network import HostPair, Network
 from jepsen_like.sim.options import TRIGGERS
 from raftlog.core.raft import Raft
 from raftlog.types import NOBODY, NodeId, Role
 
 
-class Nemesis:
+class FaultInjector:
     """Injects the planned faults into the machines and the network. `applied` counts the faults that took effect, by
     kind."""
 
@@ -33,7 +33,7 @@ class Nemesis:
         monitor: Monitor,
         faults: Sequence[Fault],
         clients: Sequence[str],
-        further: Mapping[str, Callable[[Nemesis, Fault, random.Random], None]],
+        further: Mapping[str, Callable[[FaultInjector, Fault, random.Random], None]],
     ) -> None:
         """`clients`: hosts of clients, each of which must always reach some node. `further`: fault kind -> the function
         that begins it, for kinds that this class does not implement."""
@@ -43,7 +43,7 @@ class Nemesis:
         self.over = False
         self._armed: dict[str, Fault] = {}
         self._undo: dict[int, Callable[[], None]] = {}
-        self._cuts: dict[int, list[Edge]] = {}
+        self._cuts: dict[int, list[HostPair]] = {}
         self._start_on_some: dict[str, Callable[[Fault, random.Random, Machine], None]] = {
             "kill": self._kill,
             "power": self._power,
@@ -162,7 +162,7 @@ class Nemesis:
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
-    def _down(self, fault: Fault, machine: Machine, *, power: bool, loss: Loss | None = None) -> None:
+    def _down(self, fault: Fault, machine: Machine, *, power: bool, loss: PowerLoss | None = None) -> None:
         machine.kill(power=power, loss=loss)
         machine.held += 1
         what = f"node {machine.node_id}{' loses power' if power else ' is killed'}"
@@ -227,7 +227,9 @@ class Nemesis:
 
     # --- network -----------------------------------------------------------------------------------------------------
 
-    def cut(self, fault: Fault, edges: list[Edge], what: str, before_heal: Callable[[], None] | None = None) -> None:
+    def cut(
+        self, fault: Fault, edges: list[HostPair], what: str, before_heal: Callable[[], None] | None = None
+    ) -> None:
         """Cuts the directed links `edges` for the fault's duration. A link that another fault still cuts is not
         healed."""
         self._cuts[fault.number] = edges
@@ -255,7 +257,7 @@ class Nemesis:
         edges += self._clients_of(rng, near)
         self.cut(fault, edges, f"{'+'.join(sorted(near))} | {'+'.join(sorted(far))}")
 
-    def _clients_of(self, rng: random.Random, hosts: list[str]) -> list[Edge]:
+    def _clients_of(self, rng: random.Random, hosts: list[str]) -> list[HostPair]:
         """Draws the clients that cannot reach one side of a partition, each with probability 0.3, and returns the links
         between them and `hosts`, in both directions."""
         blind = [client for client in self.clients if rng.random() < 0.3]
@@ -429,7 +431,7 @@ class Nemesis:
             return
         fault = self._armed.pop("crash-after-sync")
         self.monitor.sometimes["power lost right after a sync of rows"] += 1
-        self._down(fault, machine, power=True, loss=Loss("nothing", 1 << 30))
+        self._down(fault, machine, power=True, loss=PowerLoss("nothing", 1 << 30))
 
     def _late_crash(self, fault: Fault, machine: Machine) -> None:
         if not self.over and machine.up:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from jepsen_like.sim.checks.monitor import Monitor
     from jepsen_like.sim.faults.fault_plan import Fault
-    from jepsen_like.sim.faults.nemesis import Nemesis
+    from jepsen_like.sim.faults.nemesis import FaultInjector
     from jepsen_like.sim.group_states import GroupReach
     from jepsen_like.sim.machines.loop import SimLoop
     from jepsen_like.sim.machines.machine import Machine
@@ -30,7 +30,7 @@ SLOW_LINK_S = 0.05
 """Longest delay of a packet, and of a disk operation, when there are no faults, in seconds."""
 
 
-def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
+def _stall(nemesis: FaultInjector, fault: Fault, machines: Sequence[Machine]) -> None:
     for machine in machines:
         machine.stall(fault.lasts_s)
     names = ", ".join(str(machine.node_id) for machine in machines)
@@ -38,21 +38,21 @@ def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
     nemesis.monitor.sometimes["turn of a loop took long"] += 1
 
 
-def stall(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def stall(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Stalls one node; half of the time this is the leader."""
     machine = nemesis.some(rng)
     if machine is not None:
         _stall(nemesis, fault, [machine])
 
 
-def stall_more(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def stall_more(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Stalls two nodes or all of them at the same time."""
     up = nemesis.up()
     if len(up) > 1:
         _stall(nemesis, fault, rng.sample(up, rng.choice((2, len(up)))))
 
 
-def stall_before_election(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 400) -> None:
+def stall_before_election(nemesis: FaultInjector, fault: Fault, rng: random.Random, tries: int = 400) -> None:
     """Stalls a follower that would become a candidate after one more tick without a message from its leader, so that
     the leader's messages arrive during the stall. Retries every 5 ms while there is no such follower."""
     near = [machine for machine in nemesis.up() if _is_about_to_campaign(machine)]
@@ -63,7 +63,7 @@ def stall_before_election(nemesis: Nemesis, fault: Fault, rng: random.Random, tr
         nemesis.loop.call_outside(0.005, stall_before_election, nemesis, fault, rng, tries - 1)
 
 
-def stall_beside_cut(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def stall_beside_cut(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Stalls the leader while a follower is cut off from the network: of three nodes, only one still works."""
     leader = nemesis.leader()
     others = [machine for machine in nemesis.up() if machine is not leader]
@@ -102,7 +102,7 @@ class StallsWorld(Protocol):
     options: Options
     loop: SimLoop
     monitor: Monitor
-    nemesis: Nemesis
+    nemesis: FaultInjector
     reach: GroupReach
 
     def members(self) -> list[Machine]:

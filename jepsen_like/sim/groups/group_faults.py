@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jepsen_like.sim.faults.fault_plan import Fault
-    from jepsen_like.sim.faults.nemesis import Nemesis
+    from jepsen_like.sim.faults.nemesis import FaultInjector
 
-Begin = Callable[["Nemesis", "Fault", random.Random], None]
+Begin = Callable[["FaultInjector", "Fault", random.Random], None]
 
 
-def groups_apart(others: Sequence[str], nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def groups_apart(others: Sequence[str], nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Cuts the first group from the second one, now and then in one direction only."""
     edges = [edge for own in nemesis.hosts() for other in others for edge in ((own, other), (other, own))]
     way = rng.choice(("both ways", "both ways", "from the first", "to the first"))
@@ -23,7 +23,7 @@ def groups_apart(others: Sequence[str], nemesis: Nemesis, fault: Fault, rng: ran
     nemesis.cut(fault, edges, f"groups apart, {way}")
 
 
-def first_headless(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+def first_headless(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
     """Kills a majority of the first group, with its leader: it takes no act until they are back."""
     leader = nemesis.leader()
     machines = [machine for machine in nemesis.machines.values() if not machine.retired and machine is not leader]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from jepsen_like.client_kit.fields import foreign_send
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.stored_messages import stored_on
-from jepsen_like.sim.groups.placed_clients import QUEUES, TOPIC, Hosts, Placed
+from jepsen_like.sim.groups.placed_clients import QUEUES, TOPIC, Hosts, PlacedClient
 from jepsen_like.sim.options import stream
 from raftlog.types import FIRST_GROUP
 from raftmq_wire.codes import ResponseCode
@@ -18,8 +18,8 @@ from raftmq_wire.codes import ResponseCode
 if TYPE_CHECKING:
     from cluster.node.node import Node
     from cluster.replication.outcome import ProposeResult
+    from jepsen_like.sim.callbacks import Report
     from jepsen_like.sim.checks.monitor import Monitor
-    from jepsen_like.sim.clients.raw_client import Report
     from jepsen_like.sim.group_states import GroupStates
     from jepsen_like.sim.machines.loop import SimLoop
     from jepsen_like.sim.machines.machine import Machine
@@ -47,7 +47,7 @@ class Group(Protocol):
         """Returns number of a group -> the hosts of its nodes."""
 
 
-class LateSender(Placed):
+class LateSender(PlacedClient):
     """A client with a route of before: it sends to the second group, whatever that does."""
 
     def __init__(self, host: ClientHost, report: Report, hosts: Hosts) -> None:

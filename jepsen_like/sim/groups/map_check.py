@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.checks.truth_check import CHECKER, TruthCheck, told
 from statemachine.cluster_wide.broker_groups import is_retired
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from jepsen_like.sim.machines.loop import Process
     from jepsen_like.sim.machines.machine import Machine
     from raftlog.types import NodeId
-
-Report = Callable[[str, str], None]
 
 
 class MapCheck:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from jepsen_like.client_kit.fields import foreign_send, place_of, pull_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
 from jepsen_like.history import Op
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
 from jepsen_like.sim.clients.history_recorder import Recorder, stored_at
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine, name_of
 from raftmq.client.errors import Unknown, error_of
@@ -53,7 +54,7 @@ def route_of(body: bytes) -> dict[str, dict[str, str]]:
     return {data["brokerName"]: data["brokerAddrs"] for data in table["brokerDatas"]}
 
 
-class Placed(Asker):
+class PlacedClient(Asker):
     """A client that knows the cluster by routes alone, and works at one group."""
 
     def __init__(self, group: int, host: ClientHost, report: Report, hosts: Hosts) -> None:
@@ -136,7 +137,7 @@ class Placed(Asker):
         return None if link is None else await self._asked(link, code, ext, body)
 
 
-class PlacedProducer(Placed):
+class PlacedProducer(PlacedClient):
     """Sends with a producer identity, a few messages at a time, each until it is answered."""
 
     def __init__(self, group: int, host: ClientHost, recorder: Recorder, report: Report, hosts: Hosts) -> None:
@@ -212,7 +213,7 @@ class PlacedProducer(Placed):
         await asyncio.sleep(rng.uniform(0.2, 1.8) * 0.12)
 
 
-class PlacedReader(Placed):
+class PlacedReader(PlacedClient):
     """Reads the queues of one group from any of its nodes, and commits how far it has come."""
 
     def __init__(self, group: int, host: ClientHost, report: Report, hosts: Hosts) -> None:
@@ -284,7 +285,7 @@ class PlacedReader(Placed):
             self._report(CHECKER, f"group {self.group}: no offset is committed, one of {sorted(right)} is right")
 
 
-class TruthChanger(Placed):
+class TruthChanger(PlacedClient):
     """Makes topics at nodes of the second group. `made`: those that were acknowledged."""
 
     def __init__(

@@ -20,13 +20,13 @@ from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.clients.client_machines import ClientHost, id_of
 from jepsen_like.sim.clients.staged_writers import AGAIN, Try, WriteJudge
 from jepsen_like.sim.clients.stored_messages import stored_on
-from jepsen_like.sim.groups.placed_clients import ACT_PATIENCE_S, Hosts, Placed
+from jepsen_like.sim.groups.placed_clients import ACT_PATIENCE_S, Hosts, PlacedClient
 from raftlog.types import FIRST_GROUP
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import BatchItem, build_batch
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.clients.raw_client import Report
+    from jepsen_like.sim.callbacks import Report
     from jepsen_like.sim.machines.machine import Machine
 
 TOPIC, QUEUES = "placed-written", 2
@@ -44,7 +44,7 @@ Winners = dict[int, list[Try]]
 """Group -> the tries that count there."""
 
 
-class PlacedWriter(Placed):
+class PlacedWriter(PlacedClient):
     """One streaming query. After `stopped` is set it finishes its last batch."""
 
     def __init__(self, host: ClientHost, report: Report, hosts: Hosts) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from jepsen_like.checker_log import check_log
+from jepsen_like.sim.callbacks import Wait
 from jepsen_like.sim.checks.monitor import Monitor
 from jepsen_like.sim.checks.trimmed_offsets import above, floors
 from jepsen_like.sim.checks.truth_check import CHECKER, told
@@ -16,7 +17,7 @@ from jepsen_like.sim.clients.single_request import ask, dial
 from jepsen_like.sim.faults.fault_plan import plan
 from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
 from jepsen_like.sim.faults.link_faults import LINK_FAULTS
-from jepsen_like.sim.faults.nemesis import Nemesis
+from jepsen_like.sim.faults.nemesis import FaultInjector
 from jepsen_like.sim.faults.stall_faults import STALL_FAULTS
 from jepsen_like.sim.group_states import GroupStates
 from jepsen_like.sim.groups import placed_writers
@@ -27,7 +28,7 @@ from jepsen_like.sim.groups.placed_clients import (
     QUEUES,
     SECOND_TOPIC,
     TOPIC,
-    Placed,
+    PlacedClient,
     PlacedProducer,
     PlacedReader,
     TruthChanger,
@@ -57,9 +58,6 @@ SEED_STEP = 1 << 40
 LEADER_S, COPIED_S, ROUTES_S, READ_S, SETTLED_S = 60.0, 60.0, 60.0, 150.0, 60.0
 """Virtual seconds within which, when nothing is broken, the group has a leader, its copy is that of the first group,
 every route names both leaders, all replicas are read, and every write to both groups is decided and copied."""
-
-Wait = Callable[..., bool]
-"""(condition, seconds, what is wrong otherwise, checker) -> True if the condition was reached."""
 
 
 class FirstGroup(Protocol):
@@ -131,7 +129,7 @@ class SecondGroup:
         )
         self.writer = PlacedWriter(add_host(), report, self.hosts) if world.options.group_writes else None
         more = [] if self.writer is None else [self.writer]
-        self.clients: list[Placed] = [*self.producers, *self.readers, self.changer, *more]
+        self.clients: list[PlacedClient] = [*self.producers, *self.readers, self.changer, *more]
         self._auditor = add_host()
         self.registry = SimRegistry(world, self._groups, TOPIC) if world.options.registry else None
         for client in self.clients:
@@ -145,7 +143,9 @@ class SecondGroup:
             self.retirement = Retirement(self, options, world.loop, world.nemesis_leader, add_host())
         faults = plan(options) if planned else ()
         client_hosts = [client.host.process.host for client in self.clients]
-        self.nemesis = Nemesis(world.loop, world.network, self.machines, self.monitor, faults, client_hosts, further)
+        self.nemesis = FaultInjector(
+            world.loop, world.network, self.machines, self.monitor, faults, client_hosts, further
+        )
         self._why = ""
         """The first fault that was found in the routes; "" if there is none."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from jepsen_like.client_kit.frames import Line
+from jepsen_like.client_kit.frames import FrameConnection
 from jepsen_like.sim.clients.client_machines import Client, ClientHost
 from jepsen_like.sim.machines.machine import BROKER_PORT, PEER_PORT
 
@@ -24,7 +24,7 @@ class GarbageClient(Client):
     def __init__(self, host: ClientHost) -> None:
         super().__init__(host)
         self._busy = 0
-        self._struck: list[Line] = []
+        self._struck: list[FrameConnection] = []
 
     async def _work(self) -> None:
         while not self.stopped:
@@ -39,7 +39,7 @@ class GarbageClient(Client):
 
     async def _strike(self, node: str, port: int, kind: str) -> None:
         try:
-            connection = Line()
+            connection = FrameConnection()
             await asyncio.get_running_loop().create_connection(lambda: connection, node, port)
             self._struck.append(connection)
             connection.transport.write(MALFORMED[kind])

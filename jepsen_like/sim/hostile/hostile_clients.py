@@ -14,8 +14,9 @@ from functools import partial
 
 from jepsen_like.client_kit.fields import beat_body, foreign_send, pull_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost
-from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection, UnansweredRequest
 from jepsen_like.sim.hostile.senseless_requests import draw_odd
 from jepsen_like.sim.hostile.unknown_peers import intrude
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT
@@ -108,7 +109,7 @@ class Hostile(Client):
         """True if no episode is in progress."""
         return not self._busy
 
-    def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, Asked]]:
+    def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, UnansweredRequest]]:
         """Returns the requests that were sent before `before_s` and have no answer, each with the name of its
         connection."""
         self.connections = [one for one in self.connections if not one.closed]

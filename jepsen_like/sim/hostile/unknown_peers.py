@@ -10,7 +10,7 @@ from cluster.peer.handshake import NONCE_BYTES, PROOF_BYTES, with_keys
 from cluster.peer.wire import encode_message, pack
 from cluster.runtime.key_file import key_id
 from cluster.runtime.peer_frames import Kind
-from jepsen_like.client_kit.frames import Line
+from jepsen_like.client_kit.frames import FrameConnection
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.machine import CLUSTER, CLUSTER_KEY, GROUP_ID, PEER_PORT, uuid_of
 from raftlog.messages import Heartbeat, Message, RequestVote
@@ -21,7 +21,7 @@ STEP = 1 << 20
 STRANGER = NodeId(99)
 
 
-class Stranger(Line):
+class Stranger(FrameConnection):
     """The connection of an unknown process: it says hello and continues as if the node had accepted it. `heard`: the
     bytes that the node sends."""
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 
 from jepsen_like.client_kit.fields import beat_body, group_body, place_of, pull_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import ask, dial
-from jepsen_like.sim.locks.lock_judge import LockJudge, Queue
+from jepsen_like.sim.locks.lock_judge import GroupQueue, LockJudge
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 TELL_S = 0.5
@@ -93,7 +94,7 @@ class LockClient:
             if connection is not None:
                 connection.transport.abort()
 
-    def queue(self, queue_id: int) -> Queue:
+    def queue(self, queue_id: int) -> GroupQueue:
         """Returns the queue as the judge names it: group, topic and queue id."""
         return self.group, self.topic, queue_id
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from jepsen_like.sim.clients.raw_client import Report
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.machine import LOCK_TTL_MS
 
 TTL_S = LOCK_TTL_MS / 1000
@@ -25,15 +25,15 @@ clock and the last entry allow."""
 LATE_S = 10.0
 """Time in seconds after which a request that the client gave up is no longer carried out."""
 
-Queue = tuple[str, str, int]
+GroupQueue = tuple[str, str, int]
 """A queue as (group, topic, queue id)."""
 
 
-class Asked(NamedTuple):
+class LockRequest(NamedTuple):
     """A lock request that is in flight: the client, the queues and the time in seconds at which it was sent."""
 
     client: str
-    queues: tuple[Queue, ...]
+    queues: tuple[GroupQueue, ...]
     at_s: float
 
 
@@ -42,12 +42,12 @@ class LockJudge:
 
     def __init__(self, report: Report, now: Callable[[], float], exact: Callable[[], bool]) -> None:
         self._report, self._now, self._exact = report, now, exact
-        self._reads: dict[Queue, tuple[str, float, float]] = {}
+        self._reads: dict[GroupQueue, tuple[str, float, float]] = {}
         """Queue -> (client that reads it, start in seconds, end in seconds)."""
-        self._may_hold: dict[Queue, dict[str, float]] = defaultdict(dict)
+        self._may_hold: dict[GroupQueue, dict[str, float]] = defaultdict(dict)
         """Queue -> client -> latest time in seconds at which the client can hold the lock; infinity while its request
         is in flight."""
-        self._lost: dict[Queue, dict[str, float]] = defaultdict(dict)
+        self._lost: dict[GroupQueue, dict[str, float]] = defaultdict(dict)
         """Queue -> client -> the same time for requests that the client gave up. Neither a later answer nor an unlock
         ends it."""
         self._ended: dict[str, float] = {}
@@ -62,15 +62,15 @@ class LockJudge:
 
     # --- locks -------------------------------------------------------------------------------------------------------
 
-    def asks(self, client: str, queues: Iterable[Queue]) -> Asked:
+    def asks(self, client: str, queues: Iterable[GroupQueue]) -> LockRequest:
         """Records that a client sends a lock request and returns it. The client sends the next one only after this one
         has ended."""
-        asked = Asked(client, tuple(queues), self._now())
+        asked = LockRequest(client, tuple(queues), self._now())
         for queue in asked.queues:
             self._may_hold[queue][client] = math.inf
         return asked
 
-    def lost(self, asked: Asked) -> None:
+    def lost(self, asked: LockRequest) -> None:
         """Records that a lock request got no answer, or one that leaves the outcome unknown: it may still be
         granted."""
         self._ended[asked.client] = self._now()
@@ -79,7 +79,7 @@ class LockJudge:
             self._lost[queue][asked.client] = until
             self._may_hold[queue][asked.client] = until
 
-    def answered(self, asked: Asked, granted: Collection[Queue]) -> None:
+    def answered(self, asked: LockRequest, granted: Collection[GroupQueue]) -> None:
         """Records the answer to a lock request and reports grants and refusals that contradict what other clients
         hold."""
         now, client = self._now(), asked.client
@@ -94,7 +94,7 @@ class LockJudge:
                 if self.reader(queue) == client:
                     self._wrong(f"{client} was refused {named(queue)} while its own lock was good")
 
-    def _granted(self, asked: Asked, queue: Queue) -> None:
+    def _granted(self, asked: LockRequest, queue: GroupQueue) -> None:
         reader, since, until = self._reads.get(queue, ("", 0.0, 0.0))
         if reader not in ("", asked.client) and until > self._now():
             left = f"which {reader} was granted and reads for {until - self._now():.2f} s more"
@@ -103,21 +103,21 @@ class LockJudge:
         if asked.at_s + READS_S > self._now():
             self._reads[queue] = asked.client, begun, asked.at_s + READS_S
 
-    def _refused(self, asked: Asked, queue: Queue) -> None:
+    def _refused(self, asked: LockRequest, queue: GroupQueue) -> None:
         for client in (*self._may_hold[queue], *self._lost[queue]):
             until = max(self._may_hold[queue].get(client, 0.0), self._lost[queue].get(client, 0.0))
             if client != asked.client and until >= asked.at_s:
                 return
         self._wrong(f"{asked.client} was refused {named(queue)}, which nobody else can hold")
 
-    def stops_reading(self, client: str, queues: Collection[Queue] | None = None) -> None:
+    def stops_reading(self, client: str, queues: Collection[GroupQueue] | None = None) -> None:
         """Records that the client no longer reads these queues (None: any queue), before it sends the unlock or
         leave."""
         for queue, (reader, _, _) in list(self._reads.items()):
             if reader == client and (queues is None or queue in queues):
                 del self._reads[queue]
 
-    def unlocked(self, client: str, queues: Iterable[Queue]) -> None:
+    def unlocked(self, client: str, queues: Iterable[GroupQueue]) -> None:
         """Records the answer that the client no longer holds these queues."""
         for queue in queues:
             self._may_hold[queue][client] = self._now()
@@ -139,24 +139,24 @@ class LockJudge:
                         clients[client] = since_s
 
     @staticmethod
-    def _is_of(queue: Queue, group: str, topic: str | None) -> bool:
+    def _is_of(queue: GroupQueue, group: str, topic: str | None) -> bool:
         return queue[0] == group and topic in (None, queue[1])
 
     # --- what holders do ---------------------------------------------------------------------------------------------
 
-    def reader(self, queue: Queue) -> str | None:
+    def reader(self, queue: GroupQueue) -> str | None:
         """Returns the client that may read the queue now; None if there is none."""
         reader, _, until = self._reads.get(queue, (None, 0.0, 0.0))
         return reader if until > self._now() else None
 
-    def committed(self, client: str, queue: Queue, asked_s: float) -> None:
+    def committed(self, client: str, queue: GroupQueue, asked_s: float) -> None:
         """Records that a client's commit was answered as done; reports it if another client is reading the queue."""
         reader, since, until = self._reads.get(queue, (client, 0.0, 0.0))
         known = self._is_known.get(reader, lambda: True)
         if reader != client and since < asked_s and until > self._now() and known():
             self._wrong(f"{client} committed an offset of {named(queue)}, which {reader} holds")
 
-    def dropped(self, client: str, queue: Queue, asked_s: float) -> None:
+    def dropped(self, client: str, queue: GroupQueue, asked_s: float) -> None:
         """Records that a client's commit was dropped with the reason that another client holds the queue; reports it if
         this client holds the queue."""
         reader, since, until = self._reads.get(queue, ("", 0.0, 0.0))
@@ -168,7 +168,7 @@ class LockJudge:
             self._report("locks", what)
 
 
-def named(queue: Queue) -> str:
+def named(queue: GroupQueue) -> str:
     """Returns the queue's name for reports."""
     group, topic, queue_id = queue
     return f"{topic} queue {queue_id} (group {group})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.locks.lock_client import LockClient
 from jepsen_like.sim.locks.lock_judge import LockJudge
 

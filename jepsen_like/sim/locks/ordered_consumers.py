@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import partial
 
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ORDERED_GROUP as GROUP
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
-from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.locks.lock_client import LockClient
 from jepsen_like.sim.locks.lock_judge import READS_S, TTL_S, LockJudge
 from raftmq.client.message import decode_messages
@@ -106,7 +106,7 @@ class Ordered(Client):
         while not (self.stopped and (all_read or not last)):
             client = self.client(GROUP, TOPIC)
             if await client.connect(rng.choice(self.host.nodes), self._report):
-                all_read = await Session(client, self, rng, last).run()
+                all_read = await OrderedSession(client, self, rng, last).run()
             else:
                 client.vanish()
                 await asyncio.sleep(rng.uniform(0.1, 0.4))
@@ -156,7 +156,7 @@ async def churn(pair: list[LockClient], how: str) -> bool:
     return await second.unlock(queues) and await first.unlock(queues)
 
 
-class Session:
+class OrderedSession:
     """One consumer from its first lock until it leaves, vanishes, or has read everything."""
 
     def __init__(self, client: LockClient, ordered: Ordered, rng: random.Random, last: bool) -> None:

@@ -20,24 +20,24 @@ from statemachine.rows.kv import Batch, KVCorruptError, ignore_corruption
 _MASK = 2**64 - 1
 
 
-Left = Literal["nothing", "everything", "heads"]
+DiskLeftover = Literal["nothing", "everything", "heads"]
 
 
-class Loss(NamedTuple):
+class PowerLoss(NamedTuple):
     """Data that a power failure loses, prescribed exactly instead of drawn at random."""
 
-    left: Left
+    left: DiskLeftover
     """Part of the disk's unsynced data that survives: nothing, everything, or "heads": the first sector of each write
     and no file names."""
     batches_lost: int
     """Number of the database's last unsynced batches that are lost; a number larger than their count loses all."""
 
 
-def loss_of(left: str, rows: str) -> Loss:
+def loss_of(left: str, rows: str) -> PowerLoss:
     """Parses a loss as scripts write it: the part that is left and the number of lost batches. Raises ValueError."""
     if left not in ("nothing", "everything", "heads"):
         raise ValueError(left)
-    return Loss(left, int(rows))  # type: ignore[arg-type]
+    return PowerLoss(left, int(rows))  # type: ignore[arg-type]
 
 
 class FaultyFileSystem(MemoryFileSystem):
@@ -72,7 +72,7 @@ class FaultyFileSystem(MemoryFileSystem):
         """Makes the disk full after `bytes_left` more bytes."""
         self.space_left = bytes_left
 
-    def crash_leaving(self, left: Left) -> None:
+    def crash_leaving(self, left: DiskLeftover) -> None:
         """Crashes the disk as `crash` does, but keeps the given part of the unsynced data instead of a random one."""
         if left == "everything":
             self._durable_names = self._names.copy()
@@ -211,7 +211,7 @@ class DigestKV:
         self._store.close()
 
 
-def lost_rows(kv: DigestKV, rng: random.Random, loss: Loss | None = None) -> tuple[DigestKV, int]:
+def lost_rows(kv: DigestKV, rng: random.Random, loss: PowerLoss | None = None) -> tuple[DigestKV, int]:
     """Returns the database after a power failure, and the number of its unsynced batches that survived. Without `loss`
     the number is random."""
     kept = rng.randint(0, kv.unsynced) if loss is None else max(0, kv.unsynced - loss.batches_lost)

@@ -21,7 +21,7 @@ _Client = TypeVar("_Client", bound=asyncio.Protocol)
 
 
 class Unwatched:
-    """A `Watcher` that ignores everything, except that a failing node ends the run."""
+    """A `MachineWatcher` that ignores everything, except that a failing node ends the run."""
 
     def broken(self, what: str, error: BaseException) -> None:
         """Ends the run by raising SystemExit, because the node failed."""

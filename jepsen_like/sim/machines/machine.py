@@ -49,7 +49,7 @@ from cluster.state.state_opening import StateLostError
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.machines.clock import START_WALL_MS, SimClock
-from jepsen_like.sim.machines.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
+from jepsen_like.sim.machines.disk import DigestKV, FaultyFileSystem, PowerLoss, lost_rows
 from jepsen_like.sim.machines.lanes import DiskSpeed, SimApplyLane, SimLane, SimPace, WatchedAppends
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.network import Network
@@ -125,7 +125,7 @@ def peer_of(node_id: int, group: int = GROUP_ID) -> PeerNode:
     )
 
 
-class Watcher(Protocol):
+class MachineWatcher(Protocol):
     """Observer of the machines (see `monitor`)."""
 
     def opened(self, machine: Machine) -> None:
@@ -169,7 +169,7 @@ class Machine:
         options: Options,
         loop: SimLoop,
         network: Network,
-        watcher: Watcher,
+        watcher: MachineWatcher,
         config: Config | None = None,
         group: int = GROUP_ID,
     ) -> None:
@@ -206,7 +206,7 @@ class Machine:
         """Number of faults that keep this machine down; it starts only when this is 0."""
         self.rotten: set[int] = set()
         """Indexes of the entries that the nemesis damaged on this disk."""
-        self.loss: Loss | None = None
+        self.loss: PowerLoss | None = None
         """Data lost at the next power failure in the middle of a write; None if chance decides."""
         self.level = options.older if options.levels else LEVEL
         """Highest feature level that this machine's node knows, from the next start on
@@ -360,7 +360,7 @@ class Machine:
         loss, self.loss = self.loss, None
         self.kill(power=True, loss=loss)
 
-    def kill(self, *, power: bool, loss: Loss | None = None) -> None:
+    def kill(self, *, power: bool, loss: PowerLoss | None = None) -> None:
         """Kills the process as kill -9 does or, with `power`, cuts the power: unsynced data is lost or torn, by chance
         or as `loss` says."""
         if self.up:
@@ -377,7 +377,7 @@ class Machine:
         self.retired = True
         self.watcher.retired(self)
 
-    def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
+    def _end(self, how: str, *, power: bool, loss: PowerLoss | None = None) -> None:
         process = self.process
         assert process is not None
         self.watcher.ended(self, how)

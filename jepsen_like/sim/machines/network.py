@@ -28,12 +28,12 @@ values."""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 FIRST_PORT = 40001
 """First port number of the sides that dial."""
-Edge = tuple[str, str]
+HostPair = tuple[str, str]
 """A directed link: (from host, to host)."""
 Address = tuple[str, int]
 
 
-class Watched(Protocol):
+class ConnectionObserver(Protocol):
     """Observer of the bytes of one connection at the side that accepted it, in the order of reads and writes."""
 
     def received(self, data: bytes) -> None:
@@ -55,17 +55,17 @@ class EdgeConditions:
         self.rng = rng
         self.latency_s = latency_s
         self.split = split
-        self.cuts: set[Edge] = set()
-        self.slow: dict[Edge, float] = {}
+        self.cuts: set[HostPair] = set()
+        self.slow: dict[HostPair, float] = {}
         """Directed link -> extra delay in seconds."""
         self.down: set[str] = set()
         """Hosts that have no power."""
 
-    def blocked(self, edge: Edge) -> bool:
+    def blocked(self, edge: HostPair) -> bool:
         """Returns True if packets on this link are lost now."""
         return edge in self.cuts or (bool(self.down) and (edge[0] in self.down or edge[1] in self.down))
 
-    def delay_s(self, edge: Edge) -> float:
+    def delay_s(self, edge: HostPair) -> float:
         """Draws the delay of one packet, in seconds."""
         return self.rng.uniform(*self.latency_s) + self.slow.get(edge, 0.0)
 
@@ -109,7 +109,7 @@ class Endpoint(asyncio.Transport):
         """Bytes that arrived at the moment in which this side paused reading."""
         self._high, self._low = HIGH_WATER, LOW_WATER
         self._told_to_pause = False
-        self.watched: Watched | None = None
+        self.watched: ConnectionObserver | None = None
 
     # --- Transport ---------------------------------------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class Network:
         """Hash of all deliveries: when, where and what arrived."""
         self.bytes = 0
         self.socket_buffer = SOCKET_BUFFER
-        self.watch: Callable[[Address, Address], Watched | None] = lambda dialler, listener: None
+        self.watch: Callable[[Address, Address], ConnectionObserver | None] = lambda dialler, listener: None
         """Returns what is told of a new connection's bytes, None for nothing: (address of the side that dials, address
         that it dials)."""
         self._ports = FIRST_PORT - 1
@@ -412,11 +412,11 @@ class Network:
 
     # --- what nemeses do ---------------------------------------------------------------------------------------------
 
-    def cut(self, edges: list[Edge]) -> None:
+    def cut(self, edges: list[HostPair]) -> None:
         """Loses every packet on these links from now on."""
         self.links.cuts.update(edges)
 
-    def heal(self, edges: list[Edge] | None = None) -> None:
+    def heal(self, edges: list[HostPair] | None = None) -> None:
         """Restores these links (None: all). Bytes that waited arrive after TCP's next retransmission."""
         if edges is None:
             self.links.cuts.clear()

@@ -7,9 +7,10 @@ own processes, and how soon they are complete again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from jepsen_like.sim.callbacks import Wait
 from jepsen_like.sim.machines.machine import CLUSTER, REGISTRY, Machine
 from jepsen_like.sim.registry.registry_faults import RegistryFaults
 from jepsen_like.sim.registry.registry_machine import RegistryMachine
@@ -29,7 +30,6 @@ REBUILT_S = 10.0
 work."""
 TOLD_S = 12.0
 """Virtual seconds in which a process has told all that it has, and more: it does so every ten looks."""
-Wait = Callable[..., bool]
 
 
 class RegistryWorld(Protocol):

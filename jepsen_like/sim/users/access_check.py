@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cluster.node.node import Node
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import id_of
-from jepsen_like.sim.clients.raw_client import Report
 from jepsen_like.sim.machines.machine import Machine
-from jepsen_like.sim.users.access_model import AccessModel, Reveal, Users, Want, Who, is_allowed, is_allowed_by_id
+from jepsen_like.sim.users.access_model import AccessModel, ModelUsers, Reveal, Want, Who, is_allowed, is_allowed_by_id
 from raftlog.errors import DamagedLogError
 from raftlog.types import Entry, EntryType, NodeId
 from raftmq_wire.message_format import decode_messages
@@ -237,7 +237,7 @@ class AccessCheck:
         while it was applying an entry that no node has reported yet."""
         return self.model.index >= request.committed and self._heard[request.node].is_settled(request.answered_s)
 
-    def states_since(self, from_s: float) -> Iterator[Users]:
+    def states_since(self, from_s: float) -> Iterator[ModelUsers]:
         """Yields the states of the users by which any node may have decided from this time in seconds on."""
         low = min((heard.low(from_s, self._now()) for heard in self._heard.values()), default=0)
         return self.model.states(low, self.model.index)

@@ -107,7 +107,7 @@ class ModelUser(NamedTuple):
         return False
 
 
-Users = dict[str, ModelUser]
+ModelUsers = dict[str, ModelUser]
 
 
 class ModelToken(NamedTuple):
@@ -140,7 +140,7 @@ class AccessModel:
         self.tokens: dict[bytes, ModelToken] = {}
         """Digest -> token, of all that were ever given."""
         self._changed_at = [0]
-        self._users: list[Users] = [{}]
+        self._users: list[ModelUsers] = [{}]
         """The users as of each index in `_changed_at`."""
 
     def learn(self, index: int, commands: Sequence[Found]) -> None:
@@ -155,7 +155,7 @@ class AccessModel:
             self._changed_at.append(index)
             self._users.append(users)
 
-    def states(self, low: int, high: int) -> Iterator[Users]:
+    def states(self, low: int, high: int) -> Iterator[ModelUsers]:
         """Yields each distinct state of the users between these two indexes, both included."""
         at = bisect_right(self._changed_at, max(low, 0)) - 1
         end = bisect_right(self._changed_at, max(low, high))
@@ -176,11 +176,11 @@ class AccessModel:
         return len(self._users) - 1
 
     @property
-    def newest(self) -> Users:
+    def newest(self) -> ModelUsers:
         """The users as of the last entry learned."""
         return self._users[-1]
 
-    def _change(self, users: Users, command: Found) -> None:
+    def _change(self, users: ModelUsers, command: Found) -> None:
         if isinstance(command, SetAuthMode):
             if command.mode == "enforce" and not self.enforced_at:
                 self.enforced_at = self.index
@@ -193,7 +193,7 @@ class AccessModel:
                 if not isinstance(command, RemoveUser):
                     users[each] = self._changed(user, command)
 
-    def _change_tokens(self, users: Users, command: Found) -> None:
+    def _change_tokens(self, users: ModelUsers, command: Found) -> None:
         """Creates and ends tokens as the command says, before its effect on `users`."""
         ids = {user.id for user in users.values()}
         if isinstance(command, Finalize):
@@ -216,7 +216,7 @@ class AccessModel:
             if token is not None and not token.ended_at:
                 self.tokens[digest] = token._replace(ended_at=self.index)
 
-    def _create(self, users: Users, command: CreateUser) -> None:
+    def _create(self, users: ModelUsers, command: CreateUser) -> None:
         user_id = command.user_id
         if command.name not in users and user_id == self._next_id:
             self._next_id += 1
@@ -245,14 +245,14 @@ class AccessModel:
         return user._replace(rules=tuple(places.values()))
 
 
-def is_allowed_by_id(users: Users, user_id: int, who: Who, wants: Sequence[Want]) -> bool:
+def is_allowed_by_id(users: ModelUsers, user_id: int, who: Who, wants: Sequence[Want]) -> bool:
     """Returns True if the rules allow the request to the user with this id; for requests whose signature a node has
     verified before."""
     found = [(name, user) for name, user in users.items() if user.id == user_id]
     return any(is_allowed(users, Who(name, user.secret, who.source), wants) for name, user in found)
 
 
-def is_allowed(users: Users, who: Who, wants: Sequence[Want]) -> bool:
+def is_allowed(users: ModelUsers, who: Who, wants: Sequence[Want]) -> bool:
     """Returns True if the signature is right and the rules allow the signer all that the request wants."""
     user = users.get(who.name)
     if user is None or not who.secret or user.secret != who.secret or not user.enabled:

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 
 from jepsen_like.client_kit.fields import beat_body, foreign_send, pull_fields, send_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ORDERED_GROUP, SEND_CODE, ClientHost
 from jepsen_like.sim.clients.client_machines import TOPIC as ORDERED
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, connects
 from jepsen_like.sim.users import greedy_attacks
 from jepsen_like.sim.users.leaks import Leaks, unique_key_of
@@ -99,7 +100,7 @@ class Attackers(Asker):
             if kinds := [attack for attack in self.attacks if attack.is_greedy is is_greedy]:
                 self._spawn(partial(self._attack, client, kinds))
 
-    async def _attack(self, client: str, kinds: Sequence[Kind]) -> None:
+    async def _attack(self, client: str, kinds: Sequence[AttackKind]) -> None:
         rng = random.Random(self.rng.random())
         connection: AttackerConnection | None = None
         while not self.stopped:
@@ -108,7 +109,7 @@ class Attackers(Asker):
                 connection = await self._connect(client, rng)
             if connection is not None and self._ready():
                 attack = rng.choice(kinds)
-                await attack.act(Attack(self, attack.name, connection, rng))
+                await attack.act(UserAttack(self, attack.name, connection, rng))
         if connection is not None:
             connection.transport.abort()
 
@@ -117,7 +118,7 @@ class Attackers(Asker):
         made = AttackerConnection("an attacker", self.host.loop, self._report)
         if not await connects(made, rng.choice(self.host.nodes)):
             return None
-        own = Attack(self, "joins", made, rng)
+        own = UserAttack(self, "joins", made, rng)
         made.on_check = own.answers_check
         await own.ask(RequestCode.HEART_BEAT, {}, beat_body(client, [GROUP], [TOPIC, RETRY]))
         return None if made.closed else made
@@ -132,7 +133,7 @@ class Attackers(Asker):
         return answer
 
 
-class Attack:
+class UserAttack:
     """One attack on one connection."""
 
     def __init__(self, attackers: Attackers, name: str, connection: RawConnection, rng: random.Random) -> None:
@@ -347,11 +348,11 @@ class Attack:
             await self.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body, name=NEIGHBOUR)
 
 
-class Kind(NamedTuple):
+class AttackKind(NamedTuple):
     """One kind of attack."""
 
     name: str
-    act: Callable[[Attack], Awaitable[None]]
+    act: Callable[[UserAttack], Awaitable[None]]
     waits_for: str = ""
     """Name of what the product lacks to withstand it; the attack is left out until then."""
     is_greedy: bool = False
@@ -359,29 +360,29 @@ class Kind(NamedTuple):
 
 
 ATTACKS: Final = (
-    Kind("send-back", Attack.sends_back),
-    Kind("consume-directly", Attack.consumes_directly),
-    Kind("look-up", Attack.looks_up),
-    Kind("recall", Attack.recalls),
-    Kind("join-producers", Attack.joins_producers),
-    Kind("end-transactions", Attack.ends_transactions),
-    Kind("stage", Attack.stages),
-    Kind("end-writes", Attack.ends_writes),
-    Kind("take-sessions", Attack.takes_sessions),
-    Kind("forget-sessions", Attack.forgets_sessions),
-    Kind("unregister", Attack.unregisters),
-    Kind("forge-replies", Attack.forges_replies),
-    Kind("take-client-ids", Attack.takes_client_ids),
-    Kind("take-locks", Attack.takes_locks),
-    Kind("many-names", greedy_attacks.names_many, is_greedy=True),
-    Kind("long-names", greedy_attacks.names_long, is_greedy=True),
-    Kind("denied", greedy_attacks.is_denied, is_greedy=True),
-    Kind("ask-and-leave", greedy_attacks.asks_and_leaves, is_greedy=True),
-    Kind("ask-on-many", greedy_attacks.asks_on_many, is_greedy=True),
+    AttackKind("send-back", UserAttack.sends_back),
+    AttackKind("consume-directly", UserAttack.consumes_directly),
+    AttackKind("look-up", UserAttack.looks_up),
+    AttackKind("recall", UserAttack.recalls),
+    AttackKind("join-producers", UserAttack.joins_producers),
+    AttackKind("end-transactions", UserAttack.ends_transactions),
+    AttackKind("stage", UserAttack.stages),
+    AttackKind("end-writes", UserAttack.ends_writes),
+    AttackKind("take-sessions", UserAttack.takes_sessions),
+    AttackKind("forget-sessions", UserAttack.forgets_sessions),
+    AttackKind("unregister", UserAttack.unregisters),
+    AttackKind("forge-replies", UserAttack.forges_replies),
+    AttackKind("take-client-ids", UserAttack.takes_client_ids),
+    AttackKind("take-locks", UserAttack.takes_locks),
+    AttackKind("many-names", greedy_attacks.names_many, is_greedy=True),
+    AttackKind("long-names", greedy_attacks.names_long, is_greedy=True),
+    AttackKind("denied", greedy_attacks.is_denied, is_greedy=True),
+    AttackKind("ask-and-leave", greedy_attacks.asks_and_leaves, is_greedy=True),
+    AttackKind("ask-on-many", greedy_attacks.asks_on_many, is_greedy=True),
 )
 
 
-def attacks_of(names: Sequence[str]) -> tuple[Kind, ...]:
+def attacks_of(names: Sequence[str]) -> tuple[AttackKind, ...]:
     """Returns the attacks with these names; without names, all that the product withstands. Raises KeyError for an
     unknown name."""
     known = {attack.name: attack for attack in ATTACKS}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from jepsen_like.sim.clients.raw_client import Report
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.machine import Machine
 from statemachine.access import users
 from statemachine.rows import meta_keys

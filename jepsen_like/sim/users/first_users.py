@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OPERATOR: Final = Asker("operator", "127.0.0.1")
 _NONCE_BYTES: Final = 12
 _ATTEMPTS_MAX: Final = 100
-Step = Callable[["UserAdmin", "Changed"], None]
+AdminStep = Callable[["UserAdmin", "Changed"], None]
 
 
 def reveal(user_id: int, sealed: bytes, key: str) -> str:
@@ -32,7 +32,7 @@ def reveal(user_id: int, sealed: bytes, key: str) -> str:
     return AESGCM(USER_KEY).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound).decode()
 
 
-def steps() -> Iterator[Step]:
+def steps() -> Iterator[AdminStep]:
     """Yields the changes that create the users with their rules and then switch to enforce. The caller repeats each
     change until it is done."""
 
@@ -69,7 +69,7 @@ def create_all(machine: Machine, pass_time: Callable[[float], None]) -> None:
             raise SystemExit("the node refuses to create users")
 
 
-def attempt(machine: Machine, step: Step, done: list[bool]) -> None:
+def attempt(machine: Machine, step: AdminStep, done: list[bool]) -> None:
     """Asks the machine's node to make a change; appends to `done` when the change is made. A refusal is ignored."""
     node, process = machine.node, machine.process
     assert node is not None

@@ -15,8 +15,9 @@ from typing import Final, Protocol
 
 from jepsen_like.client_kit.fields import send_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import connects
 from raftmq_wire.codes import RequestCode
 
@@ -34,7 +35,7 @@ STAYS_S = 0.15
 """Time in seconds for which the client of many costly requests stays."""
 
 
-class Attack(Protocol):
+class AttackTools(Protocol):
     """Attributes of an attack (`jepsen_like.sim.users.attackers`) that the attacks of this module use."""
 
     own: str
@@ -54,14 +55,14 @@ class Attack(Protocol):
         """Returns a signed request, like `frame`, for another connection."""
 
 
-async def names_many(attack: Attack) -> None:
+async def names_many(attack: AttackTools) -> None:
     """Sends a heartbeat with very many topics, to all of which the attacker has a right (34)."""
     topics = [{"topic": f"{attack.own}-{number}"} for number in range(NAMES)]
     body = {"clientID": "c", "consumerDataSet": [{"groupName": f"{attack.own}-many", "subscriptionDataSet": topics}]}
     await attack.ask(RequestCode.HEART_BEAT, {}, json.dumps(body, separators=(",", ":")).encode())
 
 
-async def names_long(attack: Attack) -> None:
+async def names_long(attack: AttackTools) -> None:
     """Sends heartbeats with very long names of groups, each another one (34)."""
     for _ in range(LONG_EACH):
         name = f"{attack.rng.random()}" + "\N{GRINNING FACE}" * LONG
@@ -69,7 +70,7 @@ async def names_long(attack: Attack) -> None:
         await attack.ask(RequestCode.HEART_BEAT, {}, body.encode())
 
 
-async def is_denied(attack: Attack) -> None:
+async def is_denied(attack: AttackTools) -> None:
     """Sends to many topics of others at once, each another one (310)."""
     new = attack.rng.random()
     frames = [attack.frame(SEND_CODE, send_fields(f"no-{new}-{at}"), b"denied") for at in range(DENIED)]
@@ -77,7 +78,7 @@ async def is_denied(attack: Attack) -> None:
     await asyncio.sleep(0)
 
 
-async def asks_and_leaves(attack: Attack) -> None:
+async def asks_and_leaves(attack: AttackTools) -> None:
     """Resets the offsets of its own group many times in one write (222), and disconnects before most of it is done."""
     await _make_wide(attack)
     connection = await _dial(attack)
@@ -89,7 +90,7 @@ async def asks_and_leaves(attack: Attack) -> None:
         connection.transport.abort()
 
 
-async def asks_on_many(attack: Attack) -> None:
+async def asks_on_many(attack: AttackTools) -> None:
     """Asks for the figures of its own topic many times on each of several connections (202)."""
     await _make_wide(attack)
     connections = [made for made in [await _dial(attack) for _ in range(CONNECTIONS)] if made is not None]
@@ -101,14 +102,14 @@ async def asks_on_many(attack: Attack) -> None:
         connection.transport.close()
 
 
-def _wide(attack: Attack) -> str:
+def _wide(attack: AttackTools) -> str:
     return f"{attack.own}-wide"
 
 
-async def _make_wide(attack: Attack) -> None:
+async def _make_wide(attack: AttackTools) -> None:
     await attack.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(_wide(attack), WIDE_QUEUES))
 
 
-async def _dial(attack: Attack) -> RawConnection | None:
+async def _dial(attack: AttackTools) -> RawConnection | None:
     made = RawConnection("a greedy client", attack.host.loop, attack.report)
     return made if await connects(made, attack.rng.choice(attack.host.nodes)) else None

@@ -7,8 +7,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.users.attackers import NEIGHBOUR
 from jepsen_like.sim.users.user_clients import NAMES, Signer, first_secret

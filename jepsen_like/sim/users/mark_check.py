@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 
 from jepsen_like.client_kit.frames import frames_of
 from jepsen_like.marks import MarkedStream
-from jepsen_like.sim.clients.raw_client import Report
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.network import Address
 from jepsen_like.sim.users.access_check import AccessCheck
-from jepsen_like.sim.users.access_model import ModelUser, Users, Want
+from jepsen_like.sim.users.access_model import ModelUser, ModelUsers, Want
 from raftlog.types import NodeId
 from raftmq_wire.codec import CodecError, Header, ext_of
 from raftmq_wire.codes import RequestCode
@@ -116,7 +116,7 @@ class MarkCheck:
             elif self._is_wrong(doubt, states):
                 return
 
-    def _may(self, doubt: _Doubt, states: list[Users]) -> bool:
+    def _may(self, doubt: _Doubt, states: list[ModelUsers]) -> bool:
         stream, header = doubt.stream, doubt.header
         is_half = header is not None and header.code == RequestCode.CHECK_TRANSACTION_STATE
         actions = ("Pub",) if is_half else ("Sub", "Get")
@@ -126,7 +126,7 @@ class MarkCheck:
             for user_id in stream.users
         )
 
-    def _is_wrong(self, doubt: _Doubt, states: list[Users]) -> bool:
+    def _is_wrong(self, doubt: _Doubt, states: list[ModelUsers]) -> bool:
         """Reports the mark and returns True if no user on the connection may read it."""
         stream, header, topic = doubt.stream, doubt.header, doubt.topic
         if self._may(doubt, states):
@@ -197,7 +197,7 @@ class ClientStream:
             self._check.found(self, None, topics)
 
 
-def _may_read(users: Users, user_id: int, topic: str, source: str, actions: tuple[str, ...]) -> bool:
+def _may_read(users: ModelUsers, user_id: int, topic: str, source: str, actions: tuple[str, ...]) -> bool:
     for name, user in users.items():
         if user.id != user_id or not user.enabled:
             continue

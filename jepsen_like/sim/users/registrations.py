@@ -9,8 +9,9 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, connects, dial
 from jepsen_like.sim.users.user_clients import GROUP, NAMES, TOPICS, Signer
 from raftmq_wire.codes import RequestCode

@@ -15,8 +15,9 @@ from functools import partial
 
 from jepsen_like.client_kit.fields import send_fields
 from jepsen_like.marks import mark_of
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, connects
 from jepsen_like.sim.users.mark_check import REPLY_TO
 from jepsen_like.sim.users.user_clients import Signer, first_secret

@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from cluster.peer.confirmed_index import WAIT_MS as UNSURE_MS
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import dial
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.user_clients import CALM_TOPIC, PULLS, Signer, UserStories, first_secret, usual_rules

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.broker.access import denials
 from cluster.broker.groups.consumer_group import Member
-from jepsen_like.sim.clients.raw_client import Report
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.loop import PROCESS, Process
 from jepsen_like.sim.machines.machine import Machine
 from jepsen_like.sim.machines.network import Address

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from jepsen_like.client_kit.fields import foreign_send
 from jepsen_like.client_kit.frames import Answer
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, id_of
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import Asker, dial
 from jepsen_like.sim.options import ROOT
 from jepsen_like.sim.users.access_check import ID_PREFIX, AccessCheck, Request
@@ -70,7 +71,7 @@ def usual_rules() -> list[list[object]]:
     return [[1, "Topic:users-*", ["Pub", "Sub"], [], True], [1, f"Group:{GROUP}", ["Sub"], [], True]]
 
 
-class Users:
+class UserClients:
     """Sends requests of users on raw connections and tells the access check each request and its answer."""
 
     def __init__(self, host: ClientHost, check: AccessCheck) -> None:
@@ -168,7 +169,7 @@ class UserStories(Asker):
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck) -> None:
         super().__init__(host, report)
         self.check = check
-        self.users = Users(host, check)
+        self.users = UserClients(host, check)
 
     def start(self) -> None:
         """Starts the tasks that change users, send, pull and pretend to be others."""

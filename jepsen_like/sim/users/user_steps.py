@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
-from jepsen_like.sim.clients.raw_client import RawConnection, Report
+from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.options import ROOT
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.user_clients import ELSEWHERE, PULLS, TOPICS, Signer, UserStories, usual_rules

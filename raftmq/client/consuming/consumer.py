@@ -14,7 +14,7 @@ from raftmq.client.consuming.assigned_queues import QueueShare
 from raftmq.client.consuming.message_buffer import Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.offsets import Start, check_start
 from raftmq.client.consuming.pull import PullRequest, pull_once
-from raftmq.client.consuming.run_loop import Pace, log_failure
+from raftmq.client.consuming.run_loop import RunTimes, log_failure
 from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
 from raftmq.client.consuming.subscription import subscription
 from raftmq.client.errors import Failed, RaftMQError, Unreachable
@@ -371,9 +371,9 @@ class AsyncConsumer:
         """Logs the exception that is being handled, and says what happens to its message."""
         log_failure(self.group, message, self._max_retries, self._ordered)
 
-    def _pace(self, commit_every_s: float) -> Pace:
-        """Returns the `Pace` of one `run`: when it commits and when it ends."""
-        return Pace(self._loop.time, commit_every_s, self.max_wait_s)
+    def _pace(self, commit_every_s: float) -> RunTimes:
+        """Returns the `RunTimes` of one `run`: when it commits and when it ends."""
+        return RunTimes(self._loop.time, commit_every_s, self.max_wait_s)
 
     @property
     def is_over(self) -> bool:

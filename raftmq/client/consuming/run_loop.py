@@ -11,7 +11,7 @@ from raftmq.client.message import Message
 _log = logging.getLogger("raftmq")
 
 
-class Pace:
+class RunTimes:
     """The times at which one `run` commits and ends. `now` is the loop's clock."""
 
     def __init__(self, now: Callable[[], float], commit_every_s: float, max_wait_s: float | None) -> None:

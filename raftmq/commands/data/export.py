@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.runtime.host.private_files import as_the_user_has_it
-from raftmq.commands.messages.start_positions import Start, from_option
+from raftmq.commands.messages.start_positions import from_option
 from raftmq.commands.shared_options import connect, console, counted, json_option, servers_option, show
 from raftmq.commands.value_types import NameType
 from raftmq.local_path import LocalPath
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raftmq.arrow.tables import Selection
     from raftmq.arrow.undecodable import Undecodable
     from raftmq.client import Client
+    from raftmq.client.consuming.offsets import Start
 
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_BYTES = 64 << 20

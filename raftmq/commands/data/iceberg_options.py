@@ -15,7 +15,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.tables.iceberg_place import IcebergPlace
-    from raftmq.tables.table_folder import Where
+    from raftmq.tables.table_folder import TablePlace
 
 DELTA, ICEBERG = "delta", "iceberg"
 _FORMAT = click.option(
@@ -78,7 +78,7 @@ def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
     return added_to
 
 
-def _has_catalog(where: Where) -> bool:
+def _has_catalog(where: TablePlace) -> bool:
     from raftmq.tables.iceberg_place import CATALOG_FILE
 
     return isinstance(where, Path) and (where / CATALOG_FILE).exists()

@@ -35,7 +35,7 @@ from raftmq_wire.queue_numbers import queue_text
 
 if TYPE_CHECKING:
     from raftmq.tables.iceberg_place import IcebergPlace
-    from raftmq.tables.table_folder import Where
+    from raftmq.tables.table_folder import TablePlace
 
 
 @command_group()
@@ -89,7 +89,7 @@ def run(wanted: Wanted, place: IcebergPlace | None, servers: str | None, as_json
 @iceberg_options(choose=False)
 @servers_option
 @json_option
-def status_command(folder: Where, place: IcebergPlace | None, servers: str | None, as_json: bool) -> int:
+def status_command(folder: TablePlace, place: IcebergPlace | None, servers: str | None, as_json: bool) -> int:
     """Show how far the table is: messages it lacks by queue, their age, its files, errors.
 
     Exits with 1 if the table cannot go on in a queue.
@@ -125,7 +125,7 @@ def status_command(folder: Where, place: IcebergPlace | None, servers: str | Non
 @iceberg_options(choose=False)
 @click.option("--keep", type=DurationType(), default="7d", show_default=True, help="As for raftmq table run.")
 @json_option
-def compact_command(folder: Where, place: IcebergPlace | None, keep: float, as_json: bool) -> None:
+def compact_command(folder: TablePlace, place: IcebergPlace | None, keep: float, as_json: bool) -> None:
     """Merge the small files of each day of a table, and delete files that no version names.
 
     `raftmq table run` does it by itself. Readers and a run may be at work meanwhile.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raftmq.tables.formats import Tending
     from raftmq.tables.iceberg_place import IcebergPlace
     from raftmq.tables.kept_table import Round, TableOptions
-    from raftmq.tables.table_folder import Where
+    from raftmq.tables.table_folder import TablePlace
     from raftmq.tables.upkeep import Upkept
 
 _TICK_S = 0.2
@@ -111,7 +111,7 @@ class Wanted(NamedTuple):
     """The arguments and options of a command that keeps a table. Times are in seconds."""
 
     topics: tuple[str, ...]
-    to: Where
+    to: TablePlace
     every: float
     once: bool
     columns: str | None
@@ -171,7 +171,7 @@ def table_options(command: Callable[..., Any]) -> Any:
 
 
 @contextlib.contextmanager
-def passing(to: Where, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def passing(to: TablePlace, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
     errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
     from raftmq.arrow.undecodable import Undecoded
@@ -205,7 +205,7 @@ def delta_errors() -> tuple[type[Exception], ...]:
     return (DeltaError,)
 
 
-def tend(upkeep: Tending, to: Where, *, as_json: bool) -> None:
+def tend(upkeep: Tending, to: TablePlace, *, as_json: bool) -> None:
     """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
     with passing(to, again=True):
         done = upkeep.tend()
@@ -219,7 +219,7 @@ def tell_upkept(done: Upkept, *, as_json: bool) -> None:
     show(as_json, done._asdict(), f"{merged}; deleted: {counted(done.deleted, 'file')}")
 
 
-def tell_round(to: Where, done: Round, *, as_json: bool) -> None:
+def tell_round(to: TablePlace, done: Round, *, as_json: bool) -> None:
     """Prints what a round has committed."""
     answer = {key: value for key, value in done._asdict().items() if key != "reached"}
     size = f"{counted(done.files, 'file')}, {done.bytes / 1e6:.1f} MB"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.messages.printing import FormatType, Printer
-from raftmq.commands.messages.start_positions import Start, from_option, walk
+from raftmq.commands.messages.start_positions import from_option, walk
 from raftmq.commands.name_completion import TOPIC, complete_groups, with_near_miss
 from raftmq.commands.shared_options import INTERRUPTED, connect, counted, json_option, servers_option
 from raftmq.commands.stop import Stop
@@ -18,6 +18,7 @@ from raftmq.commands.value_types import NameType
 
 if TYPE_CHECKING:
     from raftmq.client import Consumer, Message
+    from raftmq.client.consuming.offsets import Start
 
 
 _COMMIT_S = 1.0

@@ -13,7 +13,7 @@ from raftmq.commands.command_group import command_group
 from raftmq.commands.messages.message import message as find
 from raftmq.commands.messages.message_copies import send_copies
 from raftmq.commands.messages.printing import FormatType, Printer
-from raftmq.commands.messages.start_positions import Start, from_option, walk
+from raftmq.commands.messages.start_positions import from_option, walk
 from raftmq.commands.name_completion import TOPIC, with_near_miss
 from raftmq.commands.point_in_time import PointInTime
 from raftmq.commands.shared_options import connect, counted, json_option, servers_option, show
@@ -23,6 +23,7 @@ from raftmq_wire.queue_numbers import queue_text, queues_text
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message
+    from raftmq.client.consuming.offsets import Start
 
 REPUBLISHED_MAX = 10_000
 """The most messages of one `republish`: they are held in memory, and each send is confirmed by itself."""

@@ -13,8 +13,8 @@ from raftmq.commands.point_in_time import AGES, moment_ms
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message, QueueInfo
+    from raftmq.client.consuming.offsets import Start
 
-Start = str | int | datetime.datetime
 _F = TypeVar("_F", bound=Callable[..., Any])
 START = "earliest|latest|OFFSET|TIME|2h"
 _IDLE_S = 0.1
@@ -28,7 +28,7 @@ def from_option(where: str) -> Callable[[_F], _F]:
     )
 
 
-class StartType(click.ParamType[Start]):
+class StartType(click.ParamType["Start"]):
     """A start on the command line: earliest, latest, a queue offset, a time, or an age: 90s, 15m, 2h, 7d."""
 
     name = "start"

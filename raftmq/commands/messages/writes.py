@@ -22,7 +22,6 @@ from raftmq.commands.shared_options import (
 )
 from raftmq.local.http.all_groups import all_groups, in_one, in_those_with_it, told_by_each
 
-Answer = dict[str, Any]
 LOOK = "raftmq writes list"
 
 
@@ -48,7 +47,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
         _show(answer)
 
 
-def _show(answer: Answer) -> None:
+def _show(answer: dict[str, Any]) -> None:
     if answer["attempts"]:
         titles = ["attempt", "name", "write", "state", "messages", "left", "bytes", "last staged"]
         rows = [[*(one[title] for title in titles[:-1]), time_text(one["staged_ms"])] for one in answer["attempts"]]

@@ -50,7 +50,7 @@ class Left(NamedTuple):
     why: str
 
 
-class Plan(NamedTuple):
+class Translation(NamedTuple):
     """The translation of one file."""
 
     translated: tuple[Translated, ...]
@@ -144,14 +144,14 @@ def properties(text: str) -> Iterator[tuple[str, str]]:
         yield entry[:at].rstrip(), entry[at + 1 :].lstrip()
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> Translation:
     """Returns the translation of the text of a broker.conf. Raises ValueError if it has not the form of Properties."""
     entries = dict(properties(text))  # as in Java, a key's last line counts
     unneeded = {old: why for old, value in entries.items() if (why := _why_unneeded(old, value))}
     lines = [_line(old, value) for old, value in entries.items() if old not in unneeded]
     translated = [line for line in lines if isinstance(line, Translated)]
     unfit = _unfit(translated)
-    return Plan(
+    return Translation(
         tuple(line for line in translated if line not in unfit),
         tuple(Left(old, entries[old], why) for old, why in unneeded.items()),
         (*(line for line in lines if isinstance(line, Left)), *unfit.values()),
@@ -220,14 +220,14 @@ def _differs(line: Translated) -> bool:
     return bool(fields_of(Config)[line.key].default != line.value)
 
 
-def set_command(plan: Plan) -> str:
+def set_command(plan: Translation) -> str:
     """Returns the command that gives the cluster the values that are not its defaults; "" if there are none."""
     lines = [line for line in plan.translated if line.key in CLUSTER_KEYS and _differs(line)]
     pairs = [f"{line.key} {typed(line.value)}" for line in lines]
     return f"raftmq config set {' '.join(pairs)}" if pairs else ""
 
 
-def toml_text(plan: Plan) -> str:
+def toml_text(plan: Translation) -> str:
     """Returns the lines for each node's raftmq.toml, for values that are not the defaults; "" if there are none."""
     lines = [(*line.key.partition(".")[::2], line.value) for line in plan.translated if _is_of_host(line)]
     found = []
@@ -280,7 +280,7 @@ def _note(line: Translated) -> str:
     return "cluster" if line.key in CLUSTER_KEYS else "raftmq.toml"
 
 
-def _plan_in(file: Path) -> Plan:
+def _plan_in(file: Path) -> Translation:
     """Raises LocalError for a file that cannot be read or is no broker.conf."""
     what = f"{file} cannot be imported"
     try:

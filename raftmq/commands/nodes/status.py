@@ -21,7 +21,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.local.registry_processes import RegistryView
-    from raftmq.local.status import ClusterView, NodeView
+    from raftmq.local.status import GroupStatus, NodeView
 
 STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
 """Severity of a finding -> the style in which rich prints it."""
@@ -57,7 +57,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def views_json(views: Sequence[ClusterView]) -> dict[str, Any]:
+def views_json(views: Sequence[GroupStatus]) -> dict[str, Any]:
     """Returns the output of `raftmq status --json`. `views`: of all groups, the first one first."""
     told = {**json_of(views), "findings": views[0].findings()}
     for view, group in zip(views, told.get("groups", ()), strict=False):
@@ -65,7 +65,7 @@ def views_json(views: Sequence[ClusterView]) -> dict[str, Any]:
     return told
 
 
-def _print_group(view: ClusterView) -> None:
+def _print_group(view: GroupStatus) -> None:
     out = console()
     out.print(_headline(view))
     titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
@@ -119,7 +119,7 @@ def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None
     return LocalError(f"no node {where} answers", why, fix, ExitCode.UNREACHABLE)
 
 
-def _look(data: str | None, admin: str | None) -> tuple[list[ClusterView], list[RegistryView], str]:
+def _look(data: str | None, admin: str | None) -> tuple[list[GroupStatus], list[RegistryView], str]:
     """Returns the views of the cluster's groups, its registry and, in words, where its nodes were looked for. Of a
     cluster elsewhere there is one view: that of the group whose addresses are given."""
     from raftmq.local.cluster import LocalCluster
@@ -138,7 +138,7 @@ def elsewhere_named(data: str | None, admin: str | None) -> bool:
     return bool(admin or (not data and os.environ.get(ADMIN_VARIABLE)))
 
 
-def _headline(view: ClusterView) -> str:
+def _headline(view: GroupStatus) -> str:
     if view.term is None:
         return f"[red]no node of group {view.group} answers[/]"  # another group does
     if view.leader is None and view.group != FIRST_GROUP:
@@ -151,7 +151,7 @@ def _headline(view: ClusterView) -> str:
     return f"[green]node {view.leader_name} leads[/] (term {view.term}), {writes}"
 
 
-def mode_lines(view: ClusterView) -> list[str]:
+def mode_lines(view: GroupStatus) -> list[str]:
     """Returns one line per node that acknowledges sends before a majority has them on disk, or that lost some
     acknowledged sends."""
     lines = []
@@ -170,7 +170,7 @@ def mode_lines(view: ClusterView) -> list[str]:
     return lines
 
 
-def _problems(view: ClusterView) -> list[tuple[str, str]]:
+def _problems(view: GroupStatus) -> list[tuple[str, str]]:
     """Returns (style, line) for each finding. Nodes of an older version have no findings, so their statuses are
     used."""
     findings = view.findings()
@@ -198,7 +198,7 @@ def finding_lines(findings: list[dict[str, Any]], group: int = FIRST_GROUP) -> l
     return [(style, plain(line)) for style, line in lines]
 
 
-def alarm_lines(view: ClusterView) -> list[str]:
+def alarm_lines(view: GroupStatus) -> list[str]:
     """Returns one line per raised alarm: which node, since when (UTC), what."""
     return [
         f"alarm on node {node.record.name} since {time_text(alarm['since_ms'])}, {alarm['key']}: {alarm['text']}"
@@ -207,7 +207,7 @@ def alarm_lines(view: ClusterView) -> list[str]:
     ]
 
 
-def quorum_lines(view: ClusterView) -> list[str]:
+def quorum_lines(view: GroupStatus) -> list[str]:
     """Returns one line if the next failure would stop writes, as the leader reports it, or any node if there is no
     leader."""
     said = sorted(
@@ -218,7 +218,7 @@ def quorum_lines(view: ClusterView) -> list[str]:
     return [said[0][2]["finding"]] if said and said[0][2].get("finding") else []
 
 
-def retention_lines(view: ClusterView) -> list[str]:
+def retention_lines(view: GroupStatus) -> list[str]:
     """Returns one line per key of [retention] that differs between the nodes that answer."""
     from cluster.retention.views import differing
 
@@ -230,7 +230,7 @@ def retention_lines(view: ClusterView) -> list[str]:
     return differing(settings, view.leader_name)
 
 
-def link_lines(view: ClusterView) -> list[str]:
+def link_lines(view: GroupStatus) -> list[str]:
     """Returns one line per link between nodes that an operator should look at."""
     return [
         f"node {node.record.name}: {link['finding']}"
@@ -240,7 +240,7 @@ def link_lines(view: ClusterView) -> list[str]:
     ]
 
 
-def kernel_lines(view: ClusterView) -> list[str]:
+def kernel_lines(view: GroupStatus) -> list[str]:
     """Returns one line per kernel (native or Python) in use, the native one first: which nodes run it and, if it is not
     the native one, why."""
     nodes: dict[tuple[str, str], list[int]] = {}
@@ -254,7 +254,7 @@ def kernel_lines(view: ClusterView) -> list[str]:
     ]
 
 
-def _row(view: ClusterView, node: NodeView) -> list[object]:
+def _row(view: GroupStatus, node: NodeView) -> list[object]:
     from rich.text import Text
 
     record, own = node.record, node.status

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cluster.config.local_layout import NodeRecord
-    from raftmq.local.status import ClusterView
+    from raftmq.local.status import GroupStatus
 
 GIVEN_UP = ("up", "clients", "in flight", "term", "disk", "entries/s", "applied")
 """Columns that a narrow terminal leaves out, in this order; the other columns are shown whole."""
@@ -62,7 +62,7 @@ def top(interval: float, count: int | None, data: str | None, admin: str | None,
             time.sleep(interval)
 
 
-def _views(groups: Groups) -> list[ClusterView]:
+def _views(groups: Groups) -> list[GroupStatus]:
     """Returns the views of all groups, in their order."""
     from raftmq.local.status import view_addresses
 
@@ -70,7 +70,7 @@ def _views(groups: Groups) -> list[ClusterView]:
 
 
 def page(
-    view: ClusterView, findings: list[dict[str, Any]], before: Before, now_s: float, width: int = WIDTH_MAX
+    view: GroupStatus, findings: list[dict[str, Any]], before: Before, now_s: float, width: int = WIDTH_MAX
 ) -> Group:
     """Returns one page of the display, at most `width` columns wide. `before` is updated for the next page."""
     from rich.console import Group

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.process import Started
     from raftmq.local.registry_processes import RegistryView
-    from raftmq.local.status import ClusterView
+    from raftmq.local.status import GroupStatus
 
 _WATCH_S = 0.3
 
@@ -95,7 +95,7 @@ def up(
         _stay(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
 
 
-def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
+def _stay(cluster: LocalCluster, view: GroupStatus, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     try:
         _tell(cluster, view, ready_s, where, detach=detach, as_json=as_json)
         if not detach:
@@ -111,7 +111,7 @@ def _stay(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
             raise
 
 
-def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
+def _tell(cluster: LocalCluster, view: GroupStatus, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
     """Prints that the cluster is ready. `where`: the option that leads other commands to this cluster, if one is
     needed."""
     from cluster.config.local_layout import groups_of

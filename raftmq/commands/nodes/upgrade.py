@@ -27,7 +27,7 @@ from raftmq.local.http.admin_http import AdminApi, GivenAddresses, admin_address
 from raftmq.local.http.all_groups import all_groups, alone, in_one
 from raftmq.local.http.credentials import like
 from raftmq.local.rolling_restart import Restarted, RollingRestart, restart_registry
-from raftmq.local.upgrade_plan import NodePlan, Plan, plan_of, require_all
+from raftmq.local.upgrade_plan import NodePlan, UpgradePlan, plan_of, require_all
 from raftmq_wire.errors import ExitCode, LocalError
 
 NAMED_MAX = 100
@@ -140,14 +140,14 @@ def _elsewhere(asked: GivenAddresses) -> Mapping[int, str]:
     return {int(each["id"]): like(asked[0], str(each["admin"])) for each in members if each["admin"]}
 
 
-def _plan(addresses: Mapping[int, str], asked: Sequence[str] = ()) -> Plan:
+def _plan(addresses: Mapping[int, str], asked: Sequence[str] = ()) -> UpgradePlan:
     from cluster.runtime.host.versions import versions
     from statemachine.levels import LEVEL
 
     return plan_of(addresses, versions()["raftmq"], LEVEL, asked)
 
 
-def _as_json(plans: Mapping[int, Plan]) -> dict[str, Any]:
+def _as_json(plans: Mapping[int, UpgradePlan]) -> dict[str, Any]:
     """Returns the plan of the first group; `groups` has those of the others, and is there only if there are any."""
     each = {
         group: {**found._asdict(), "nodes": [node._asdict() for node in found.nodes]} for group, found in plans.items()
@@ -156,7 +156,7 @@ def _as_json(plans: Mapping[int, Plan]) -> dict[str, Any]:
     return {**first, **({"groups": [{"group": group, **told} for group, told in each.items()]} if each else {})}
 
 
-def _lines(found: Plan, group: int) -> list[str]:
+def _lines(found: UpgradePlan, group: int) -> list[str]:
     which = "the cluster" if group == FIRST_GROUP else f"group {group}"
     top = f"this command: version {found.version}, levels up to {found.known}; {which} has level {found.level}"
     return [top, *(_line(each, group) for each in found.nodes), *_ending(found, group)]
@@ -174,7 +174,7 @@ def _line(each: NodePlan, group: int) -> str:
     return f"{who}: {runs}: {f'waits: {each.why}' if each.why else says}"
 
 
-def _ending(found: Plan, group: int) -> list[str]:
+def _ending(found: UpgradePlan, group: int) -> list[str]:
     of = "" if group == FIRST_GROUP else f" of group {group}"
     if found.finalizes:
         return [

@@ -10,13 +10,13 @@ from raftlog.types import FIRST_GROUP
 from raftmq.local.http.admin_http import AdminApi, GivenAddresses
 from raftmq_wire.errors import ExitCode, LocalError
 
-Answers = list[tuple[AdminApi, dict[str, Any]]]
+NodeAnswers = list[tuple[AdminApi, dict[str, Any]]]
 
 
-def ask_each(addresses: Sequence[str], path: str) -> tuple[Answers, dict[str, LocalError]]:
+def ask_each(addresses: Sequence[str], path: str) -> tuple[NodeAnswers, dict[str, LocalError]]:
     """Asks all nodes about themselves; returns the answers, in the order of the addresses, and address -> error for
     nodes without an answer. Raises LocalError if nodes refuse and none answers."""
-    answers: Answers = []
+    answers: NodeAnswers = []
     silent: dict[str, LocalError] = {}
     for address in addresses:
         api = AdminApi(_alone(address, addresses))
@@ -32,7 +32,7 @@ def ask_each(addresses: Sequence[str], path: str) -> tuple[Answers, dict[str, Lo
 
 def ask_all(
     addresses: Sequence[str], path: str, node: int | None = None, group: int = FIRST_GROUP
-) -> tuple[Answers, dict[str, LocalError]]:
+) -> tuple[NodeAnswers, dict[str, LocalError]]:
     """Asks each node, as `ask_each` does, and keeps only the answer of `node`, if one is named. `group`: the group of
     the nodes. Raises LocalError if no such node has answered: no answer is not an empty list."""
     answers, silent = ask_each(addresses, path)
@@ -52,7 +52,7 @@ def each_node(
     `group`: that of the nodes. Raises LocalError at the end if no such node was reached, and at once if one of them
     refuses.
     """
-    answers: Answers = []
+    answers: NodeAnswers = []
     silent: dict[str, LocalError] = {}
     reached = False
     for address in addresses:
@@ -132,7 +132,7 @@ def _nobody(addresses: Sequence[str], silent: dict[str, LocalError]) -> LocalErr
     return LocalError(f"no node answers at {', '.join(silent)}", whys, fix, ExitCode.UNREACHABLE)
 
 
-def _not_reached(node: int, group: int, answers: Answers) -> LocalError:
+def _not_reached(node: int, group: int, answers: NodeAnswers) -> LocalError:
     """Returns the error for a node of a group that is not among those that answered: it may be no member."""
     heard = ", ".join(str(name_of(group, view["node"])) for _, view in answers)
     members = [member["id"] for member in answers[0][0].local("/v1/members")["members"]]

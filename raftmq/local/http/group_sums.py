@@ -13,24 +13,24 @@ from typing import Any
 
 from raftmq_wire.queue_numbers import FIRST_GROUP, number_of
 
-Answer = dict[str, Any]
-Answers = Mapping[int, Answer]
+GroupAnswer = dict[str, Any]
+GroupAnswers = Mapping[int, GroupAnswer]
 """Group of brokers -> its answer."""
 _ADDED = ("lag", "hidden", "beyond_end", "messages", "evicted", "read_queues", "write_queues", "offsets")
 
 
-def one_list(answers: Answers, field: str, merged: Callable[[Answers], Answer]) -> Answer:
+def one_list(answers: GroupAnswers, field: str, merged: Callable[[GroupAnswers], GroupAnswer]) -> GroupAnswer:
     """Returns one answer with the items of all in its list `field`, by name; those of one name are `merged`."""
     if _is_first_alone(answers):
         return _first(answers)
-    named: dict[str, dict[int, Answer]] = {}
+    named: dict[str, dict[int, GroupAnswer]] = {}
     for group, answer in answers.items():
         for item in answer[field]:
             named.setdefault(item["name"], {})[group] = item
     return {**_first(answers), field: [merged(items) for _, items in sorted(named.items())]}
 
 
-def one_group(answers: Answers) -> Answer:
+def one_group(answers: GroupAnswers) -> GroupAnswer:
     """Returns what is known of a consumer group: an item of the list, its detail, or what a deletion takes away."""
     if _is_first_alone(answers):
         return _first(answers)
@@ -49,7 +49,7 @@ def one_group(answers: Answers) -> Answer:
     return told
 
 
-def one_topic(answers: Answers) -> Answer:
+def one_topic(answers: GroupAnswers) -> GroupAnswer:
     """Returns what is known of a topic."""
     if _is_first_alone(answers):
         return _first(answers)
@@ -60,7 +60,7 @@ def one_topic(answers: Answers) -> Answer:
     return told
 
 
-def one_topic_with_queues(answers: Answers) -> Answer:
+def one_topic_with_queues(answers: GroupAnswers) -> GroupAnswer:
     """Returns a topic with all its queues."""
     if _is_first_alone(answers):
         return _first(answers)
@@ -68,23 +68,23 @@ def one_topic_with_queues(answers: Answers) -> Answer:
     return {**_first(answers), "topic": topic, "queues": _queues(answers, "queues")}
 
 
-def one_change(answers: Answers, field: str) -> Answer:
+def one_change(answers: GroupAnswers, field: str) -> GroupAnswer:
     """Returns the answer to a change of offsets, with the queues of all groups of brokers in its list `field`."""
     if _is_first_alone(answers):
         return _first(answers)
     return {**_first(answers), field: _queues(answers, field)}
 
 
-def _is_first_alone(answers: Answers) -> bool:
+def _is_first_alone(answers: GroupAnswers) -> bool:
     """Returns True for the answer of a cluster of one group, which is passed on unchanged."""
     return [*answers] == [FIRST_GROUP]
 
 
-def _first(answers: Answers) -> Answer:
+def _first(answers: GroupAnswers) -> GroupAnswer:
     return next(iter(answers.values()))
 
 
-def _sums(answers: Answers) -> Answer:
+def _sums(answers: GroupAnswers) -> GroupAnswer:
     """Returns the sums of the fields that count something of a group of brokers, as far as the first has them."""
     return {
         name: sum(answer.get(name, 0) for answer in answers.values())
@@ -93,7 +93,7 @@ def _sums(answers: Answers) -> Answer:
     }
 
 
-def _queues(answers: Answers, field: str) -> list[Answer]:
+def _queues(answers: GroupAnswers, field: str) -> list[GroupAnswer]:
     return [
         {**queue, "queue_id": number_of(group, queue["queue_id"])}
         for group, answer in answers.items()
@@ -101,12 +101,12 @@ def _queues(answers: Answers, field: str) -> list[Answer]:
     ]
 
 
-def _members(lists: Iterable[list[Answer]]) -> list[Answer]:
+def _members(lists: Iterable[list[GroupAnswer]]) -> list[GroupAnswer]:
     """Returns the members that any group of brokers knows. A consumer is connected to each from another port: those of
     one client id are taken from the first group of brokers that has it."""
-    known: dict[str, list[Answer]] = {}
+    known: dict[str, list[GroupAnswer]] = {}
     for members in lists:
-        fresh: dict[str, list[Answer]] = {}
+        fresh: dict[str, list[GroupAnswer]] = {}
         for member in members:
             fresh.setdefault(member["client_id"], []).append(member)
         known = fresh | known

@@ -14,7 +14,7 @@ from raftmq.local.http.list_pages import whole_answer
 _REFUSED_PASS = "bad_pass"
 
 
-class Reply(NamedTuple):
+class HttpAnswer(NamedTuple):
     """The answer to a request, whatever its status."""
 
     status: int
@@ -28,17 +28,17 @@ def connected(address: str, timeout_s: float) -> http.client.HTTPConnection:
 
 def exchanged(
     connection: http.client.HTTPConnection, address: str, method: str, path: str, body: bytes | None = None
-) -> Reply:
+) -> HttpAnswer:
     """Sends a request on a connection to that address, and returns the answer. Raises OSError, HTTPException.
 
     A request whose pass is refused has changed nothing, so it is sent again with the next proof.
     """
     kind = {"Content-Type": "application/json"} if body is not None else {}
-    refused: Reply | None = None
+    refused: HttpAnswer | None = None
     for proof in proofs_for(address, method, path, body or b""):
         connection.request(method, path, body, {**kind, **proof})
         response = connection.getresponse()
-        reply = Reply(response.status, read_answer(response))
+        reply = HttpAnswer(response.status, read_answer(response))
         if not (proof and _is_refused_pass(reply)):
             return refused if refused is not None and reply.status in (401, 403) else reply
         refused = reply
@@ -47,7 +47,7 @@ def exchanged(
 
 def exchange(
     address: str, method: str, path: str, body: bytes | None = None, *, timeout_s: float, is_page: bool = False
-) -> Reply:
+) -> HttpAnswer:
     """Connects to "host:port", sends a request and returns the answer. Raises OSError, HTTPException; and
     UnfollowedPageError for one page of a longer list, unless the caller says with `is_page` that it wants one page."""
     connection = connected(address, timeout_s)
@@ -61,7 +61,7 @@ def exchange(
     return reply
 
 
-def _is_refused_pass(reply: Reply) -> bool:
+def _is_refused_pass(reply: HttpAnswer) -> bool:
     if reply.status != 400:
         return False
     try:

@@ -26,7 +26,7 @@ from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
-from raftmq.local.status import ClusterView
+from raftmq.local.status import GroupStatus
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
 from tests.support.pace import at_most
@@ -104,7 +104,7 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
 
 
 @contextmanager
-def running(cluster: LocalCluster) -> Iterator[ClusterView]:
+def running(cluster: LocalCluster) -> Iterator[GroupStatus]:
     try:
         yield cluster.up(timeout_s=PATIENCE_S)
     finally:

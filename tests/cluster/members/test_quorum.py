@@ -7,7 +7,7 @@ from typing import Any
 from cluster.config.local_layout import NodeRecord
 from cluster.members.checks import before_and_after, quorum_of, told
 from raftmq.commands.nodes.status import quorum_lines
-from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.status import GroupStatus, NodeView
 from tests.support.rows import each_row
 
 
@@ -56,7 +56,7 @@ def test_status_prints_the_leaders_word() -> None:
         return NodeView(record, True, status)
 
     nodes = [node(1, "node 2 is away, I think"), node(2, "the leader knows", role="leader", writes_open=True)]
-    assert quorum_lines(ClusterView(nodes)) == ["the leader knows"]
-    assert quorum_lines(ClusterView([nodes[0], node(2, "", role="leader")])) == []
-    assert quorum_lines(ClusterView([nodes[0]])) == ["node 2 is away, I think"]
-    assert quorum_lines(ClusterView([nodes[0]._replace(status=None)])) == []
+    assert quorum_lines(GroupStatus(nodes)) == ["the leader knows"]
+    assert quorum_lines(GroupStatus([nodes[0], node(2, "", role="leader")])) == []
+    assert quorum_lines(GroupStatus([nodes[0]])) == ["node 2 is away, I think"]
+    assert quorum_lines(GroupStatus([nodes[0]._replace(status=None)])) == []

@@ -8,7 +8,7 @@ from cluster.config.local_layout import NodeRecord
 from cluster.config.storage_sections import RetentionSection
 from cluster.retention.views import differing, settings_of
 from raftmq.commands.nodes.status import retention_lines
-from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.status import GroupStatus, NodeView
 
 USUAL = settings_of(RetentionSection())
 
@@ -46,6 +46,6 @@ def test_status_says_so() -> None:
         return NodeView(NodeRecord(number, 1, 1, 1, 1, 1, ""), True, status)
 
     nodes = [node(1, hours=1), node(2), node(3)]
-    (line,) = retention_lines(ClusterView(nodes))
+    (line,) = retention_lines(GroupStatus(nodes))
     assert "1 on node 1, 72 on node 2, 72 on node 3; node 2 leads: its 72 counts" in line
-    assert retention_lines(ClusterView([nodes[0], nodes[1]._replace(status=None)])) == []
+    assert retention_lines(GroupStatus([nodes[0], nodes[1]._replace(status=None)])) == []

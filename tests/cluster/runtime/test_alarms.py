@@ -9,7 +9,7 @@ import pytest
 from cluster.config.local_layout import NodeRecord
 from cluster.runtime.alarms import Alarm, Alarms
 from raftmq.commands.nodes.status import alarm_lines
-from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.status import GroupStatus, NodeView
 from tests.support.codes import KEYS
 
 
@@ -53,5 +53,5 @@ def test_only_news_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_status_tells_which_node_and_since_when() -> None:
     record = NodeRecord(3, None, 1, 2, 3, 4, "/n3/node.log")
     said = {"alarms": [{"key": "log_damage", "text": "one range", "since_ms": 1_700_000_000_000}]}
-    view = ClusterView([NodeView(record, True, said), NodeView(record, True, {}), NodeView(record, False, None)])
+    view = GroupStatus([NodeView(record, True, said), NodeView(record, True, {}), NodeView(record, False, None)])
     assert alarm_lines(view) == ["alarm on node 3 since 2023-11-14T22:13:20Z, log_damage: one range"]

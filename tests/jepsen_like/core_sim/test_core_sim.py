@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.core_sim.campaign import run_range
-from jepsen_like.core_sim.clients import History
+from jepsen_like.core_sim.clients import CoreHistory
 from jepsen_like.core_sim.report import report_seed
 from jepsen_like.core_sim.run import run_seed
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.violation import PromiseBroken
 from raftlog.types import NodeId
 from tests.support.rows import each_row
 
@@ -66,8 +66,8 @@ def test_different_seeds_leave_different_traces() -> None:
     assert len({run_seed(seed).trace for seed in range(4)}) == 4
 
 
-def history(*acked: tuple[int, int]) -> History:
-    known = History(Counter())
+def history(*acked: tuple[int, int]) -> CoreHistory:
+    known = CoreHistory(Counter())
     for operation, position in acked:
         known.invoke(operation)
         known.ack(operation, position)
@@ -90,7 +90,7 @@ def test_final_lists(values: list[int], checker: str | None) -> None:
     if checker is None:
         known.check_final(NodeId(1), values)
         return
-    with pytest.raises(Violation) as found:
+    with pytest.raises(PromiseBroken) as found:
         known.check_final(NodeId(1), values)
     assert found.value.checker == checker
 
@@ -98,20 +98,20 @@ def test_final_lists(values: list[int], checker: str | None) -> None:
 def test_a_read_that_misses_what_was_known_is_stale() -> None:
     known = history((1, 0), (2, 1))
     known.read(NodeId(1), [1, 2], 2)
-    with pytest.raises(Violation, match="stale-read"):
+    with pytest.raises(PromiseBroken, match="stale-read"):
         known.read(NodeId(1), [1], 2)
-    with pytest.raises(Violation, match="lost-ack"):
+    with pytest.raises(PromiseBroken, match="lost-ack"):
         known.read(NodeId(1), [1, 9], 2)
 
 
 def test_answers_that_contradict_each_other() -> None:
-    with pytest.raises(Violation, match="duplicate"):
+    with pytest.raises(PromiseBroken, match="duplicate"):
         history((1, 0), (1, 1))
-    with pytest.raises(Violation, match="lost-ack"):
+    with pytest.raises(PromiseBroken, match="lost-ack"):
         history((1, 0), (2, 0))
     late = history((1, 5))
     late.invoke(2)
-    with pytest.raises(Violation, match="order"):
+    with pytest.raises(PromiseBroken, match="order"):
         late.ack(2, 3)
 
 

@@ -35,8 +35,8 @@ def openapi() -> dict[str, Any]:
     return document(ROUTES)
 
 
-def operations(seed: int = 1) -> http.Operations:
-    return http.Operations(openapi(), random.Random(seed))
+def operations(seed: int = 1) -> http.HttpRequests:
+    return http.HttpRequests(openapi(), random.Random(seed))
 
 
 def frames(seed: int = 1, term: int = 7) -> peer_frames.Frames:

@@ -13,7 +13,7 @@ from jepsen_like.client_kit.frames import SILENT
 from jepsen_like.client_kit.frames import Answer as Heard
 from jepsen_like.client_kit.wire import Target, Wire
 from jepsen_like.hostile import invalid_requests, resource_hogs
-from jepsen_like.hostile.attack import Arena, Report
+from jepsen_like.hostile.attack import Arena, RoundReport
 from jepsen_like.hostile.attacker import Table
 from jepsen_like.hostile.attacks import ATTACKS
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
@@ -71,7 +71,7 @@ class Offsets:
 @pytest.mark.parametrize("reorders", [False, True])
 async def test_a_commit_that_comes_back_is_found(attack: object, reorders: bool) -> None:
     async with pretended(Offsets(reorders=reorders)) as node:
-        report = Report()
+        report = RoundReport()
         await attack(arena(node), node, report)  # type: ignore[operator]
     assert bool(report.wrong) == reorders
 
@@ -86,7 +86,7 @@ async def test_the_second_of_two_equal_sends_that_gets_no_answer_is_found() -> N
         return 0, {"queueOffset": "5"}
 
     async with pretended(once) as node:
-        report = Report()
+        report = RoundReport()
         await invalid_requests.twins(arena(node, silence_s=0.2), node, report)
     assert report.wrong == ["one of two equal sends was never answered"]
 
@@ -114,10 +114,10 @@ async def test_a_request_is_unanswered_when_its_connection_is_silent_however_lon
 
 async def test_sends_without_fields_want_words() -> None:
     async with pretended(lambda code, ext, oneway: (29, {})) as node:
-        report = Report()
+        report = RoundReport()
         await invalid_requests.without_fields(arena(node), node, report)
         assert (report.wrong, report.answered) == ([], 9)
-    report = Report()
+    report = RoundReport()
     async with pretended(lambda code, ext, oneway: (0, {})) as node:
         await invalid_requests.without_fields(arena(node), node, report)
     assert len(report.wrong) == 9, "a send without a topic cannot be stored"
@@ -126,7 +126,7 @@ async def test_sends_without_fields_want_words() -> None:
 async def test_halves_of_frames_are_whole_attacks_beside_a_client_that_is_served() -> None:
     held: list[int] = []
     async with pretended(lambda code, ext, oneway: (held.append(code), (0, {}))[1]) as node:
-        report = Report()
+        report = RoundReport()
         await resource_hogs.halves(arena(node, hold_s=0.05), node, report)
     assert held == [RequestCode.HEART_BEAT] * 2, "no half was a request"
     assert report.wrong == []
@@ -145,7 +145,7 @@ async def test_an_impossible_length_is_not_judged_while_half_frames_take_the_roo
 
     async with serving(deaf) as (_, port):
         node = Target(1, port, port, port)
-        field, report = arena(node, hold_s=0.05), Report()
+        field, report = arena(node, hold_s=0.05), RoundReport()
         field.beside = frozenset(beside)
         await resource_hogs.too_large(field, node, report)
     assert bool(report.wrong) == is_judged
@@ -167,7 +167,7 @@ async def test_an_impossible_length_comes_with_a_header_that_nobody_waits_for() 
         writer.close()
 
     async with serving(patient) as (_, port):
-        report = Report()
+        report = RoundReport()
         await resource_hogs.too_large(arena(node := Target(1, port, port, port), hold_s=2.0), node, report)
     assert (report.wrong, report.closed, report.answered) == ([], 3, 1)
 
@@ -176,7 +176,7 @@ async def test_hands_follow_each_other_and_a_round_under_way_may_end(monkeypatch
     begun, held = asyncio.Event(), asyncio.Event()
     rounds: list[dict[str, Any]] = []
 
-    async def play(field: Arena, node: Target, report: Report) -> None:
+    async def play(field: Arena, node: Target, report: RoundReport) -> None:
         begun.set()
         await held.wait()
         report.sent += 1

@@ -10,7 +10,7 @@ import pytest
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, Scenario, nemeses_named, scenario_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Deck, choose
-from jepsen_like.live.run_lifecycle import Wish, check_space, run_folder, space_needed
+from jepsen_like.live.run_lifecycle import RunRequest, check_space, run_folder, space_needed
 from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.owned_resources import FOLDER_VARIABLE
 from jepsen_like.live.subjects.subject import Capability
@@ -98,7 +98,7 @@ def test_scale_is_for_scripted_scenarios(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_scripted_scenario_says_what_disk_it_needs() -> None:
-    wish = Wish("raftmq", SCENARIOS["report-001"], (), 60.0, 7, None, 0.1)
+    wish = RunRequest("raftmq", SCENARIOS["report-001"], (), 60.0, 7, None, 0.1)
     assert wish.story is STORIES["report-001"]
     assert space_needed(wish) == 2 << 30
     assert space_needed(wish._replace(scenario=None)) == 2 << 30

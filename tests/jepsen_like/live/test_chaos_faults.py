@@ -23,7 +23,7 @@ from jepsen_like.live.probes.leader_monitor import LeaderMonitor
 from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes
-from jepsen_like.live.subjects.proxy import Pair, Traffic
+from jepsen_like.live.subjects.proxy import EdgeTraffic, Pair
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
 from tests.support.rows import each_row
@@ -57,10 +57,10 @@ class Fabric:
         self.healed += 1
         self.is_cut -= set(self.pairs if pairs is None else pairs)
 
-    def traffic(self) -> dict[Pair, Traffic]:
+    def traffic(self) -> dict[Pair, EdgeTraffic]:
         self._looks += 1
         return {
-            pair: Traffic(self._looks * self._said, self._looks * self._leak, self._looks if self._late else 0, 1)
+            pair: EdgeTraffic(self._looks * self._said, self._looks * self._leak, self._looks if self._late else 0, 1)
             for pair in self.pairs
         }
 

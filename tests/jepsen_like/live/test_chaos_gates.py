@@ -14,7 +14,7 @@ from jepsen_like.live.nemeses.coverage_gates import FELT as FELT_WANTED
 from jepsen_like.live.nemeses.coverage_gates import Gate, applied_and_felt, gates, rounds_due, scenario_gates
 from jepsen_like.live.nemeses.nemesis_interface import Counts, Effect
 from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named
-from jepsen_like.live.outcome import Outcome
+from jepsen_like.live.outcome import RunFindings
 from jepsen_like.live.plan import AGAIN_MAX, PACE_MIN, Deck, Plan, pace
 from jepsen_like.live.summary import last_line, lines
 from tests.support.rows import each_row
@@ -114,9 +114,9 @@ def test_a_full_run_of_each_scenario_has_time_for_its_faults() -> None:
         assert scenario.is_scripted or not run._replace(time_s=scenario.full_s - 1).gates_count
 
 
-def outcome(found: list[Gate], verdict: Conclusion = Conclusion.VALID) -> Outcome:
+def outcome(found: list[Gate], verdict: Conclusion = Conclusion.VALID) -> RunFindings:
     judgement = Judgement([], [], Checked("log", ()))
-    return Outcome(verdict, [], Counts(1, 0, 0, 0), [], 1, 0, 0, 3, judgement, {}, 1.0, [], ENOUGH, found)
+    return RunFindings(verdict, [], Counts(1, 0, 0, 0), [], 1, 0, 0, 3, judgement, {}, 1.0, [], ENOUGH, found)
 
 
 def plan(time_s: float) -> Plan:

@@ -20,13 +20,13 @@ from jepsen_like.chaos_cli import with_at_once
 from jepsen_like.history import Op
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.live.harm.attack_process import Round
+from jepsen_like.live.harm.attack_process import AttackRound
 from jepsen_like.live.nemeses.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Plan
 from jepsen_like.live.probes.honest_clients import seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns
-from jepsen_like.live.probes.node_watch import Change, Watch
-from jepsen_like.live.run_lifecycle import Wish, space_needed
+from jepsen_like.live.probes.node_watch import NodeChange, Watch
+from jepsen_like.live.run_lifecycle import RunRequest, space_needed
 from jepsen_like.live.stories import story_hostile, story_one_by_one
 from jepsen_like.live.stories.concurrent_events import BESIDE, WAVES
 from jepsen_like.live.stories.story import Scene
@@ -59,7 +59,7 @@ def test_hostile_clients_alone_are_a_story_and_among_others_are_dealt() -> None:
     assert plan_of("twins,kill-leader").story is None
     assert (plan_of("hostile").gates_count, plan_of("hostile", scale=0.1).gates_count) == (True, False)
     assert plan_of("hostile", 30, 0.1).command.endswith("--scale 0.1 --at-once 2")
-    wish = Wish("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
+    wish = RunRequest("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
     assert wish.story is STORIES[HOSTILE]
     assert space_needed(wish) > space_needed(wish._replace(time_s=60))
 
@@ -74,7 +74,7 @@ def test_beside_something_each_attack_is_played_by_itself() -> None:
     assert plan.story == ONE_BY_ONE
     assert plan.gates_count
     assert plan.command.endswith("--beside nothing,kills --scale 1")
-    wish = Wish("raftmq", None, plan.nemeses, 20, 1, None, beside=plan.beside)
+    wish = RunRequest("raftmq", None, plan.nemeses, 20, 1, None, beside=plan.beside)
     assert wish.story is STORIES[ONE_BY_ONE]
     assert set(FAMILIES["turns"]) < set(FAMILIES["hostile"])
     assert set(FAMILIES["turns"]) > WAVES.keys()
@@ -103,8 +103,11 @@ def judged(
 ) -> tuple[dict[str, Any], list[str]]:
     scene = scene_of(tmp_path)
     scene.history = SimpleNamespace(ops=[op(1, "invoke", "send", 10), op(1, "ok", "send", 10 + 1000 * p99_ms)])  # type: ignore[assignment]
-    watch: Any = SimpleNamespace(changes=[Change(1.0, change)] if change else [], peak={1: 50 + grown})
-    rounds = [Round("crowd", 1, 0, sent=7, took_s=1.0, wrong=[wrong] if wrong else []), Round("crowd", 1, 1, sent=9)]
+    watch: Any = SimpleNamespace(changes=[NodeChange(1.0, change)] if change else [], peak={1: 50 + grown})
+    rounds = [
+        AttackRound("crowd", 1, 0, sent=7, took_s=1.0, wrong=[wrong] if wrong else []),
+        AttackRound("crowd", 1, 1, sent=9),
+    ]
     cell = story_one_by_one.judged(
         scene, "crowd", BESIDE[beside], rounds, watch, {1: 50}, (0, 10**9), {2: Turns(turn_s, "a", {})}
     )
@@ -143,7 +146,7 @@ def test_what_breaks_a_promise_depends_on_what_happens_meanwhile(
 
 
 def test_a_cell_lasts_until_a_round_is_over_and_enough_was_sent() -> None:
-    under_way, over = Round("crowd", 1, 0), Round("crowd", 1, 0, sent=5, took_s=1.0)
+    under_way, over = AttackRound("crowd", 1, 0), AttackRound("crowd", 1, 0, sent=5, took_s=1.0)
     assert story_one_by_one.goes_on([under_way], 5, 3.9)
     assert not story_one_by_one.goes_on([under_way], 5, 4.0)
     assert story_one_by_one.goes_on([under_way, over], 6, 1.4)
@@ -178,11 +181,11 @@ def test_what_honest_clients_saw() -> None:
 
 def test_a_change_is_charged_to_what_was_under_way(tmp_path: Path) -> None:
     scene, rounds, now = scene_of(tmp_path), story_hostile.Rounds(), time.monotonic()
-    rounds.hear(Round("twins", 1, 0, at_ns=1))
-    rounds.hear(Round("names", 2, 0, at_ns=1))
-    rounds.over.append((now - 5, Round("names", 2, 0, took_s=1.0)))
+    rounds.hear(AttackRound("twins", 1, 0, at_ns=1))
+    rounds.hear(AttackRound("names", 2, 0, at_ns=1))
+    rounds.over.append((now - 5, AttackRound("names", 2, 0, took_s=1.0)))
     watch = Watch(scene.subject)
-    watch.changes.append(Change(now + 1, "node 1 ended by itself"))
+    watch.changes.append(NodeChange(now + 1, "node 1 ended by itself"))
     watch.late += [(now - 5, 3.0), (now, 0.25)]
     story_hostile.judge_life(scene, watch, rounds, now - 10)
     (told,) = scene.broken
@@ -209,8 +212,8 @@ def test_the_longest_turn_of_a_node_has_a_bound(tmp_path: Path) -> None:
 def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) -> None:
     scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile.Rounds()
     for number in range(4):
-        rounds.hear(Round("twins", 1, number, sent=16, answered=16, took_s=0.1))
-    rounds.hear(Round("names", 1, 0, sent=5, wrong=["never answered"], took_s=0.1))
+        rounds.hear(AttackRound("twins", 1, number, sent=16, answered=16, took_s=0.1))
+    rounds.hear(AttackRound("names", 1, 0, sent=5, wrong=["never answered"], took_s=0.1))
     hands = story_hostile.Layout([("twins", "names")] * 2, 12.0, 4.0, 3.0)
     story_hostile.judge_rounds(scene, rounds, 20.0, hands)
     felt, gate = scene.gates
@@ -254,8 +257,8 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
         now[0] += seconds
         while due and due[0][0] <= now[0]:
             name = due.pop(0)[1]
-            rounds.hear(Round(name, 1, 0))
-            rounds.hear(Round(name, 1, 0, sent=1, took_s=0.1))
+            rounds.hear(AttackRound(name, 1, 0))
+            rounds.hear(AttackRound(name, 1, 0, sent=1, took_s=0.1))
 
     stage: Any = scene.stage
     stage.sleep, stage.is_running, stage.node_ids = sleep, lambda node: True, [1]
@@ -288,7 +291,7 @@ def test_every_honest_request_counts_and_latency_is_that_beside_hands(tmp_path: 
 
 
 def test_the_number_at_once_is_one_a_core_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    wish = Wish("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
+    wish = RunRequest("raftmq", None, tuple(nemeses_named("hostile")), 600, 1, None)
     assert with_at_once(wish, None).at_once == max(2, len(os.sched_getaffinity(0)))
     assert with_at_once(wish, "4").at_once == 4
     assert with_at_once(wish, "all").at_once is None

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from jepsen_like.history import HistoryWriter, read_history
-from jepsen_like.live.harm.bitflip import Flip, Kind, different_bytes, flip, read_byte
+from jepsen_like.live.harm.bitflip import Flip, FlippedFile, different_bytes, flip, read_byte
 from jepsen_like.live.nemeses.scenarios import SCENARIOS
 from jepsen_like.live.plan import ONE_BY_ONE, Plan
-from jepsen_like.live.probes.expected_metadata import Catalogue, GroupSpec, TopicSpec
-from jepsen_like.live.probes.recovery_probe import Rows, shrunk
+from jepsen_like.live.probes.expected_metadata import ExpectedMetadata, GroupSpec, TopicSpec
+from jepsen_like.live.probes.recovery_probe import QueueEnds, shrunk
 from jepsen_like.live.stories import story_bitflip
 from jepsen_like.live.stories.story import Scene, StoryEnds, agree
 from jepsen_like.live.stories.story_table import STORIES
@@ -52,7 +52,7 @@ def shown(**topics: TopicSpec) -> dict[str, Any]:
     ],
 )
 def test_topics_are_compared_with_what_was_acknowledged(answer: dict[str, Any], said: str | None) -> None:
-    catalogue = Catalogue("r_")
+    catalogue = ExpectedMetadata("r_")
     catalogue.topics = {"r_a": TOPIC, "r_b": TOPIC}
     differences = list(catalogue.topic_differences(answer, "node 1"))
     assert len(differences) == (said is not None)
@@ -60,7 +60,7 @@ def test_topics_are_compared_with_what_was_acknowledged(answer: dict[str, Any], 
 
 
 def test_deleted_names_take_their_offsets_along_and_attributes_are_added() -> None:
-    catalogue = Catalogue("r_")
+    catalogue = ExpectedMetadata("r_")
     catalogue.topics = {"r_t": TOPIC, "r_u": TOPIC}
     catalogue.groups = dict.fromkeys(("r_g", "r_h"), GroupSpec(3, True, False, True))
     catalogue.offsets = {("r_g", "r_t", 0): 1, ("r_g", "r_u", 0): 2, ("r_h", "r_u", 0): 3}
@@ -75,15 +75,15 @@ def test_deleted_names_take_their_offsets_along_and_attributes_are_added() -> No
 @each_row(
     ("after", "wrong"),
     [
-        (Rows(2, 10, 12, (5, 6)), False),
-        (Rows(2, 10, 12, (5, 7)), False),
-        (Rows(2, 10, 12, (5, 5)), True),
-        (Rows(2, 9, 12, (5, 5)), False),
-        (Rows(2, 99, 99, (4, 9)), True),
+        (QueueEnds(2, 10, 12, (5, 6)), False),
+        (QueueEnds(2, 10, 12, (5, 7)), False),
+        (QueueEnds(2, 10, 12, (5, 5)), True),
+        (QueueEnds(2, 9, 12, (5, 5)), False),
+        (QueueEnds(2, 99, 99, (4, 9)), True),
     ],
 )
-def test_queues_never_shrink_once_the_same_entries_are_applied(after: Rows, wrong: bool) -> None:
-    assert (shrunk(Rows(1, 8, 10, (5, 6)), after) is not None) == wrong
+def test_queues_never_shrink_once_the_same_entries_are_applied(after: QueueEnds, wrong: bool) -> None:
+    assert (shrunk(QueueEnds(1, 8, 10, (5, 6)), after) is not None) == wrong
 
 
 def node(folder: Path, name: str, *, segments: int = 2) -> Path:
@@ -98,9 +98,9 @@ def node(folder: Path, name: str, *, segments: int = 2) -> Path:
 
 
 @each_row("seed", range(6))
-@each_row("kind", [Kind.SEALED, Kind.ACTIVE])
+@each_row("kind", [FlippedFile.SEALED, FlippedFile.ACTIVE])
 def test_a_flip_hits_frames_of_the_kind_asked_for_and_is_found_by_comparing(
-    tmp_path: Path, kind: Kind, seed: int
+    tmp_path: Path, kind: FlippedFile, seed: int
 ) -> None:
     one, other = node(tmp_path, "n1"), node(tmp_path, "n2")
     assert different_bytes(one, other) == 0, "local headers are not compared"
@@ -108,7 +108,7 @@ def test_a_flip_hits_frames_of_the_kind_asked_for_and_is_found_by_comparing(
     assert made is not None
     assert made.is_there
     assert made.before != made.after
-    assert made.path.name == layout.segment_name(0 if kind is Kind.SEALED else 1 << 20)
+    assert made.path.name == layout.segment_name(0 if kind is FlippedFile.SEALED else 1 << 20)
     assert made.offset == LOCAL_HEADER_SIZE + made.position - int(made.path.stem)
     assert different_bytes(one, other) == different_bytes(other, one) == 1
     with made.path.open("r+b") as file:
@@ -120,11 +120,11 @@ def test_a_flip_hits_frames_of_the_kind_asked_for_and_is_found_by_comparing(
 
 def test_flips_of_files_that_are_not_there(tmp_path: Path) -> None:
     data = node(tmp_path, "n1", segments=1)
-    assert flip(1, data, Kind.TABLE, random.Random(1), 0) is None
-    assert flip(1, data, Kind.INDEX, random.Random(1), 0) is None
-    assert flip(1, data, Kind.ACTIVE, random.Random(1), 1000) is None, "so near the end nobody may ever read it"
+    assert flip(1, data, FlippedFile.TABLE, random.Random(1), 0) is None
+    assert flip(1, data, FlippedFile.INDEX, random.Random(1), 0) is None
+    assert flip(1, data, FlippedFile.ACTIVE, random.Random(1), 1000) is None, "so near the end nobody may ever read it"
     (data / layout.STATE / "000001.sst").write_bytes(b"table")
-    made = flip(1, data, Kind.TABLE, random.Random(1), 0)
+    made = flip(1, data, FlippedFile.TABLE, random.Random(1), 0)
     assert made is not None
     assert made.is_there
     assert "000001.sst" in str(made)
@@ -221,7 +221,7 @@ def test_every_story_says_what_it_needs() -> None:
         if name != ONE_BY_ONE:  # which `--beside` chooses, and no scenario
             assert SCENARIOS[name].is_scripted or SCENARIOS[name].nemeses
             assert SCENARIOS[name].subjects == ("raftmq",)
-    assert isinstance(Flip(1, Kind.TABLE, Path("x"), 0, 0, 1, -1).is_there, bool)
+    assert isinstance(Flip(1, FlippedFile.TABLE, Path("x"), 0, 0, 1, -1).is_there, bool)
 
 
 class StandIn:
@@ -235,7 +235,7 @@ class StandIn:
         self.subject, self.rng = SimpleNamespace(node_ids=[1, 2, 3]), random.Random(1)
         self.told = list[str]()
 
-    def flip(self, _: object, victim: int, kind: Kind) -> Flip:
+    def flip(self, _: object, victim: int, kind: FlippedFile) -> Flip:
         assert self.stage.load.factor < 1, "the log does not go on growing as fast"
         return Flip(victim, kind, Path("gone"), 0, 0, 1, 0)
 

@@ -16,7 +16,7 @@ from jepsen_like.live.probes.groups_load import IN_ORDER, GroupsLoad
 from jepsen_like.live.stories.groups_scene import GroupsScene
 from jepsen_like.live.stories.story_group_drain import is_read_by_others
 from jepsen_like.live.stories.story_groups import longest_gap
-from jepsen_like.live.subjects.subject import Placed, SendFailed, SendUnknown
+from jepsen_like.live.subjects.subject import PlacedMessage, SendFailed, SendUnknown
 from raftmq_wire.queue_numbers import number_of
 from tests.support.rows import each_row
 
@@ -29,9 +29,9 @@ def load(tmp_path: Path) -> Any:
         made.abort()
 
 
-def settle(load: GroupsLoad, key: str | None, outcome: Placed | Exception, number: int = 1) -> None:
+def settle(load: GroupsLoad, key: str | None, outcome: PlacedMessage | Exception, number: int = 1) -> None:
     loop = asyncio.new_event_loop()
-    done: asyncio.Future[Placed] = loop.create_future()
+    done: asyncio.Future[PlacedMessage] = loop.create_future()
     if isinstance(outcome, Exception):
         done.set_exception(outcome)
     else:
@@ -45,7 +45,7 @@ def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_p
     keys = {load.free_key("T") for _ in range(2000)} - {None}
     assert len(keys) > 50
     assert {load.free_key("T") for _ in range(200)} == {None}, "all are busy"
-    settle(load, "key-1", Placed(3, 0))
+    settle(load, "key-1", PlacedMessage(3, 0))
     settle(load, "key-2", SendFailed("no"), 2)
     settle(load, "key-3", SendUnknown("?"), 3)
     assert {load.free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
@@ -58,7 +58,7 @@ def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_p
 def test_what_was_acknowledged_and_never_handed_out_is_missing(load: GroupsLoad) -> None:
     far = number_of(2, 1)
     load._keys_busy |= {("T", "k")}
-    settle(load, "k", Placed(far, 5))
+    settle(load, "k", PlacedMessage(far, 5))
     for name in ("alone", "pair"):
         assert f"'{name}' never got 1 acknowledged messages of T/{far}, the first at 5" in load.missing()
     for handed in load.handed.values():
@@ -77,7 +77,7 @@ def test_what_comes_out_of_order_or_not_at_all_is_reported(load: GroupsLoad) -> 
     load.take_in_order(("T", 0), 4)
     load.take_in_order(("T", 0), 3)
     assert load.wrong == ["'in-order': of T/0 came offset 4 after 2", "'in-order': of T/0 came offset 3 after 4"]
-    settle(load, None, Placed(0, 5))
+    settle(load, None, PlacedMessage(0, 5))
     assert any(what.startswith("'in-order' never got 1") for what in load.missing())
 
 
@@ -85,7 +85,7 @@ def test_each_member_of_a_broadcasting_group_gets_all(load: GroupsLoad) -> None:
     far = number_of(2, 1)
     load.watchers = [BroadcastMember(name, None, ()) for name in ("a", "b")]  # type: ignore[arg-type]
     for number, offset in enumerate((0, 1)):
-        settle(load, None, Placed(far, offset), number)
+        settle(load, None, PlacedMessage(far, offset), number)
     one, other = load.watchers
     assert one.take(("T", far), 0, [0, 1]) == 2
     assert other.take(("T", far), 0, [1]) == 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jepsen_like.live.probes.noise import OURS, Ack, Sent, codes_of
+from jepsen_like.live.probes.noise import OURS, Ack, NoiseSends, codes_of
 from jepsen_like.live.probes.noise_check import (
-    Stored,
+    StoredMessage,
     Window,
     acked_s,
     out_of_order,
@@ -22,14 +22,14 @@ def ack(number: int, at_s: float = 1.0, *, lane: int = 0, offset: int | None = N
     return Ack(number, lane, at_s - 0.01, at_s, 0, number if offset is None else offset)
 
 
-def sent(count: int = 4, **fields: Any) -> Sent:
+def sent(count: int = 4, **fields: Any) -> NoiseSends:
     """One process that sent so many; 2 was refused, 3 is unknown."""
-    account = Sent(0, count, frozenset({2}), frozenset({3}), [ack(0), ack(1)], [], {"0": 2, "215": 1})
+    account = NoiseSends(0, count, frozenset({2}), frozenset({3}), [ack(0), ack(1)], [], {"0": 2, "215": 1})
     return account._replace(**fields)
 
 
-def rows(*numbers: int) -> list[Stored]:
-    return [Stored(0, place, b"0/%d ..." % number, 0) for place, number in enumerate(numbers)]
+def rows(*numbers: int) -> list[StoredMessage]:
+    return [StoredMessage(0, place, b"0/%d ..." % number, 0) for place, number in enumerate(numbers)]
 
 
 @each_row(
@@ -44,7 +44,7 @@ def rows(*numbers: int) -> list[Stored]:
         (rows(0, 1, 7), ["b'0/7' was never sent"]),
     ],
 )
-def test_a_message_has_the_fate_that_its_client_was_told(stored: list[Stored], wrong: list[str]) -> None:
+def test_a_message_has_the_fate_that_its_client_was_told(stored: list[StoredMessage], wrong: list[str]) -> None:
     assert wrong_messages([sent()], stored) == wrong
 
 

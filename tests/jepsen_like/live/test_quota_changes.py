@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from cluster.admin.handlers.quotas import QuotasRequest
-from jepsen_like.live.probes.quota_changes import Change, Changes, body_of, draw
+from jepsen_like.live.probes.quota_changes import Changes, QuotaChange, body_of, draw
 from tests.support.rows import each_row
 
 SUBJECT, OTHER = "topic=T", "topic=storm-1"
-GOOD = Change(body_of({OTHER: {"send_messages": 1}}), {OTHER: {"send_messages": 1}}, "good")
-BAD = Change({"quotas": []}, None, "none")
+GOOD = QuotaChange(body_of({OTHER: {"send_messages": 1}}), {OTHER: {"send_messages": 1}}, "good")
+BAD = QuotaChange({"quotas": []}, None, "none")
 
 
 def refuse(code: int) -> urllib.error.HTTPError:
@@ -64,7 +64,7 @@ def test_good_ones_can_be_decoded_and_all_kinds_come() -> None:
         (BAD, None, False, "was accepted"),
     ],
 )
-def test_a_wrong_answer_is_noticed(change: Change, error: OSError | None, calm: bool, wrong: str) -> None:
+def test_a_wrong_answer_is_noticed(change: QuotaChange, error: OSError | None, calm: bool, wrong: str) -> None:
     made = changes(error)
     made.calm = calm
     made.make(change)
@@ -79,5 +79,5 @@ def test_quotas_are_what_was_accepted() -> None:
     assert not made.compare(lambda: {OTHER: one, SUBJECT: {"send_messages": 7}})
     assert "1 quotas are not what was accepted" in made.compare(dict)
     assert "topic=T-beside" in made.compare(lambda: {OTHER: one, "topic=T-beside": one})
-    made.make(Change(body_of({OTHER: None}), {OTHER: None}, "good"))
+    made.make(QuotaChange(body_of({OTHER: None}), {OTHER: None}, "good"))
     assert not made.compare(dict)

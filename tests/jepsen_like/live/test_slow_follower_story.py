@@ -9,7 +9,7 @@ import pytest
 
 from jepsen_like.live.stories.story import StoryEnds
 from jepsen_like.live.stories.story_slow_follower import demand_found, judge
-from jepsen_like.live.stories.watched_follower import FOUND_S, Found, Watched
+from jepsen_like.live.stories.watched_follower import FOUND_S, Found, WatchedFollower
 
 RUN = {
     "stored_per_second": 299.0,
@@ -49,9 +49,9 @@ class Pretended:
         if not holds:
             self.broken.append(what)
 
-    def watched(self) -> Watched:
+    def watched(self) -> WatchedFollower:
         scene: Any = self
-        return Watched(scene, 1, 3, lambda: self.now_s, self._sleep)
+        return WatchedFollower(scene, 1, 3, lambda: self.now_s, self._sleep)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from jepsen_like.commit_seed import commit_seed
-from jepsen_like.core_sim.scripted import Stage
-from jepsen_like.core_sim.violation import Violation
+from jepsen_like.core_sim.scripted import CoreStage
+from jepsen_like.core_sim.violation import PromiseBroken
 from jepsen_like.script import ScriptError
 from jepsen_like.seeded_bugs import kernels, matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, patched
@@ -146,15 +146,15 @@ def test_a_copy_that_cannot_run_catches_nothing() -> None:
 
 def test_scripts_name_the_line_they_do_not_understand() -> None:
     with pytest.raises(ScriptError, match="line 2: no command 'fly'"):
-        Stage().play("nodes 3\nfly 1\n")
+        CoreStage().play("nodes 3\nfly 1\n")
     with pytest.raises(ScriptError, match="line 2"):
-        Stage().play("nodes 3\ncampaign 9\n")
+        CoreStage().play("nodes 3\ncampaign 9\n")
 
 
 def test_figure_8_is_quiet_only_because_of_the_commit_rule() -> None:
     """The schedule of C03 is the Raft paper's figure 8: the old entry is on a majority and yet not committed."""
     bug = next(bug for bug in BUGS if bug.id == "C03")
-    stage = Stage()
+    stage = CoreStage()
     before, after = bug.schedule.split("# (d)")
     stage.play(before.rsplit("\n", 1)[0])
     held = [node for node, disk in stage.disks.items() if disk.tail.index >= 2 and disk.entries[2].term == 1]
@@ -162,6 +162,6 @@ def test_figure_8_is_quiet_only_because_of_the_commit_rule() -> None:
     assert all(member.raw.commit_index < 2 for member in stage.machines.values() if member.up)
     try:
         stage.play("campaign 5" + after[after.index("\n") :])
-    except Violation as violation:  # pragma: no cover - only on a broken core
+    except PromiseBroken as violation:  # pragma: no cover - only on a broken core
         pytest.fail(str(violation))
     assert all(disk.entries[2].term == 2 for disk in stage.disks.values())

@@ -12,7 +12,7 @@ from cluster.broker.pulls.long_poll import LongPolls
 from cluster.node.serving import Serving
 from cluster.remoting.admission import Admission
 from jepsen_like.sim.options import USERS_FROM, draw
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from jepsen_like.sim.users.access_check import AccessCheck, Request
 from jepsen_like.sim.users.access_model import AccessModel, Want, Who, is_allowed
 from jepsen_like.sim.users.revocation import NAME, PARKED_S
@@ -89,7 +89,7 @@ def test_the_model_follows_each_change() -> None:
 
 
 def test_a_script_with_users_is_clean() -> None:
-    stage = Stage(CALM)
+    stage = ScriptedWorld(CALM)
     assert stage.users is not None
     check = stage.users.check
     assert stage.run().violations == ()
@@ -98,7 +98,7 @@ def test_a_script_with_users_is_clean() -> None:
 
 @pytest.mark.ci
 def test_users_work_across_a_killed_leader() -> None:
-    stage = Stage(WORK)
+    stage = ScriptedWorld(WORK)
     assert stage.users is not None
     check = stage.users.check
     assert stage.run().violations == ()
@@ -217,7 +217,7 @@ def gives_to_all_who_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LongPolls, "is_allowed", lambda polls, pull: True)
 
 
-class Revoking(Stage):
+class Revoking(ScriptedWorld):
     """A script at whose end a right is taken away."""
 
     def phases(self) -> None:

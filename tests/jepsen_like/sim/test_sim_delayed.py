@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.clients.delayed_messages import Sent, found_wrong
+from jepsen_like.sim.clients.delayed_messages import DelayedSend, found_wrong
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from raftmq.client.message import Message
@@ -46,12 +46,12 @@ def message(name: str, store_ms: int = 100, **properties: Any) -> Message:
     ],
 )
 def test_how_often_a_message_may_be_there(outcome: str, count: int, trimmed: bool, wrong: bool) -> None:
-    said = list(found_wrong([Sent("a", 1.0, outcome)], [message("a")] * count, trimmed))
+    said = list(found_wrong([DelayedSend("a", 1.0, outcome)], [message("a")] * count, trimmed))
     assert bool(said) == wrong
 
 
 def test_early_is_before_the_time_that_the_message_names() -> None:
-    sent = [Sent("a", 1.0, "ok")]
+    sent = [DelayedSend("a", 1.0, "ok")]
     assert list(found_wrong(sent, [message("a", 100, TIMER_OUT_MS=100)], False)) == []
     (what,) = found_wrong(sent, [message("a", 100, TIMER_OUT_MS=101)], False)
     assert "1 ms before it was due" in what
@@ -62,4 +62,4 @@ def test_early_is_before_the_time_that_the_message_names() -> None:
 )
 def test_what_was_delayed_before_stands_where_its_answer_said(stands: str, trimmed: bool, wrong: bool) -> None:
     messages = [message(stands)] if stands else []
-    assert bool(list(found_wrong([Sent("a", 1.0, "unknown", (0, 0))], messages, trimmed))) == wrong
+    assert bool(list(found_wrong([DelayedSend("a", 1.0, "unknown", (0, 0))], messages, trimmed))) == wrong

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jepsen_like.client_kit.frames import Answer
-from jepsen_like.sim.clients.failing_consumers import DEAD, RETRY, Copy, Failure, FailureJudge, outcome_of
+from jepsen_like.sim.clients.failing_consumers import DEAD, RETRY, Failure, FailureJudge, RetryCopy, outcome_of
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 
@@ -31,21 +31,21 @@ LAST = Failure("a", 2, 0, 100)
 @pytest.mark.parametrize(
     ("failure", "outcome", "copies", "wrong"),
     [
-        (FIRST, "ok", [Copy("a", 1, RETRY, 1100)], ""),
+        (FIRST, "ok", [RetryCopy("a", 1, RETRY, 1100)], ""),
         (FIRST, "ok", [], "there are 0 copies"),
-        (FIRST, "ok", [Copy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
-        (FIRST, "ok", [Copy("a", 1, RETRY, 1099)], "its copy came after 999 ms of 1000"),
-        (FIRST, "ok", [Copy("a", 1, DEAD, 1100)], f"its copy is in {DEAD}"),
+        (FIRST, "ok", [RetryCopy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
+        (FIRST, "ok", [RetryCopy("a", 1, RETRY, 1099)], "its copy came after 999 ms of 1000"),
+        (FIRST, "ok", [RetryCopy("a", 1, DEAD, 1100)], f"its copy is in {DEAD}"),
         (FIRST, "unknown", [], ""),
-        (FIRST, "unknown", [Copy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
+        (FIRST, "unknown", [RetryCopy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
         (FIRST, "fail", [], ""),
-        (FIRST, "fail", [Copy("a", 1, RETRY, 1100)], "there are 1 copies"),
-        (LAST, "ok", [Copy("a", 3, DEAD, 100)], ""),
-        (LAST, "ok", [Copy("a", 3, RETRY, 9000)], f"its copy is in {RETRY}"),
-        (FIRST, "ok", [Copy("a", 1, RETRY, 1100), Copy("a", 2, RETRY, 9000)], "nobody said that it failed"),
+        (FIRST, "fail", [RetryCopy("a", 1, RETRY, 1100)], "there are 1 copies"),
+        (LAST, "ok", [RetryCopy("a", 3, DEAD, 100)], ""),
+        (LAST, "ok", [RetryCopy("a", 3, RETRY, 9000)], f"its copy is in {RETRY}"),
+        (FIRST, "ok", [RetryCopy("a", 1, RETRY, 1100), RetryCopy("a", 2, RETRY, 9000)], "nobody said that it failed"),
     ],
 )
-def test_the_copies_of_a_failure(failure: Failure, outcome: str, copies: list[Copy], wrong: str) -> None:
+def test_the_copies_of_a_failure(failure: Failure, outcome: str, copies: list[RetryCopy], wrong: str) -> None:
     judge = FailureJudge()
     judge.reported(failure, outcome)
     said = list(judge.wrong(copies, trimmed=False, exact=True))
@@ -68,7 +68,7 @@ def test_each_delivered_copy_of_an_attempt_fails_by_itself(again: str, copies: i
     judge = FailureJudge()
     judge.reported(FIRST, "ok")
     judge.reported(FIRST._replace(position=7), again)
-    said = list(judge.wrong([Copy("a", 1, RETRY, 1100)] * copies, trimmed=False, exact=True))
+    said = list(judge.wrong([RetryCopy("a", 1, RETRY, 1100)] * copies, trimmed=False, exact=True))
     assert [what.rsplit(", and ")[1] for what in said] == [wrong][: bool(wrong)]
 
 
@@ -76,7 +76,7 @@ def test_a_copy_is_that_of_either_failure() -> None:
     judge = FailureJudge()
     judge.reported(FIRST, "ok")
     judge.reported(Failure("a", 0, 0, 5000, 7), "ok")
-    fits, early = Copy("a", 1, RETRY, 1100), Copy("a", 1, RETRY, 1099)
+    fits, early = RetryCopy("a", 1, RETRY, 1100), RetryCopy("a", 1, RETRY, 1099)
     assert list(judge.wrong([fits, fits], trimmed=False, exact=True)) == []
     assert len(list(judge.wrong([fits, early], trimmed=False, exact=True))) == 1
 
@@ -85,7 +85,7 @@ def test_what_is_not_judged() -> None:
     judge = FailureJudge()
     judge.reported(FIRST, "ok")
     assert list(judge.wrong([], trimmed=True, exact=True)) == []
-    assert list(judge.wrong([Copy("a", 1, RETRY, 1100)] * 2, trimmed=False, exact=False)) == []
+    assert list(judge.wrong([RetryCopy("a", 1, RETRY, 1100)] * 2, trimmed=False, exact=False)) == []
 
 
 def test_the_best_outcome_of_several_reports_counts() -> None:

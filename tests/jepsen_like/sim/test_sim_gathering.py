@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jepsen_like.sim.groups.placed_clients import QUEUES, TOPIC
 from jepsen_like.sim.options import GATHERS_FROM, draw
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 
 SCRIPT = "nodes 3 second=1 groups=1 gathers=1\nlead 1\ngather\n"
 
@@ -18,7 +18,7 @@ def test_half_of_the_seeds_with_nodes_of_a_second_group_have_a_topic_leave_it() 
 
 
 def test_a_topic_is_read_out_and_comes_back_under_sends() -> None:
-    stage = Stage(SCRIPT)
+    stage = ScriptedWorld(SCRIPT)
     assert stage.run().violations == ()
     assert stage.second is not None
     gathering = stage.second.gathering

@@ -13,7 +13,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.truth import write_decisions
 from jepsen_like.sim.groups.placed_writers import NAME
 from jepsen_like.sim.options import GROUP_WRITES_FROM, SECOND_FROM, draw
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult
 from statemachine.delivery.prepared_writes import EndPrepared, ForgetPrepared, PreparedState
@@ -25,9 +25,9 @@ STORY = (
 )
 
 
-def played(script: str) -> tuple[Stage, list[str], str]:
+def played(script: str) -> tuple[ScriptedWorld, list[str], str]:
     """Plays a script; returns the world, the checkers that reported, and the hash of all events."""
-    stage = Stage(script)
+    stage = ScriptedWorld(script)
     result = stage.run()
     return stage, [violation.checker for violation in result.violations], result.hash
 
@@ -64,7 +64,7 @@ def test_a_writer_to_both_groups_across_faults() -> None:
     assert len(writer.judge.acked) > 5
 
 
-class Counted(Stage):
+class Counted(ScriptedWorld):
     """A world whose script notes how many sends the second group has acknowledged (`count`)."""
 
     def __init__(self, script: str) -> None:
@@ -137,7 +137,7 @@ def test_what_is_broken_is_found(
 
 def test_a_message_that_is_gone_from_the_second_group_is_found() -> None:
     """The history says of a message that it was acknowledged there, and no replica has it."""
-    stage = Stage(BEGIN + "second 1\nsettle\n")
+    stage = ScriptedWorld(BEGIN + "second 1\nsettle\n")
     assert stage.second is not None
     recorder = stage.second.recorders[2]
     recorder.stored(recorder.invoke("send", {"id": "at2-gone", "topic": "placed"}), 0, 0)
@@ -148,7 +148,7 @@ def test_a_message_that_is_gone_from_the_second_group_is_found() -> None:
 
 def test_a_row_of_a_write_to_both_groups_that_neither_has_is_found() -> None:
     """The writer says that a batch is committed, and no node has its rows."""
-    stage = Stage(WRITING + "second 1\nsettle\n")
+    stage = ScriptedWorld(WRITING + "second 1\nsettle\n")
     assert stage.second is not None
     assert stage.second.writer is not None
     judge, batch = stage.second.writer.judge, (NAME, 10**6)

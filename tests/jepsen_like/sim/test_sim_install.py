@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.types import NodeId
 
 SLOW_TEST = pytest.mark.slow
@@ -21,7 +21,7 @@ FAR = f"lead 1\nsend 5\nkill 3\n{MUCH}"
 """Node 3 goes away, and comes back when the others have trimmed what it needs."""
 
 
-class Watched(Stage):
+class Watched(ScriptedWorld):
     """Remembers what each node said of its installs when it closed."""
 
     def __init__(self, script: str) -> None:
@@ -159,7 +159,7 @@ def test_members_are_replaced_one_after_the_other() -> None:
 @SLOW_TEST
 def test_a_run_with_installs_and_members_is_the_same_whatever_the_hash_seed() -> None:
     script = f"{SLOW}\n{FAR}".replace("trimmed\n", "") + "start 3\njoin 4 later\nload 1\nwait 3\nleave 2\nsettle\n"
-    verdict = Stage(script).run()
+    verdict = ScriptedWorld(script).run()
     assert not verdict.violations, verdict.violations
     assert verdict.sometimes["snapshot installed"] == 2
     code = f"from jepsen_like.sim.scripted import play; print(play({script!r}).hash)"

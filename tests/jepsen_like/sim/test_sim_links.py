@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.types import NodeId
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
-class Looked(Stage):
+class Looked(ScriptedWorld):
     """A stage with one command more: `look` calls what the test gives."""
 
-    def __init__(self, script: str, look: Callable[[Stage], Any]) -> None:
+    def __init__(self, script: str, look: Callable[[ScriptedWorld], Any]) -> None:
         super().__init__(script)
         self.seen: list[Any] = []
         self._look = look
@@ -25,14 +25,14 @@ class Looked(Stage):
         self.seen.append(self._look(self))
 
 
-def looked(script: str, look: Callable[[Stage], Any]) -> list[Any]:
+def looked(script: str, look: Callable[[ScriptedWorld], Any]) -> list[Any]:
     stage = Looked(script, look)
     verdict = stage.run()
     assert not verdict.violations, verdict.violations
     return stage.seen
 
 
-def node(stage: Stage, number: NodeId) -> Any:
+def node(stage: ScriptedWorld, number: NodeId) -> Any:
     found = stage.machines[number].node
     assert found is not None
     return found
@@ -41,7 +41,7 @@ def node(stage: Stage, number: NodeId) -> Any:
 def test_entries_whose_acknowledgements_were_lost_are_taken_once() -> None:
     """Node 2 writes all it is sent and its leader does not hear of it: pushed again, it has each entry once."""
 
-    def look(stage: Stage) -> tuple[int, int, int]:
+    def look(stage: ScriptedWorld) -> tuple[int, int, int]:
         leader = node(stage, ONE)
         (progress,) = [peer for peer in leader.raw.status().peers if peer.node_id == TWO]
         return progress.match_index, node(stage, TWO).raw.persisted_index, leader.raw.last_index
@@ -55,7 +55,7 @@ def test_entries_whose_acknowledgements_were_lost_are_taken_once() -> None:
 
 
 def test_the_link_says_that_acknowledgements_stay_out() -> None:
-    def look(stage: Stage) -> tuple[str, str]:
+    def look(stage: ScriptedWorld) -> tuple[str, str]:
         views = {view.peer: view for view in node(stage, ONE).peers.links.view()}
         return views[2].state, views[3].state
 
@@ -66,7 +66,7 @@ def test_the_link_says_that_acknowledgements_stay_out() -> None:
 def test_links_cut_without_a_word_are_given_up_and_come_back() -> None:
     """Longer than housekeeping: every connection of node 3 is another one afterwards, and none is left over."""
 
-    def look(stage: Stage) -> tuple[str, list[int]]:
+    def look(stage: ScriptedWorld) -> tuple[str, list[int]]:
         leader = node(stage, ONE)
         states = {view.peer: view.state for view in leader.peers.links.view()}
         return states[3], sorted(id(link) for (to, _), link in leader.peers.transport.links.items() if to == THREE)
@@ -85,7 +85,7 @@ def test_links_cut_without_a_word_are_given_up_and_come_back() -> None:
 NOBODY_AWAY: dict[str, list[int]] = {"1": [], "2": [], "3": []}
 
 
-def unreached(stage: Stage) -> dict[str, list[int]]:
+def unreached(stage: ScriptedWorld) -> dict[str, list[int]]:
     """Returns the nodes that each running node cannot reach, by which it answers routes."""
     return {
         str(number): sorted(machine.node.peers.links.unreached())
@@ -122,7 +122,7 @@ def test_without_a_leader_the_last_word_stays() -> None:
     assert after == NOBODY_AWAY
 
 
-class Routed(Stage):
+class Routed(ScriptedWorld):
     """A stage that looks all the time at the aliases in the routes of each running node."""
 
     def __init__(self, script: str) -> None:

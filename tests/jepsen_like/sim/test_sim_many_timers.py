@@ -24,7 +24,7 @@ from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import dial
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.machine import Machine
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftmq_wire.message_format import decode_message
 
 CHUNK = 250
@@ -87,7 +87,7 @@ class Crowd(Client):
             left.set()
 
 
-class Crowded(Stage):
+class Crowded(ScriptedWorld):
     """A stage with a crowd; leaders are killed while it waits."""
 
     def __init__(self, seed: int, count: int, seconds: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jepsen_like.marks import MarkedStream, mark_of, marks_in
 from jepsen_like.sim.checks.monitor import Monitor
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from jepsen_like.sim.users.access_check import AccessCheck
 from jepsen_like.sim.users.attackers import ATTACKS, attacks_of
 from jepsen_like.sim.users.mark_check import GRACE_S, REPLY_TO, MarkCheck
@@ -216,7 +216,7 @@ def test_attacks_that_wait_for_the_product_are_only_made_by_name() -> None:
 
 @pytest.mark.ci
 def test_a_script_with_attackers_is_clean() -> None:
-    stage = Stage(f"nodes 3 {OPTIONS}\nlead 1\nload 0.5\n{OWN_WORK}\nsettle\n")
+    stage = ScriptedWorld(f"nodes 3 {OPTIONS}\nlead 1\nload 0.5\n{OWN_WORK}\nsettle\n")
     attackers, requesters, marks = stage.attackers, stage.requesters, stage.marks
     assert stage.run().violations == ()
     assert attackers is not None

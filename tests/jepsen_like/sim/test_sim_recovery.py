@@ -8,7 +8,7 @@ import pytest
 
 from cluster.state.suspect_state import why_suspect
 from jepsen_like.sim.machines.machine import DATA
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.types import NodeId
 from statemachine.rows.kv import KVCorruptError
 
@@ -19,7 +19,7 @@ def played(script: str) -> tuple[Any, Any]:
     """(verdict, what node 2 said of its last start)."""
     seen: list[Any] = []
 
-    class Looked(Stage):
+    class Looked(ScriptedWorld):
         def phases(self) -> None:
             super().phases()
             storage = self.machines[TWO].nodes[-1].storage
@@ -48,7 +48,7 @@ def test_the_second_checkpoint_in_a_row_is_of_the_replaced_state() -> None:
 
 
 def test_damage_that_a_running_node_meets_stops_it_and_is_left_to_its_next_start() -> None:
-    class Corrupting(Stage):
+    class Corrupting(ScriptedWorld):
         def do_corrupt(self, name: str) -> None:
             """Reports damage like a read that failed its checksum."""
             self._machine(name).kv.on_corruption(KVCorruptError("a block fails its checksum"))

@@ -17,7 +17,7 @@ from jepsen_like.sim.options import REGISTRY_FROM, draw
 from jepsen_like.sim.registry.registry_faults import KINDS
 from jepsen_like.sim.registry.registry_machine import FOREIGN
 from jepsen_like.sim.registry.replicas import Replicas
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from tests.support.pace import at_most
 from tests.support.registry_table import CLUSTER, Outcome, Step, outcomes
 
@@ -30,9 +30,9 @@ FAULTS = "".join(
 STORY = BEGIN + "second 2\n" + FAULTS + "kill 1@2\nwait 1\nregistry lies 2 seconds=1\nstart 1@2\nsettle\n"
 
 
-def played(script: str) -> tuple[Stage, list[str], str]:
+def played(script: str) -> tuple[ScriptedWorld, list[str], str]:
     """Plays a script; returns the world, the checkers that reported, and the hash of all events."""
-    stage = Stage(script)
+    stage = ScriptedWorld(script)
     result = stage.run()
     return stage, [violation.checker for violation in result.violations], result.hash
 
@@ -105,7 +105,7 @@ def test_what_has_retired_does_not_come_back_with_an_old_copy() -> None:
 
 
 def test_the_registry_reports_a_process_whose_map_goes_back() -> None:
-    stage = Stage(BEGIN + "wait 4\nkill 1@2\nwait 4\n")
+    stage = ScriptedWorld(BEGIN + "wait 4\nkill 1@2\nwait 4\n")
     assert stage.second is not None
     registry = stage.second.registry
     assert registry is not None
@@ -122,7 +122,7 @@ def test_the_registry_reports_a_process_whose_map_goes_back() -> None:
 
 def test_the_map_check_reports_groups_that_are_lost_or_foreign() -> None:
     told: list[str] = []
-    stage = Stage(BEGIN + "wait 3\n")
+    stage = ScriptedWorld(BEGIN + "wait 3\n")
     check = MapCheck(lambda checker, what: told.append(what), {1: {}, 2: {}})
 
     def look() -> None:

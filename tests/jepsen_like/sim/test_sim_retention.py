@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.types import NodeId
 
 SMALL = "nodes 3 segment_size=16384 checkpoint_every_ms=300"
@@ -16,7 +16,7 @@ TRAFFIC = "send 40 body=2000\nwait 0.6\n" * 3 + "send 3\nwait 1.1\n" * 4
 """Files go when two checkpoints, at most one a second, know that they may."""
 
 
-class Looked(Stage):
+class Looked(ScriptedWorld):
     """Remembers, at the end, where each node's queue and files begin, and how many files there are."""
 
     def phases(self) -> None:

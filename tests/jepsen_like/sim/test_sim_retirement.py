@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jepsen_like.sim.options import RETIRES_FROM, draw
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 
 SCRIPT = "nodes 3 seed=2 second=1 groups=1 retires=1\nlead 1\nretire\n"
 
@@ -17,7 +17,7 @@ def test_half_of_the_seeds_with_nodes_of_a_second_group_have_it_retire() -> None
 
 
 def test_the_second_group_retires_under_sends() -> None:
-    stage = Stage(SCRIPT)
+    stage = ScriptedWorld(SCRIPT)
     assert stage.run().violations == ()
     assert stage.second is not None
     retirement = stage.second.retirement

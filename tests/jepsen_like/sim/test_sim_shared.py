@@ -11,7 +11,7 @@ import pytest
 from cluster.broker.access import denials
 from cluster.broker.access.denials import Denials
 from jepsen_like.sim.machines.loop import Process
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from jepsen_like.sim.users.access_model import AccessModel
 from jepsen_like.sim.users.audit_check import KEPT, OF_USER_KEPT, AuditCheck, small_audit
 from jepsen_like.sim.users.shared_check import LINES_MAX, SharedCheck, bytes_of
@@ -30,7 +30,7 @@ TOKEN = b"d" * 32
 
 @pytest.mark.ci
 def test_a_script_with_greedy_users_is_clean() -> None:
-    stage = Stage(f"nodes 3 users=1\nlead 1\nmalice 6 {MALICE}\nsettle\n")
+    stage = ScriptedWorld(f"nodes 3 users=1\nlead 1\nmalice 6 {MALICE}\nsettle\n")
     shared, attackers, guessers, check = stage.shared, stage.attackers, stage.guessers, stage.users
     assert stage.run().violations == ()
     assert shared is not None

@@ -15,19 +15,19 @@ from jepsen_like.fakes.memory_fs import SECTOR, MemoryFile
 from jepsen_like.script import ScriptError
 from jepsen_like.sim.checks.monitor import SEEN_BY_CLIENTS
 from jepsen_like.sim.clients.raw_client import RawConnection
-from jepsen_like.sim.machines.disk import FaultyFileSystem, Left
+from jepsen_like.sim.machines.disk import DiskLeftover, FaultyFileSystem
 from jepsen_like.sim.machines.loop import SimLoop
-from jepsen_like.sim.scripted import Stage, play
+from jepsen_like.sim.scripted import ScriptedWorld, play
 from raftlog.types import NodeId
 
 T = TypeVar("T")
 TWO = NodeId(2)
 
 
-def looked(script: str, look: Callable[[Stage], T]) -> T:
+def looked(script: str, look: Callable[[ScriptedWorld], T]) -> T:
     seen: list[T] = []
 
-    class Looked(Stage):
+    class Looked(ScriptedWorld):
         def phases(self) -> None:
             super().phases()
             seen.append(look(self))
@@ -82,7 +82,7 @@ def test_scripts_name_the_line_they_do_not_understand(script: str, told: str) ->
 def test_clients_that_work_are_not_started_again(command: str) -> None:
     """One that is started twice is two on one memory: each message that it cannot handle, both report."""
 
-    def started(stage: Stage) -> int:
+    def started(stage: ScriptedWorld) -> int:
         assert stage.failures is not None
         return stage.failures._left + stage.register._left
 
@@ -97,7 +97,7 @@ def test_power_in_a_call_ends_the_node_there() -> None:
 
 
 @pytest.mark.parametrize(("left", "stays"), [("nothing", 0), ("heads", SECTOR), ("everything", 3 * SECTOR)])
-def test_what_a_power_failure_leaves(left: Left, stays: int) -> None:
+def test_what_a_power_failure_leaves(left: DiskLeftover, stays: int) -> None:
     fs = FaultyFileSystem()
     fs.mkdir(Path("/d"))
     file = fs.open(Path("/d/f"), create=True)
@@ -112,7 +112,7 @@ def test_what_a_power_failure_leaves(left: Left, stays: int) -> None:
 
 
 def test_what_rots_on_one_disk_is_mended_from_the_others() -> None:
-    def sound(stage: Stage) -> bool:
+    def sound(stage: ScriptedWorld) -> bool:
         machine = stage.machines[TWO]
         assert machine.node is not None
         log = machine.node.storage.directory.log
@@ -126,7 +126,7 @@ def test_what_rots_on_one_disk_is_mended_from_the_others() -> None:
 def test_rot_is_told_from_a_torn_write_below_the_newest_mark(wait: str, newest: bool) -> None:
     """Seed 987000449: rot in the last batch, before its mark, and a kill. A start cuts such an entry."""
 
-    def marked(stage: Stage) -> list[bool]:
+    def marked(stage: ScriptedWorld) -> list[bool]:
         machine = stage.machines[TWO]
         assert machine.node is not None
         log = machine.node.storage.directory.log
@@ -157,7 +157,7 @@ def test_a_node_that_takes_any_length_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_a_power_failure_in_a_write_on_the_loop_ends_the_node_as_one_does() -> None:
     """Seed 959600026: the record of early answers is written on the loop, and its node called that a failure."""
 
-    class Failing(Stage):
+    class Failing(ScriptedWorld):
         def do_dim(self, node: str) -> None:
             fs = self.machines[NodeId(int(node))].fs
             step = fs.step

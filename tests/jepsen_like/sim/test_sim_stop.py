@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.sim.scripted import Stage, play
+from jepsen_like.sim.scripted import ScriptedWorld, play
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId, Role
 
 
-class Watched(Stage):
+class Watched(ScriptedWorld):
     """Notes who leads, and in which term, when the script says `look`."""
 
     def __init__(self, script: str) -> None:

@@ -16,7 +16,7 @@ from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import DATA, Machine
 from jepsen_like.sim.machines.network import EdgeConditions, Network
 from jepsen_like.sim.options import TIER_READS_FROM, draw, stream
-from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.storage.files import layout
 from raftlog.types import NodeId
 from statemachine.rows.kv import META, Batch
@@ -29,7 +29,7 @@ UPLOADED = "nodes 3 tier=1 segment_size=12288\nlead 1\nsend 16 body=1000\nwait 1
 def test_a_log_that_rots_is_no_witness_against_the_tier_and_a_sound_one_is() -> None:
     """Seed 2100063: the first node to apply VERIFIED had a rotten entry, which nothing had read yet."""
 
-    def look(stage: Stage) -> None:
+    def look(stage: ScriptedWorld) -> None:
         assert stage.store is not None
         one, two = stage.machines[ONE], stage.machines[TWO]
         assert one.node is not None
@@ -47,7 +47,7 @@ def test_a_log_that_rots_is_no_witness_against_the_tier_and_a_sound_one_is() -> 
         check.applied(two)
         assert found == [f"the segment at {rows[0].base} is VERIFIED, and the tier holds other bytes than node 2"]
 
-    class Looked(Stage):
+    class Looked(ScriptedWorld):
         def phases(self) -> None:
             super().phases()
             look(self)
@@ -56,7 +56,7 @@ def test_a_log_that_rots_is_no_witness_against_the_tier_and_a_sound_one_is() -> 
 
 
 def test_what_is_swept_is_an_orphan_and_what_a_segment_names_is_none() -> None:
-    def look(stage: Stage) -> None:
+    def look(stage: ScriptedWorld) -> None:
         assert stage.store is not None
         found: list[str] = []
         check = TierCheck(stage.store, lambda checker, what: found.append(what), copies=False)
@@ -71,7 +71,7 @@ def test_what_is_swept_is_an_orphan_and_what_a_segment_names_is_none() -> None:
             stage.store.on_removed(f"{FOLDER}/{removed}")
         assert found == [f"{removed} was removed, and no row says that it may go" for removed in (name, unknown)]
 
-    class Looked(Stage):
+    class Looked(ScriptedWorld):
         def phases(self) -> None:
             super().phases()
             look(self)

@@ -12,7 +12,7 @@ import raftmq
 from raftmq import PullStatus
 from raftmq.arrow import reading
 from raftmq.arrow.ranges import QueueRange, Unreadable
-from raftmq.arrow.read_rate import Pace
+from raftmq.arrow.read_rate import ReadRate
 from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
 from raftmq.client.consuming.pull import PulledFrames
 from raftmq_wire.message_format import Message, encode_message
@@ -259,7 +259,7 @@ class Slept:
 
 def test_a_reader_keeps_its_pace() -> None:
     time = Slept()
-    pace = Pace(1000, time.clock, time.sleep)
+    pace = ReadRate(1000, time.clock, time.sleep)
     sizes = [len(encode_message(message(offset))) for offset in range(4)]
     script = Script(*(found(message(offset)) for offset in range(4)))
     batches = RangeReader(script, QueueRange(TOPIC, 0, 0, 4), pace=pace).batches(["queue_offset"], 10)
@@ -269,11 +269,11 @@ def test_a_reader_keeps_its_pace() -> None:
 
 def test_a_pause_is_made_up_for_half_a_second_at_most() -> None:
     time = Slept()
-    pace = Pace(1000, time.clock, time.sleep)
+    pace = ReadRate(1000, time.clock, time.sleep)
     time.now += 60
     pace.took(1500)
     assert time.now == pytest.approx(161)
-    Pace(None, time.clock, time.sleep).took(1 << 40)
+    ReadRate(None, time.clock, time.sleep).took(1 << 40)
     assert time.now == pytest.approx(161)
 
 

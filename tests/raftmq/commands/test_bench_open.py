@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from raftmq.cli import run as run_cli
 from raftmq.commands.bench import bench
 from raftmq.commands.bench_load import OPAQUE, refusals
-from raftmq.commands.bench_open import OpenRun, Shape, Target, play
+from raftmq.commands.bench_open import BenchTarget, OpenRun, Shape, play
 from raftmq.commands.open_arrivals import UNKNOWN, Arrivals, Second, seconds_of
 from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq_wire.codes import UNKNOWN_REMARK, is_unknown
@@ -60,7 +60,7 @@ async def server(handle: Handle, *, stall_at: int = 0) -> AsyncIterator[tuple[st
 
 async def played(handle: Handle, shape: Shape, rate: float, *, stall_at: int = 0, **limits: Any) -> OpenRun:
     async with server(handle, stall_at=stall_at) as (address, _):
-        return await asyncio.to_thread(play, Target((address,), "T"), shape, rate, **limits)
+        return await asyncio.to_thread(play, BenchTarget((address,), "T"), shape, rate, **limits)
 
 
 def stored(opaque: int, writer: asyncio.StreamWriter) -> None:

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from cluster.config.local_layout import NodeRecord
 from raftmq.commands.nodes.top import Before, page
-from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.status import GroupStatus, NodeView
 
 
-def view(applied: int) -> ClusterView:
+def view(applied: int) -> GroupStatus:
     own: dict[str, Any] = {
         "node": 1,
         "role": "leader",
@@ -27,7 +27,7 @@ def view(applied: int) -> ClusterView:
         "alarms": [],
     }
     records = [NodeRecord(node, None, 0, 0, 0, 0, "") for node in (1, 2)]
-    return ClusterView([NodeView(records[0], True, own), NodeView(records[1], False, None)])
+    return GroupStatus([NodeView(records[0], True, own), NodeView(records[1], False, None)])
 
 
 def lines(applied: int, findings: list[dict[str, Any]], before: Before, now_s: float) -> list[str]:

@@ -25,7 +25,7 @@ from raftmq.commands.nodes import up
 from raftmq.commands.nodes.status import finding_lines
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.http.contexts import FILE_VARIABLE
-from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.status import GroupStatus, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
 from tests.support.answering_api import MakeApi, answering
@@ -47,10 +47,10 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
-def view_of(**disk: Any) -> ClusterView:
+def view_of(**disk: Any) -> GroupStatus:
     own = {"node": 2, "term": 3, "role": "leader", "leader": 2, "writes_open": True, "peers": [], "disk": disk}
     follower = {"node": 1, "term": 3, "role": "follower", "leader": 2, "writes_open": False, "disk": {"refusing": True}}
-    return ClusterView(
+    return GroupStatus(
         [NodeView(NodeRecord(id, None, 0, 0, 0, 0, ""), True, each) for id, each in ((1, follower), (2, own))]
     )
 

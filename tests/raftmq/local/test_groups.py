@@ -46,7 +46,7 @@ from raftmq.local.init import check_data_dirs
 from raftmq.local.lost_disks import dead_group, dead_groups, lost_nodes
 from raftmq.local.process import free_base_port
 from raftmq.local.retired_groups import set_aside
-from raftmq.local.status import ClusterView, NodeView, json_of
+from raftmq.local.status import GroupStatus, NodeView, json_of
 from raftmq.local.tls.local_tls import certify
 from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.broker_state import AppliedMark
@@ -545,10 +545,10 @@ def test_removed_nodes_are_looked_for_in_their_group(tmp_path: Path) -> None:
     assert named(loaded(data)) == [1, 2, 3, "2/1", "2/3"], "node 2 is of the first group"
 
 
-def view_of(nodes: Sequence[NodeRecord], leader: int, term: int) -> ClusterView:
+def view_of(nodes: Sequence[NodeRecord], leader: int, term: int) -> GroupStatus:
     said = {"term": term, "role": "follower", "leader": leader, "writes_open": False, "alarms": [], "peers": []}
     leads = {**said, "role": "leader", "writes_open": True}
-    return ClusterView([NodeView(node, True, leads if node.id == leader else said) for node in nodes])
+    return GroupStatus([NodeView(node, True, leads if node.id == leader else said) for node in nodes])
 
 
 def test_each_group_has_its_leader_and_term(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cluster.admin.routes import ROUTES
 from cluster.config.local_layout import NodeRecord
 from jepsen_like.client_kit import node_http
 from jepsen_like.live.probes import side_workload
-from jepsen_like.live.probes.expected_metadata import Catalogue, TopicSpec
+from jepsen_like.live.probes.expected_metadata import ExpectedMetadata, TopicSpec
 from jepsen_like.live.probes.tier_probe import TierProbe
 from jepsen_like.live.subjects.owned_resources import owning
 from jepsen_like.live.subjects.processes import Processes
@@ -250,7 +250,7 @@ def test_names_of_later_pages_are_completed_and_suggested(served: PagingApi) -> 
 
 
 def test_the_catalogue_of_many_topics_is_compared_with_all_of_them(subject: Any) -> None:
-    catalogue = Catalogue("n")
+    catalogue = ExpectedMetadata("n")
     catalogue.topics = {name(number): TopicSpec(1, 6, {}) for number in range(ITEMS)}
     shown = subject.whole(1, "/v1/topics?consistency=linearizable", "topics")
     assert list(catalogue.topic_differences(shown, "node 1")) == []

@@ -24,7 +24,7 @@ from raftmq.local.cluster import LocalCluster, why_not_ready
 from raftmq.local.http.admin_http import ApiRefusal
 from raftmq.local.membership import LocalMembers, unfinished, unheard, with_files
 from raftmq.local.process import free_base_port, is_running
-from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.status import GroupStatus, NodeView
 from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.answering_api import MakeApi
 from tests.support.idle_nodes import idle
@@ -141,16 +141,16 @@ def test_a_node_that_was_removed_does_not_keep_the_cluster_from_being_ready(tmp_
         NodeView(nodes[1], True, said),
         NodeView(nodes[2], True, {**said, "term": 3, "leader": None, "alarms": [{"key": "removed"}]}),
     ]
-    assert ClusterView(views).ready
+    assert GroupStatus(views).ready
     silent = [*views[:2], views[2]._replace(status=None)]
-    assert not ClusterView(silent).ready
+    assert not GroupStatus(silent).ready
 
 
 def test_a_node_that_does_not_join_is_explained_by_itself_and_not_by_one_that_is_down(tmp_path: Path) -> None:
     nodes = plan_nodes(tmp_path, 3, None)
     said = {"term": 4, "role": "follower", "leader": None, "writes_open": False, "alarms": [], "peers": []}
     lonely = said | {"alarms": [{"key": "peer_secret", "text": "this node has no secret"}]}
-    view = ClusterView(
+    view = GroupStatus(
         [NodeView(nodes[0], False, None), NodeView(nodes[1], True, lonely), NodeView(nodes[2], True, None)]
     )
     assert why_not_ready(view, [2]) == "leader None, term 4; node 2: this node has no secret"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raftmq.local.upgrade_plan import NodePlan, Plan, require_all
+from raftmq.local.upgrade_plan import NodePlan, UpgradePlan, require_all
 from raftmq_wire.errors import ExitCode, LocalError
 
 
-def plan(known: int, *nodes: NodePlan) -> Plan:
-    return Plan("2.0.0", known, 12, list(nodes), finalizes=False, reasons=[])
+def plan(known: int, *nodes: NodePlan) -> UpgradePlan:
+    return UpgradePlan("2.0.0", known, 12, list(nodes), finalizes=False, reasons=[])
 
 
 def node(number: int, step: str) -> NodePlan:

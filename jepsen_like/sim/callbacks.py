@@ -1,0 +1,11 @@
+"""Types of the functions that the simulated world gives to its checks, clients and phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Report = Callable[[str, str], None]
+"""Takes the name of a checker, and a description of what is wrong."""
+
+Wait = Callable[..., bool]
+"""(condition, seconds, what is wrong otherwise, checker) -> True if the condition was reached."""
