@@ -23,7 +23,7 @@ from statemachine.access.user_rows import CopiedUser, Mode, Token, User, checked
 from statemachine.access.users import Access
 from statemachine.cluster_wide.broker_groups import BrokerGroups, parse_group
 from statemachine.cluster_wide.settings import Setting, Settings, checked_value
-from statemachine.cluster_wide.truth_journal import Name, SlicePlace, TruthJournal, TruthKind
+from statemachine.cluster_wide.truth_journal import SlicePlace, TruthJournal, TruthKind, TruthName
 from statemachine.commands import (
     U63,
     U64,
@@ -211,7 +211,7 @@ class Truth(Family):
             last = TruthKind.LEARNT
         return SlicePlace(TruthKind(kind + 1), None) if kind < last else None
 
-    def _units(self, place: SlicePlace) -> Iterator[tuple[Name, list[tuple[TruthKind, Name]]]]:
+    def _units(self, place: SlicePlace) -> Iterator[tuple[TruthName, list[tuple[TruthKind, TruthName]]]]:
         """Yields the names of a kind above the place, ascending, each with the names that get rows with it: those that
         exist with the changes of the batch being applied, which may have made some before it began the journal."""
         kind, after = place

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.admin.findings.watch import FindingsWatch
 
 T = TypeVar("T")
-Consistency = Literal["local", "linearizable"]
+ReadConsistency = Literal["local", "linearizable"]
 DRY_RUN = "dry_run"
 """Name of a query parameter of removals: only answer what would be removed."""
 BELOW_THREE = "below_three"
@@ -33,7 +33,7 @@ class ReadView(msgspec.Struct, frozen=True, kw_only=True):
     `applied_index`."""
 
     node: int
-    consistency: Consistency
+    consistency: ReadConsistency
     applied_index: int
 
 
@@ -81,7 +81,7 @@ class Call(NamedTuple):
     """Parameters in the path."""
     body: Any
     """The decoded body, a Struct of the route; None if the route has no body."""
-    consistency: Consistency
+    consistency: ReadConsistency
     query: Mapping[str, str] = {}
     """Parameters after the question mark; only names that the route knows."""
     headers: Mapping[str, str] = {}
@@ -123,7 +123,7 @@ class Call(NamedTuple):
                 return found
 
 
-Handler = Callable[[Call], Awaitable[msgspec.Struct | JsonAnswer | Raw | Stream | Pieces]]
+AdminHandler = Callable[[Call], Awaitable[msgspec.Struct | JsonAnswer | Raw | Stream | Pieces]]
 
 
 async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float = 0.01) -> bool:

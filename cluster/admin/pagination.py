@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, Handler
+from cluster.admin.handler_request import AdminHandler, Call
 from cluster.admin.request_parsing import number_of
 from cluster.admin.route import CALLER_CHOOSES, PAGE_BYTES_MAX, PAGE_ITEMS_MAX, Route, page
 from cluster.admin.route_rights import Needs
@@ -124,7 +124,7 @@ async def neighbour(call: Call, name: str, names: SortedMap[str, Any]) -> str | 
     return found
 
 
-def list_route(path: str, handler: Handler, answer: type[msgspec.Struct], needs: Needs) -> Route:
+def list_route(path: str, handler: AdminHandler, answer: type[msgspec.Struct], needs: Needs) -> Route:
     """Returns the route of a list that comes page by page: an act of a verb, answered by the node that the caller has
     chosen."""
     return Route.of_verb(

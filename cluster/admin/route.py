@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from cluster.admin.handler_request import Handler
+from cluster.admin.handler_request import AdminHandler
 from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route_rights import Needs
 from cluster.requests.table import VERBS
@@ -22,7 +22,7 @@ class Route(NamedTuple):
 
     method: str
     path: str
-    handler: Handler
+    handler: AdminHandler
     answer: type[msgspec.Struct] | str
     """The Struct of the answer, or the media type of an answer that no Struct describes."""
     cost: RouteCost
@@ -43,7 +43,7 @@ class Route(NamedTuple):
         cls,
         method: str,
         path: str,
-        handler: Handler,
+        handler: AdminHandler,
         answer: type[msgspec.Struct] | str,
         cost: RouteCost,
         needs: Needs,

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from cluster.broker.rights import READ, topic_need
 from cluster.requests.table import VERBS
-from cluster.requests.verb import Names
+from cluster.requests.verb import NamedRights
 from cluster.runtime import metered_json
 from statemachine.access.rules import Action, Kind, Need
 
@@ -95,7 +95,7 @@ class _Given(dict[str, str]):
         return self[name]
 
 
-def _in_words(code: int, names: Names, fields: Mapping[str, str], reads_body: bool) -> str:
+def _in_words(code: int, names: NamedRights, fields: Mapping[str, str], reads_body: bool) -> str:
     """Returns the needs of the row, with the route's own names in braces."""
     shown = _Given({field: f"{{{place.removeprefix(OF_BODY)}}}" for field, place in fields.items()})
     ext, body = (_Given(), metered_json.encode(dict(shown))) if reads_body else (shown, b"")

@@ -25,7 +25,7 @@ from cluster.admin.access import STRANGER, Caller
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import CALLER, HOPS_HEADER, OF_NODE, LeaderForwarder, asker_of
-from cluster.admin.handler_request import Call, Consistency, JsonAnswer, Raw, Stream, comes_true, confirm_read
+from cluster.admin.handler_request import Call, JsonAnswer, Raw, ReadConsistency, Stream, comes_true, confirm_read
 from cluster.admin.handlers.history import Sampler
 from cluster.admin.handlers.member_requests import member_id
 from cluster.admin.node_interface import AdminPort
@@ -150,7 +150,7 @@ class _Admitted(NamedTuple):
     """A request that may be answered."""
 
     caller: Caller
-    consistency: Consistency
+    consistency: ReadConsistency
     body: Any
     version: int
     """The version of users and rules by which it was judged last."""

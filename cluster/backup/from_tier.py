@@ -33,7 +33,7 @@ from raftlog.storage.files.layout import segment_name
 from raftlog.types import EMPTY_TAIL, LogTail
 from raftmq_wire.errors import ExitCode, LocalError
 
-Stage = Callable[[str], None]
+TellStage = Callable[[str], None]
 
 
 class TierRestore(NamedTuple):
@@ -74,7 +74,7 @@ class Rebuilt(NamedTuple):
     """The highest entry that the cluster is known to have applied."""
 
 
-def rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Stage = lambda stage: None) -> Rebuilt:
+def rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: TellStage = lambda stage: None) -> Rebuilt:
     """Makes the backup in `folder`, which is made too. If it raises LocalError, nothing is left."""
     if folder.exists():
         raise LocalError(
@@ -105,7 +105,7 @@ def rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Stage = lam
         raise
 
 
-async def _rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Stage) -> Rebuilt:
+async def _rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: TellStage) -> Rebuilt:
     async with opened(asked.url, None) as store:
         given = None if asked.backup is None else manifests.load(asked.backup)
         wanted = asked.cluster_id or (given.cluster_uuid if given else None)
@@ -137,7 +137,7 @@ async def _rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Stag
     return Rebuilt(folder, manifest, began, objects.known_index)
 
 
-async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[str], on_stage: Stage) -> LocalError:
+async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[str], on_stage: TellStage) -> LocalError:
     """Returns the error for a store with the tiers of several clusters: what tells them apart, and which is meant."""
     found = []
     for at, cluster in enumerate(clusters[:MEASURED_MAX], 1):
@@ -157,7 +157,7 @@ async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[st
 # --- what the rows begin with ----------------------------------------------------------------------------------------
 
 
-async def _begin(asked: TierRestore, objects: TierObjects, folder: Path, on_stage: Stage) -> tuple[str, Replay]:
+async def _begin(asked: TierRestore, objects: TierObjects, folder: Path, on_stage: TellStage) -> tuple[str, Replay]:
     """Begins with the newest sound copy of the state that is not above the target, or with GENESIS if there is none.
     Returns (its description, the replay)."""
     problems = list(objects.bad_copies)
@@ -278,7 +278,7 @@ def _nothing_to_begin_with(asked: TierRestore, objects: TierObjects, problems: l
 # --- the log after it ------------------------------------------------------------------------------------------------
 
 
-async def _go_on(replay: Replay, objects: TierObjects, asked: TierRestore, on_stage: Stage) -> bool:
+async def _go_on(replay: Replay, objects: TierObjects, asked: TierRestore, on_stage: TellStage) -> bool:
     """Applies entries up to the target, or to the last entry in the store. Returns True if the target is known to be
     reached. Raises LocalError, StoreError."""
     while asked.target.index is None or replay.log.tail.index < asked.target.index:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from cluster.placement.registry_state import GroupNumber
 from cluster.runtime.request_limits import (
     Attributes,
-    Expression,
+    ExpressionText,
     NewGroup,
     NewTopic,
     Perm,
+    QueueCount,
     QueueId,
-    Queues,
     RetryTimes,
     Signed64,
     TopicName,
@@ -28,7 +29,7 @@ from cluster.runtime.request_limits import (
     Word,
 )
 from raftlog.format_versions import is_known, why_unknown
-from raftlog.types import FIRST_GROUP, GROUPS_MAX
+from raftlog.types import FIRST_GROUP
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
 from raftmq_wire.queue_numbers import number_of, queue_text
@@ -39,7 +40,6 @@ from statemachine.consuming.groups import GroupConfig, PutGroup, Subscribe
 from statemachine.topics.topics import CreateTopic, Place, TopicConfig, living_place, place_rows
 
 SCHEMA = 11
-BrokerGroup = Annotated[int, msgspec.Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
 KIND = "raftmq metadata"
 
 
@@ -47,13 +47,13 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A topic with everything that was ever set on it."""
 
     name: NewTopic
-    read_queues: Queues
-    write_queues: Queues
+    read_queues: QueueCount
+    write_queues: QueueCount
     perm: Perm
     order: bool
     sys_flag: Unsigned32
     attributes: Attributes
-    place: list[tuple[BrokerGroup, Unsigned31, Unsigned31]] = []
+    place: list[tuple[GroupNumber, Unsigned31, Unsigned31]] = []
     """[group of brokers, read queues, write queues] of each that has queues of the topic; empty if the first one alone
     has. With it, `read_queues` and `write_queues` are the most that one of them has."""
 
@@ -75,7 +75,7 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     group_sys_flag: Unsigned31
     consume_timeout_minute: Unsigned31
     attributes: Attributes
-    subscriptions: dict[TopicName, tuple[Word, Expression, Signed64]]
+    subscriptions: dict[TopicName, tuple[Word, ExpressionText, Signed64]]
     """Topic -> (expression_type, expression, version)."""
 
 
@@ -93,7 +93,7 @@ class FurtherGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The offsets in the queues of a further group of brokers, as `Metadata` has those of the first."""
 
     cluster_uuid: str
-    group_id: BrokerGroup
+    group_id: GroupNumber
     applied_index: int
     offsets: list[OffsetRecord]
     ends: dict[str, list[int]]

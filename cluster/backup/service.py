@@ -20,7 +20,7 @@ import msgspec
 from cluster.backup import files
 from cluster.backup.create import BackupOrder, MadeBackup
 from cluster.backup.remote import STAGING, is_url, newest_ms
-from cluster.backup.worker import Line
+from cluster.backup.worker import WorkerLine
 from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.awaited import told
@@ -309,7 +309,7 @@ class Backups:
         try:
             worker.stdin.write(msgspec.json.encode(request) + b"\n")
             while data := await worker.stdout.readline():
-                line = msgspec.json.decode(data, type=Line)
+                line = msgspec.json.decode(data, type=WorkerLine)
                 if line.made is not None:
                     return line.made
                 if line.error is not None:

@@ -29,7 +29,7 @@ class Problem(msgspec.Struct, frozen=True):
     fix: str
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of JSON from the worker."""
 
     stage: str = ""
@@ -44,14 +44,14 @@ def main() -> int:
     end_with_the_node()
     try:
         make = create_remote if is_url(request.to) else create
-        _say(Line(made=make(request, lambda stage: _say(Line(stage=stage)))))
+        _say(WorkerLine(made=make(request, lambda stage: _say(WorkerLine(stage=stage)))))
     except LocalError as error:
-        _say(Line(error=Problem(error.what, error.why, error.fix)))
+        _say(WorkerLine(error=Problem(error.what, error.why, error.fix)))
         return 1
     return 0
 
 
-def _say(line: Line) -> None:
+def _say(line: WorkerLine) -> None:
     with contextlib.suppress(BrokenPipeError):  # the node is gone, and so soon is this process
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from cluster.config.local_layout import node_object
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.awaited import told
-from cluster.runtime.turns.work import Steps, Turns
+from cluster.runtime.turns.work import Turns, WorkSteps
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -155,14 +155,14 @@ HANDED_OVER = ClientAnswer(0)
 """The answer to a oneway request that was written to a client's connection; it may still be lost with it."""
 
 
-def begin_steps(turns: Turns, client: Client, steps: Steps) -> None:
+def begin_steps(turns: Turns, client: Client, steps: WorkSteps) -> None:
     """Carries out the steps, now or in later turns, fairly between clients. They end early if the client
     disconnects."""
     client.work_waits(1)
     turns.begin(client.owner, _counted(client, steps))
 
 
-def _counted(client: Client, steps: Steps) -> Steps:
+def _counted(client: Client, steps: WorkSteps) -> WorkSteps:
     try:
         for _ in steps:
             if client.closed:

@@ -35,7 +35,7 @@ from statemachine.topics.topics import (
 if TYPE_CHECKING:
     from cluster.broker.rights import Party
     from cluster.broker.services import Services
-    from cluster.placement.route_map import BrokerGroup, Queues
+    from cluster.placement.route_map import BrokerGroup, QueueCounts
     from cluster.replication.outcome import Done
     from statemachine.topics.topics import TopicConfig
 
@@ -179,7 +179,7 @@ def home_of(topic: TopicConfig) -> set[int]:
     return set(map(int, value.split(","))) if _NUMBERS.fullmatch(value) else set()
 
 
-def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
+def place_of(services: Services, topic: TopicConfig) -> Mapping[int, QueueCounts]:
     """Returns the queues of a topic in each group of brokers, as (read, write), as clients see them. A group that
     drains has none to write, except for %RETRY% and %DLQ% topics, which receive messages whose consumption failed. A
     retired group has none at all."""
@@ -190,7 +190,7 @@ def place_of(services: Services, topic: TopicConfig) -> Mapping[int, Queues]:
     return {number: (read, 0 if is_inactive(groups, number) else write) for number, (read, write) in place.items()}
 
 
-def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, Queues]]:
+def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGroup, QueueCounts]]:
     """Returns the groups of brokers that have queues of a topic, in the order of their names as text, each with the
     queues that clients see. Raises Refused (UNAVAILABLE) if this node does not know the addresses of one."""
     placed = services.routes.placed(place_of(services, topic))

@@ -42,7 +42,7 @@ USUAL: Final = _defaults()
 """The keys of the cluster, each with its default."""
 
 
-Asks = Callable[[Config, Config], bool]
+AsksFirst = Callable[[Config, Config], bool]
 """Returns True if the command asks before it makes a change, from one configuration to another."""
 
 
@@ -80,7 +80,7 @@ def in_force(own: Config, values: Mapping[str, object]) -> Config:
     return replace(own, **{name: replace(getattr(own, name), **found) for name, found in sections.items()})
 
 
-def changed(config: Config, values: Mapping[str, object], asks: Asks = _never) -> tuple[Config, dict[str, Value]]:
+def changed(config: Config, values: Mapping[str, object], asks: AsksFirst = _never) -> tuple[Config, dict[str, Value]]:
     """Returns `config` with new values for keys of the cluster, and these values in the types of their keys. Raises
     ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys;
     its last line is a command that can be typed as shown, and that asks no question."""
@@ -98,7 +98,7 @@ def changed(config: Config, values: Mapping[str, object], asks: Asks = _never) -
     return fresh, converted
 
 
-def advised(config: Config, values: Mapping[str, Value], asks: Asks) -> str:
+def advised(config: Config, values: Mapping[str, Value], asks: AsksFirst) -> str:
     """Returns the command that sets these values; "" if they cannot be. If it would ask before it takes something away,
     the command that is returned only shows that."""
     after = in_force(config, values)
@@ -153,7 +153,7 @@ def typed(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
-def _check_range(config: Config, key: str, value: Value, asks: Asks) -> None:
+def _check_range(config: Config, key: str, value: Value, asks: AsksFirst) -> None:
     known = range_of(FIELDS[key])
     if known is not None and not known.has(int(value)):
         or_zero = "0, or " if known.zero else ""
@@ -164,7 +164,7 @@ def _check_range(config: Config, key: str, value: Value, asks: Asks) -> None:
         )
 
 
-def _instead(config: Config, key: str, known: Range, value: int, asks: Asks) -> str:
+def _instead(config: Config, key: str, known: Range, value: int, asks: AsksFirst) -> str:
     """Returns the command that sets the key to the nearest value for which the command does not ask. If there is none,
     it shows the effects of the nearest value of all."""
     near = known.nearest(value)

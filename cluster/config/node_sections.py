@@ -10,7 +10,7 @@ from msgspec import Meta
 from cluster.config.address import join_address
 from cluster.config.key_facts import CLUSTER, HOST, Unit, of_cluster, of_host
 from cluster.config.ranges import within
-from cluster.config.section import NodeNumber, NodeNumbers, Port, Section, Text, Uuid
+from cluster.config.section import ConfigUuid, NodeNumber, NodeNumbers, NonEmptyText, Port, Section
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 
 TlsMode = Literal["", "disabled", "permissive", "enforcing"]
@@ -21,20 +21,20 @@ class NodeSection(Section, frozen=True, kw_only=True):
     """The node's id and its data directory."""
 
     id: Annotated[NodeNumber, of_host(Unit.NONE)]
-    data_dir: Annotated[Text, HOST]
+    data_dir: Annotated[NonEmptyText, HOST]
     """The data directory; a relative path in the file is relative to the file's folder."""
 
 
 class ClusterSection(Section, frozen=True, kw_only=True):
     """The cluster's names, and the form of its routes. `id`, if given, must be the one in the data directory."""
 
-    name: Annotated[Text, HOST] = "DefaultCluster"
-    broker_name: Annotated[Text, HOST] = "raftmq"
+    name: Annotated[NonEmptyText, HOST] = "DefaultCluster"
+    broker_name: Annotated[NonEmptyText, HOST] = "raftmq"
     producer_aliases: Annotated[bool, CLUSTER] = True
     """True if routes also give producers one broker name per node, to which producers turn when a send fails."""
     early_routes: Annotated[bool, CLUSTER] = False
     """True if Java push consumers are made to ask for their routes when the leader has changed."""
-    id: Annotated[Uuid, HOST] = ""
+    id: Annotated[ConfigUuid, HOST] = ""
     group: Annotated[int, Meta(ge=1, le=GROUPS_MAX), of_host(Unit.NONE)] = FIRST_GROUP
     """The number of this node's Raft group in the cluster; every file and every frame carries it."""
     first_group: Annotated[tuple[str, ...], HOST] = ()
@@ -47,7 +47,7 @@ class PeerNode(Section, frozen=True, kw_only=True):
     """One member of the cluster, this node included, with the addresses at which others reach it."""
 
     id: Annotated[NodeNumber, of_host(Unit.NONE)]
-    host: Annotated[Text, HOST] = "127.0.0.1"
+    host: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)]
     heartbeat_host: Annotated[str, HOST] = ""
     heartbeat_port: Annotated[int, Meta(ge=0, le=65535), of_host(Unit.NONE)] = 0
@@ -67,8 +67,8 @@ class Listener(Section, frozen=True, kw_only=True):
     """One port for clients. Each listener serves every request code; its name decides which addresses routes
     contain."""
 
-    name: Annotated[Text, HOST]
-    bind: Annotated[Text, HOST] = "127.0.0.1"
+    name: Annotated[NonEmptyText, HOST]
+    bind: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)]
     advertised: Annotated[str, HOST] = ""
     """The "host:port" that clients are given; filled in by `load` if empty."""
@@ -80,7 +80,7 @@ class Listener(Section, frozen=True, kw_only=True):
 class PeerSection(Section, frozen=True, kw_only=True):
     """The port to which the other nodes connect, and another one for heartbeats if they have a network of their own."""
 
-    bind: Annotated[Text, HOST] = "127.0.0.1"
+    bind: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)] = 10912
     heartbeat_bind: Annotated[str, HOST] = ""
     heartbeat_port: Annotated[int, Meta(ge=0, le=65535), of_host(Unit.NONE)] = 0
@@ -119,7 +119,7 @@ class HaSection(Section, frozen=True, kw_only=True):
 class AdminSection(Section, frozen=True, kw_only=True):
     """The port of the HTTP API."""
 
-    bind: Annotated[Text, HOST] = "127.0.0.1"
+    bind: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)] = 9644
     allowed_hosts: Annotated[str, of_host(reload=True)] = ""
     """Further host names under which the HTTP API may be asked, separated by ";"; "*.example" for all below one."""

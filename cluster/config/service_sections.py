@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from cluster.config.key_facts import CLUSTER, HOST, Unit, of_cluster, of_host
 from cluster.config.ranges import within
-from cluster.config.section import Section, Text
+from cluster.config.section import NonEmptyText, Section
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class TopicsSection(Section, frozen=True, kw_only=True):
 class TimerSection(Section, frozen=True, kw_only=True):
     """Scheduled messages, which are delivered later."""
 
-    delay_levels: Annotated[Text, CLUSTER] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    delay_levels: Annotated[NonEmptyText, CLUSTER] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """RocketMQ's messageDelayLevel: the delays of levels 1, 2, ..., with the units s, m, h, d."""
     max_delay_ms: Annotated[int, Meta(ge=1, le=31_536_000_000), of_cluster(Unit.MS)] = 259_200_000
     """The longest delay, in milliseconds, of a message that names its own delivery time."""

@@ -31,7 +31,7 @@ SEND_BYTES_MIN: Final = 32
 """The fewest bytes of a send that the kernel takes: `n * SEND_BYTES_MIN` bytes are room for at most n sends."""
 
 
-class Ask(Enum):
+class GateRequest(Enum):
     """The kind of a request at the gate, which is asked before the request's work and again when the request is
     taken."""
 
@@ -51,7 +51,7 @@ class Ask(Enum):
     """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
 
 
-_NEW = Ask.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
+_NEW = GateRequest.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
 
 
 @unique
@@ -142,7 +142,7 @@ class Gate:
 
     # --- before the work ---------------------------------------------------------------------------------------------
 
-    def refusal(self, holder: Holder, size: int, user: int, ask: Ask) -> Over | None:
+    def refusal(self, holder: Holder, size: int, user: int, ask: GateRequest) -> Over | None:
         """Returns the reason why a request of `size` bytes must not be taken now; None if it may be taken.
 
         `user`: id of the user who signed it, 0 if none is proven, ITSELF if the node asks. Nothing is counted
@@ -179,15 +179,15 @@ class Gate:
         if over.quota:
             self._count_quota(over.quota)
 
-    def _of_node(self, ask: Ask) -> Account:
+    def _of_node(self, ask: GateRequest) -> Account:
         """Returns the node's account of such requests."""
-        if ask is Ask.EARLY:
+        if ask is GateRequest.EARLY:
             return self.early
-        return self.forwarded if ask is Ask.FORWARDED_SEND or ask is Ask.FORWARDED else self.sends
+        return self.forwarded if ask is GateRequest.FORWARDED_SEND or ask is GateRequest.FORWARDED else self.sends
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
-    def hold(self, holder: Holder, size: int, user: int, ask: Ask) -> Hold:
+    def hold(self, holder: Holder, size: int, user: int, ask: GateRequest) -> Hold:
         """Takes a request; the caller must release the returned Hold. The arguments are those of `refusal`."""
         # An account of a narrower limit stands here and in `hold_each`, below that of the node.
         if ask is not _NEW:

@@ -20,12 +20,12 @@ from raftlog.work import METER, charge
 
 if TYPE_CHECKING:
     from cluster.flow.quota_buckets import Bucket, QuotaBuckets
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
 
-Key = tuple[str, str, str]
+QuotaKey = tuple[str, str, str]
 """(subject of the quota, owner, limit)."""
-Demands = Mapping[Key, float]
-Child = tuple[str, int]
+Demands = Mapping[QuotaKey, float]
+QuotaChild = tuple[str, int]
 """"node" or "group", and its number."""
 
 LOOK_MS: Final = 1_000
@@ -54,7 +54,7 @@ class QuotaShares:
         self._own: Demands = {}
         self._total: Demands | None = None
         """All demands, here and elsewhere; None if they must be added up anew."""
-        self._children: dict[Child, _Heard] = {}
+        self._children: dict[QuotaChild, _Heard] = {}
         self._elsewhere: Demands = {}
         """The demands that the one above this node has told."""
         self._looked_ms = 0
@@ -70,7 +70,7 @@ class QuotaShares:
 
     # --- what others say ---------------------------------------------------------------------------------------------
 
-    def heard(self, child: Child, demands: Demands, now_ms: int) -> None:
+    def heard(self, child: QuotaChild, demands: Demands, now_ms: int) -> None:
         """Records the demand of a node below this one, in place of its former demand."""
         self._children[child] = _Heard(demands, now_ms)
         self._total = None
@@ -94,7 +94,7 @@ class QuotaShares:
 
     # --- once a second -----------------------------------------------------------------------------------------------
 
-    def look(self, now_ms: int) -> Steps:
+    def look(self, now_ms: int) -> WorkSteps:
         """Measures the demand here since the last call, and updates the shares: in steps, because many owners may have
         a bucket each."""
         elapsed_ms = now_ms - self._looked_ms
@@ -102,13 +102,13 @@ class QuotaShares:
             elapsed_ms = LOOK_MS
         self._looked_ms = now_ms
         self._children = {child: heard for child, heard in self._children.items() if heard.at_ms > now_ms - KEEP_MS}
-        waiting: dict[Key, int] = {}
+        waiting: dict[QuotaKey, int] = {}
         for count in self._waiting:
             for bucket, number in count():
                 waiting[bucket.key] = waiting.get(bucket.key, 0) + number
         elsewhere = _sum([*(heard.demands for heard in self._children.values()), self._elsewhere])
         charge(1 + (len(elsewhere) + len(waiting)) // KEYS_PER_UNIT)
-        own: dict[Key, float] = {}
+        own: dict[QuotaKey, float] = {}
         began = METER.units
         for pool in self._pools:
             pool.hear(elsewhere)
@@ -130,7 +130,7 @@ class QuotaShares:
         """Returns what is asked for here and below this node, for the one above it."""
         return _most(_sum([self._own, *(heard.demands for heard in self._children.values())]))
 
-    def beside(self, child: Child, limits: Iterable[str]) -> Demands:
+    def beside(self, child: QuotaChild, limits: Iterable[str]) -> Demands:
         """Returns what all others except for a child ask for under these limits; only the largest demands, as many as a
         frame may have."""
         if self._total is None:
@@ -141,15 +141,15 @@ class QuotaShares:
         return {key: demand for key, demand in beside.items() if demand > DEMAND_MIN / 2}  # less is a rounding error
 
 
-def _sum(parts: Iterable[Demands]) -> dict[Key, float]:
-    total: dict[Key, float] = {}
+def _sum(parts: Iterable[Demands]) -> dict[QuotaKey, float]:
+    total: dict[QuotaKey, float] = {}
     for part in parts:
         for key, demand in part.items():
             total[key] = min(total.get(key, 0.0) + demand, DEMAND_MAX)
     return total
 
 
-def _most(demands: dict[Key, float]) -> dict[Key, float]:
+def _most(demands: dict[QuotaKey, float]) -> dict[QuotaKey, float]:
     if len(demands) <= KEYS_MAX:
         return demands
     return dict(sorted(demands.items(), key=lambda each: -each[1])[:KEYS_MAX])

@@ -73,7 +73,7 @@ class CheckUnderWay(Exception):
     """Another check of this kind is in progress."""
 
 
-Ask = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]
+AskPeer = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]
 """Asks a peer; returns its answer, or the reason as text if none came."""
 
 
@@ -112,7 +112,7 @@ def place_of(
 class Moves:
     """Checks of new addresses: asks the voters, on the leader, and answers the leader, on a voter. Event loop only."""
 
-    def __init__(self, members: MemberGroup, ask: Ask, connected: Callable[[NodeId], bool], prober: Prober) -> None:
+    def __init__(self, members: MemberGroup, ask: AskPeer, connected: Callable[[NodeId], bool], prober: Prober) -> None:
         """`connected(peer)` returns True if the peer can be asked now."""
         self._members = members
         self._ask = ask

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
-from cluster.peer.allowed_peers import LEVEL, REMOVED, Address, Addresses, Refusal, RemovedMember
+from cluster.peer.allowed_peers import LEVEL, REMOVED, Addresses, HostAndPort, Refusal, RemovedMember
 from cluster.peer.allowed_peers import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
@@ -126,7 +126,7 @@ class MembersService:
         )
 
     @property
-    def own_address(self) -> Address:
+    def own_address(self) -> HostAndPort:
         """The address at which this node listens for the others, from its own configuration."""
         own = self._config.peer_of(self.own_id)
         return own.host, own.port

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from cluster.config.node_sections import PeerNode
+from cluster.config.section import NodeNumber
 from cluster.runtime.request_limits import Address, AddressOrNone, Uuid, Word
-
-NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class NodeMember(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from cluster.node.metrics import Exporter
 from cluster.node.node_view import counted
 from cluster.node.orderly_stop import OrderlyStop
 from cluster.node.status_metrics import StatusMetrics
-from cluster.peer.transport import Handlers
+from cluster.peer.transport import FrameHandlers
 from cluster.replication.apply_lane import Applied
 from cluster.replication.metrics import ApplyMetrics
 from cluster.runtime.environment import Environment
@@ -140,7 +140,7 @@ class Node(Assembly):
 
     async def _open_transport(self) -> None:
         await self.peers.transport.start(
-            Handlers(
+            FrameHandlers(
                 message=self.thrift.receive if self.thrift else self.inbox.receive,
                 closed=self._on_peer_closed,
                 frame=self._on_frame,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cluster.state.node_storage import NodeStorage
     from statemachine.commands import Command
 
-Queues = set[tuple[int, int]]
+QueueSet = set[tuple[int, int]]
 """(topic id, queue id)."""
 
 
@@ -59,7 +59,7 @@ class NodeServices:
         self._membership = membership
         self._consistency = consistency
         self._repairs = repairs
-        self.watchers: list[Callable[[Queues], None]] = []
+        self.watchers: list[Callable[[QueueSet], None]] = []
         """Callbacks that receive the queues that grew, once per applied run."""
 
     def part(self) -> Part:
@@ -144,6 +144,6 @@ class NodeServices:
         """Schedules the callback on the loop; returns a function that cancels it."""
         return self._loop.call_later(delay_ms / 1000, callback).cancel
 
-    def on_applied(self, callback: Callable[[Queues], None]) -> None:
+    def on_applied(self, callback: Callable[[QueueSet], None]) -> None:
         """Registers the callback for the queues that grew, once per applied run."""
         self.watchers.append(callback)

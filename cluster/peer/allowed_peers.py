@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from cluster.config.local_layout import name_of, node_object
 from raftlog.types import FIRST_GROUP, GROUPS_MAX, NOBODY, NodeId
 
-Address = tuple[str, int]
+HostAndPort = tuple[str, int]
 """Host (name or ip) and port."""
-Addresses = Mapping[NodeId, tuple[Address, ...]]
+Addresses = Mapping[NodeId, tuple[HostAndPort, ...]]
 """The addresses at which each node may listen, best first; they are tried in turn."""
 NODE_ID_MAX = 65535
 GUESTS_MAX = 16
@@ -69,7 +69,7 @@ class Roster:
         """`addresses` are those at which members listen, as far as known."""
         self.membership = membership
         self._addresses: Addresses = {}
-        self._guests: dict[NodeId, tuple[str, Address]] = {}
+        self._guests: dict[NodeId, tuple[str, HostAndPort]] = {}
         """Node id -> (uuid, the address that its handshake gave)."""
         self.update(membership, addresses)
 
@@ -89,7 +89,7 @@ class Roster:
         """All nodes to dial, ascending."""
         return sorted(self._addresses.keys() | self._guests.keys())
 
-    def addresses_of(self, peer: NodeId) -> tuple[Address, ...]:
+    def addresses_of(self, peer: NodeId) -> tuple[HostAndPort, ...]:
         """Returns the addresses at which the node may listen, best first; empty if it is not to be dialled."""
         if peer in self._addresses:
             return self._addresses[peer]
@@ -202,7 +202,7 @@ class Roster:
         return True
 
 
-def _address_in(header: list[Any]) -> Address | None:
+def _address_in(header: list[Any]) -> HostAndPort | None:
     """Returns the address that a handshake gives; None if there is no valid one."""
     if len(header) < 9:
         return None

@@ -33,7 +33,7 @@ LOOK_MS: Final = 5
 NUMBER_MAX: Final = 1 << 63
 TOLD_PER_STEP: Final = 16
 
-Done = Callable[[bool], None]
+Confirmed = Callable[[bool], None]
 
 
 class ReadIndexes(Protocol):
@@ -42,7 +42,7 @@ class ReadIndexes(Protocol):
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term."""
 
-    def read_index(self, done: Done) -> None:
+    def read_index(self, done: Confirmed) -> None:
         """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
 
     def monotonic_ms(self) -> int:
@@ -54,7 +54,7 @@ class ReadIndexes(Protocol):
 
 class _Waiting(NamedTuple):
     deadline_ms: int
-    done: Done
+    done: Confirmed
 
 
 class _Asked(NamedTuple):
@@ -107,7 +107,7 @@ class ConfirmedIndex:
         """True if `ask` has a sense: this node does not lead, and all nodes of the cluster know the frames."""
         return not self._reads.writes_open() and self._level() >= OWNERS_LEVEL
 
-    def ask(self, done: Done) -> None:
+    def ask(self, done: Confirmed) -> None:
         """Calls `done(True)` later, when the applied state contains whatever was acknowledged before this call, and
         `done(False)` if no leader confirms that within WAIT_MS. What waits is bounded by the caller."""
         self._waiting.append(_Waiting(self._reads.monotonic_ms() + WAIT_MS, done))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.peer import handshake
-from cluster.peer.allowed_peers import BELOW, Address
+from cluster.peer.allowed_peers import BELOW, HostAndPort
 from cluster.peer.connections import GROUP, HANDSHAKE_S, HELLO_MAX, OTHER_SECRET, UNACKNOWLEDGED_MS, certified
 from cluster.peer.keyring import Keyring
 from cluster.peer.transport import PeerTransport
@@ -65,7 +65,7 @@ class LinkTarget(NamedTuple):
     group: int
     node: NodeId
     """NOBODY for any member of the group."""
-    addresses: tuple[Address, ...]
+    addresses: tuple[HostAndPort, ...]
     """Tried in turn; at least one."""
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from cluster.config.local_layout import node_object
 from cluster.peer import handshake
-from cluster.peer.allowed_peers import Address, Roster
+from cluster.peer.allowed_peers import HostAndPort, Roster
 from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE, certified
 from cluster.peer.keyring import Keyring
 from cluster.peer.wire import pack, unpack
@@ -41,7 +41,7 @@ class ProbingTransport(Protocol):
 
 
 async def probe(
-    asker: ProbingTransport, node: NodeId, node_uuid: str, address: Address, limit_s: float = PROBE_S
+    asker: ProbingTransport, node: NodeId, node_uuid: str, address: HostAndPort, limit_s: float = PROBE_S
 ) -> str:
     """Returns the reason why that node was not found at the address; "" if the node with that uuid proved its identity
     there."""

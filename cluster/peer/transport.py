@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 from cluster.config.local_layout import node_object
 from cluster.peer import handshake
 from cluster.peer.admission import ConnectionAdmission
-from cluster.peer.allowed_peers import BELOW, REMOVED, Address, Addresses, Membership, Refusal, Roster
+from cluster.peer.allowed_peers import BELOW, REMOVED, Addresses, HostAndPort, Membership, Refusal, Roster
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
 from cluster.peer.connections import BULK, CONTROL, GROUP, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring
@@ -44,7 +44,17 @@ from statemachine.levels import GROUPS_LEVEL, LEVEL
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BULK", "CONTROL", "Handlers", "HeartbeatNet", "Inlet", "Link", "Membership", "PeerLevels", "PeerTransport"]
+__all__ = [
+    "BULK",
+    "CONTROL",
+    "FrameHandlers",
+    "HeartbeatNet",
+    "Inlet",
+    "Link",
+    "Membership",
+    "PeerLevels",
+    "PeerTransport",
+]
 
 OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
@@ -73,7 +83,7 @@ class OtherGroups(Protocol):
         """Ends connections that have proven none of the keys, if the keyring demands one."""
 
 
-class Handlers(NamedTuple):
+class FrameHandlers(NamedTuple):
     """Callbacks for received frames; all called on the loop."""
 
     message: Callable[[Message], None]
@@ -92,9 +102,9 @@ class Handlers(NamedTuple):
 class HeartbeatNet(NamedTuple):
     """A separate network for heartbeats, votes and acknowledgements: the control connections."""
 
-    bind: Address | None = None
+    bind: HostAndPort | None = None
     """The address at which this node listens for control connections besides its peer port."""
-    addresses: Mapping[NodeId, Address] = MappingProxyType({})
+    addresses: Mapping[NodeId, HostAndPort] = MappingProxyType({})
     """The addresses at which this node dials peers for control connections. It dials all other peers at their peer
     port."""
 
@@ -117,9 +127,9 @@ class PeerTransport:
         self,
         membership: Membership,
         addresses: Addresses,
-        bind: Address,
+        bind: HostAndPort,
         incarnation: int = 0,
-        advertised: Address | None = None,
+        advertised: HostAndPort | None = None,
         heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
         keyring: Keyring = OPEN,
         entropy: Callable[[int], bytes] = os.urandom,
@@ -159,7 +169,7 @@ class PeerTransport:
         self._levels = {} if levels.announced is None else levels.announced
         self._cluster_level = levels.of_cluster
         self._bind = bind
-        self._handlers: Handlers | None = None
+        self._handlers: FrameHandlers | None = None
         self._servers: list[asyncio.Server | Acceptor] = []
         self._heartbeats = heartbeats
         self.dial_errors: dict[NodeId, str] = {}
@@ -176,7 +186,7 @@ class PeerTransport:
         """Accepts nodes of other groups from now on, for `groups`."""
         self._groups = groups
 
-    async def start(self, handlers: Handlers) -> None:
+    async def start(self, handlers: FrameHandlers) -> None:
         """Listens and starts dialling. Raises OSError if a port cannot be bound."""
         self._handlers = handlers
         loop = asyncio.get_running_loop()
@@ -355,7 +365,7 @@ class PeerTransport:
                 link.abort()
         return False
 
-    def _addresses(self, peer: NodeId, channel: str) -> tuple[Address, ...]:
+    def _addresses(self, peer: NodeId, channel: str) -> tuple[HostAndPort, ...]:
         """Returns the addresses to dial, in this order. Heartbeats use the peer port when their own address cannot be
         reached."""
         known = self.roster.addresses_of(peer)

@@ -90,7 +90,7 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
         return next((each.http for each in self.members if each.node == node), "")
 
 
-Groups = Mapping[int, GroupRecord]
+GroupRecords = Mapping[int, GroupRecord]
 """Number of a group -> its record."""
 
 _encoder = msgspec.msgpack.Encoder(order="sorted")
@@ -151,7 +151,7 @@ def rank(record: GroupRecord) -> tuple[Epoch, bytes]:
     return record.epoch, _encoder.encode(record)
 
 
-def news(known: Groups, heard: Iterable[GroupRecord], own: int = 0) -> dict[int, GroupRecord]:
+def news(known: GroupRecords, heard: Iterable[GroupRecord], own: int = 0) -> dict[int, GroupRecord]:
     """Returns the records of `heard` that replace what is known. The own group's is never among them, because its
     members know better; `own` is 0 for a map of nobody."""
     found: dict[int, GroupRecord] = {}
@@ -163,7 +163,7 @@ def news(known: Groups, heard: Iterable[GroupRecord], own: int = 0) -> dict[int,
     return found
 
 
-def same_names(known: Groups) -> dict[int, int]:
+def same_names(known: GroupRecords) -> dict[int, int]:
     """Returns group -> the group with the same name and the lowest number, which keeps the name; without that one."""
     holders: dict[str, int] = {}
     for group in sorted(known):
@@ -171,7 +171,7 @@ def same_names(known: Groups) -> dict[int, int]:
     return {group: holders[record.name] for group, record in known.items() if holders[record.name] != group}
 
 
-def same_addresses(known: Groups) -> dict[tuple[int, int], tuple[int, int]]:
+def same_addresses(known: GroupRecords) -> dict[tuple[int, int], tuple[int, int]]:
     """Returns (group, node) -> the member of a lower group that has its peer address. A process is a member of one
     group, so one of the two no longer exists, or its address is wrong."""
     holders: dict[tuple[str, int], tuple[int, int]] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from cluster.placement.group_map import Groups, decode, encode
+from cluster.placement.group_map import GroupRecords, decode, encode
 from cluster.runtime.peer_frames import WireError
 from raftlog.errors import CorruptLogError
 from raftlog.storage.files import layout
@@ -36,7 +36,7 @@ class GroupsFile:
         self._cluster_uuid = cluster_uuid
         self._group = group
 
-    def load(self) -> Groups:
+    def load(self) -> GroupRecords:
         """Returns the map in the file; {} if there is none that can be used."""
         try:
             if not self._fs.exists(self._path):
@@ -46,7 +46,7 @@ class GroupsFile:
             logger.warning("%s is ignored, and the map of the groups begins anew: %s", self._path, error)
             return {}
 
-    def _read(self, data: bytes) -> Groups:
+    def _read(self, data: bytes) -> GroupRecords:
         content = unseal(data, MAGIC, FORMAT, self._group, self._path)
         if content is None:
             raise WireError("it is damaged, or of another group")
@@ -57,7 +57,7 @@ class GroupsFile:
             raise WireError("it has no map")
         return {record.group: record for record in decode(payload) if record.group != self._group}
 
-    def save(self, groups: Groups) -> None:
+    def save(self, groups: GroupRecords) -> None:
         """Replaces the file; returns when it is on disk. Raises OSError, and then the file is as it was."""
         content = {"cluster": self._cluster_uuid, "groups": encode(groups.values())}
         write_file(self._fs, self._path, seal(MAGIC, FORMAT, self._group, content))

@@ -24,7 +24,7 @@ from cluster.placement.group_map import (
     Epoch,
     GroupMember,
     GroupRecord,
-    Groups,
+    GroupRecords,
     decode,
     dialled,
     encode,
@@ -93,7 +93,7 @@ def own_record(
     return GroupRecord(members.identity.group_id, name, epoch, raw.leader_id, found, away, level) if found else None
 
 
-def added(others: Groups, rows: Mapping[int, BrokerGroup]) -> Groups:
+def added(others: GroupRecords, rows: Mapping[int, BrokerGroup]) -> GroupRecords:
     """Returns those of the reported groups that belong to the cluster: they have a row in this node's copy of the
     truth, and have not retired. A node without a copy has no rows, and accepts all reports."""
     living = living_groups(rows)
@@ -154,7 +154,7 @@ class KnownGroups:
         self._heard_retired = False
         """True if a node of another group has said that this one's group has retired."""
         self._own: GroupRecord | None = None
-        self._others: Groups = file.load()
+        self._others: GroupRecords = file.load()
         self.groups_here = 1
         """The number of groups, with the own one, with nodes at this node's host, which share its disk."""
         self._registry_states: dict[int, RegistryState] = {}
@@ -196,7 +196,7 @@ class KnownGroups:
             metrics=(RegistryMetrics(self.registry),),
         )
 
-    def others(self) -> Groups:
+    def others(self) -> GroupRecords:
         """Returns number -> record of each other group that has not retired. The record of a retired one is kept and
         passed on, but nobody asks that group for anything."""
         return added(self._others, self._rows())
@@ -287,7 +287,7 @@ class KnownGroups:
         if self._unsaved and self._saving is None and self._looks >= self._save_at:
             self._save()
 
-    def _known(self) -> Groups:
+    def _known(self) -> GroupRecords:
         """Returns the map as this node tells it: with its own group, and with what it knows of retired ones."""
         rows = self._rows()
         told = {
@@ -342,7 +342,7 @@ class KnownGroups:
         host = next((each.host for each in own if each.node == self._node), None)
         return 1 + sum(any(each.host == host for each in record.members) for record in self.others().values())
 
-    def _judge(self, known: Groups) -> None:
+    def _judge(self, known: GroupRecords) -> None:
         said = [
             f"group {group} has the name {known[group].name} of group {holder}: clients of other groups find only "
             f"group {holder} under it. Give its nodes another cluster.broker_name"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from cluster.flow.quota_limits import PULLS, SENDS
-from cluster.flow.quota_shares import DEMAND_MAX, KEYS_MAX, LOOK_MS, Child, Demands
+from cluster.flow.quota_shares import DEMAND_MAX, KEYS_MAX, LOOK_MS, Demands, QuotaChild
 from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
 from cluster.runtime.service_lifecycle import Part
 from raftlog.types import FIRST_GROUP, NOBODY, NodeId
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cluster.flow.quota_shares import QuotaShares
     from cluster.peer.group_links import GroupLink, GroupLinks
-    from cluster.runtime.turns.work import Steps, Turns
+    from cluster.runtime.turns.work import Turns, WorkSteps
 
 PAYLOAD_MAX: Final = 960 << 10
 """The most bytes of a frame's payload: less than a frame of the channel `group` may have."""
@@ -81,7 +81,7 @@ class QuotaExchange:
             self._looks = True
             self._turns.begin("quota shares", self._look(now_ms))
 
-    def _look(self, now_ms: int) -> Steps:
+    def _look(self, now_ms: int) -> WorkSteps:
         try:
             yield from self._shares.look(now_ms)
             if self._leads():
@@ -91,7 +91,7 @@ class QuotaExchange:
         finally:
             self._looks = False
 
-    def _tell_as_leader(self) -> Steps:
+    def _tell_as_leader(self) -> WorkSteps:
         for node in self._peers.connected_members():
             told = self._shares.beside(("node", node), PULLS)
             self._peers.send_frame(node, Kind.DEMANDS, [], encode(told))
@@ -129,7 +129,7 @@ class QuotaExchange:
         elif link.group == FIRST_GROUP:
             self._shares.told(demands)
 
-    def _heard(self, child: Child, demands: Demands) -> None:
+    def _heard(self, child: QuotaChild, demands: Demands) -> None:
         self._shares.heard(child, demands, self._now_ms())
 
 

@@ -11,7 +11,7 @@ from cluster.runtime.peer_frames import WireError
 from raftlog.types import GROUPS_MAX
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Group = Annotated[int, Meta(ge=1, le=GROUPS_MAX)]
+GroupNumber = Annotated[int, Meta(ge=1, le=GROUPS_MAX)]
 
 
 class RegistryState(msgspec.Struct, frozen=True, array_like=True):
@@ -19,7 +19,7 @@ class RegistryState(msgspec.Struct, frozen=True, array_like=True):
 
     ready: bool
     """True if it answers clients."""
-    missing: Annotated[list[Group], Meta(max_length=GROUPS_MAX)]
+    missing: Annotated[list[GroupNumber], Meta(max_length=GROUPS_MAX)]
     """Groups of which no node has registered, although the time for it is over: routes lack them."""
     living: Count
     """Nodes that are connected to it."""

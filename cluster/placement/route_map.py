@@ -21,9 +21,9 @@ from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
-    from cluster.placement.group_map import GroupRecord, Groups
+    from cluster.placement.group_map import GroupRecord, GroupRecords
 
-Queues = tuple[int, int]
+QueueCounts = tuple[int, int]
 """The numbers of read queues and of write queues of a topic."""
 StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
 """Nodes -> for each of them the node to which its broker name leads."""
@@ -171,7 +171,7 @@ class OtherGroup(BrokerGroup):
 class RouteMap:
     """Topic -> the group that holds its queues. Event loop only."""
 
-    def __init__(self, own: BrokerGroup, others: Callable[[], Groups] = dict) -> None:
+    def __init__(self, own: BrokerGroup, others: Callable[[], GroupRecords] = dict) -> None:
         """`own` is the group to which this node belongs. `others` returns number -> record of each other group."""
         self.own = own
         """The group to which this node belongs: what another node of it has to answer is forwarded there."""
@@ -186,7 +186,7 @@ class RouteMap:
                 by_name.setdefault(record.name, OtherGroup(self.own.config, record, self.own.slots))
         return (self.own, *(by_name[name] for name in sorted(by_name)))
 
-    def others(self) -> Groups:
+    def others(self) -> GroupRecords:
         """Returns number -> the last known record of each other group."""
         return self._others()
 
@@ -202,7 +202,7 @@ class RouteMap:
         """Returns the group that holds the queues of the topic, or would hold them if it were created."""
         return self.own
 
-    def placed(self, place: Mapping[int, Queues]) -> list[tuple[BrokerGroup, Queues]] | None:
+    def placed(self, place: Mapping[int, QueueCounts]) -> list[tuple[BrokerGroup, QueueCounts]] | None:
         """Returns the groups of a topic with its queues there, in the order of the groups' names as text; None if this
         node does not know one of them yet. `place`: number of a group -> (read queues, write queues)."""
         own, others = self.own.config().cluster.group, self._others()

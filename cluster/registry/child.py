@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cluster.registry import frames
-from cluster.registry.frames import READY, UNKNOWN, Reply, Settings, frame
+from cluster.registry.frames import READY, UNKNOWN, RegistryReply, RegistrySettings, frame
 from raftmq_wire.errors import LocalError
 
 MODULE = "cluster.registry.process"
@@ -22,11 +22,11 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self._numbers = itertools.count(READY + 1)
-        self._waiting: dict[int, asyncio.Future[Reply]] = {READY: asyncio.get_running_loop().create_future()}
+        self._waiting: dict[int, asyncio.Future[RegistryReply]] = {READY: asyncio.get_running_loop().create_future()}
         self._reading = asyncio.get_running_loop().create_task(self._read(), name="registry process")
 
     @classmethod
-    async def start(cls, settings: Settings, log: int, prefix: Sequence[str] = ()) -> Child:
+    async def start(cls, settings: RegistrySettings, log: int, prefix: Sequence[str] = ()) -> Child:
         """Starts a process; its errors go to the file with the descriptor `log`. `prefix` is a command that runs it."""
         command = [*prefix, sys.executable, "-m", MODULE]
         process = await asyncio.create_subprocess_exec(
@@ -66,21 +66,21 @@ class Child:
                 "a registry process did not start", f"exit code {self.process.returncode}", "Read its log file."
             )
 
-    async def apply(self, operation: bytes, limit_s: float) -> Reply:
+    async def apply(self, operation: bytes, limit_s: float) -> RegistryReply:
         """Applies an operation; returns its outcome, which is unknown if the process has ended or does not answer."""
         return await self._ask(limit_s, "apply", operation, int(limit_s * 1000))
 
-    async def read(self, limit_s: float) -> Reply:
+    async def read(self, limit_s: float) -> RegistryReply:
         """Returns all records of this replica as the value of the answer."""
         return await self._ask(limit_s, "read")
 
-    async def status(self, limit_s: float) -> Reply:
+    async def status(self, limit_s: float) -> RegistryReply:
         """Returns the state of this replica as the value of the answer. It may answer and take no operation."""
         return await self._ask(limit_s, "status")
 
-    async def _ask(self, limit_s: float, *words: object) -> Reply:
+    async def _ask(self, limit_s: float, *words: object) -> RegistryReply:
         number = next(self._numbers)
-        waiting: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[RegistryReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         try:
             if self._reading.done():

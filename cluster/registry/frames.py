@@ -31,7 +31,7 @@ _SIZE = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Settings(msgspec.Struct, frozen=True):
+class RegistrySettings(msgspec.Struct, frozen=True):
     """The settings of a registry process."""
 
     directory: str
@@ -59,11 +59,11 @@ class RegistryStatus(msgspec.Struct, frozen=True):
     """Fdatasyncs of the journal since the start."""
 
 
-Reply = tuple[int, str, str, bytes]
+RegistryReply = tuple[int, str, str, bytes]
 """(number, outcome, error, value)"""
 
-_replies = msgspec.msgpack.Decoder(Reply)
-_settings = msgspec.msgpack.Decoder(Settings)
+_replies = msgspec.msgpack.Decoder(RegistryReply)
+_settings = msgspec.msgpack.Decoder(RegistrySettings)
 _status = msgspec.msgpack.Decoder(RegistryStatus)
 _requests = msgspec.msgpack.Decoder(list[Any])
 
@@ -85,7 +85,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-def read_settings(data: bytes) -> Settings:
+def read_settings(data: bytes) -> RegistrySettings:
     """Returns the settings in the first frame. Raises WireError."""
     try:
         settings = _settings.decode(data)
@@ -108,9 +108,9 @@ def read_request(data: bytes) -> list[Any]:
     raise WireError("a request of an unknown shape")
 
 
-def read_reply(data: bytes) -> Reply:
+def read_reply(data: bytes) -> RegistryReply:
     """Returns an answer. Raises msgspec.MsgspecError: what the process writes is known."""
-    reply: Reply = _replies.decode(data)
+    reply: RegistryReply = _replies.decode(data)
     return reply
 
 

@@ -21,7 +21,7 @@ from pysyncobj.node import TCPNode
 from cluster.registry import peer_wire
 from cluster.registry.hardened_transport import RegistryTransport, take_over
 from cluster.registry.journal import ENTRIES_MAX, Entry
-from cluster.registry.records import OPERATION_BYTES_MAX, RECORDS_BYTES_MAX, Answer, Records
+from cluster.registry.records import OPERATION_BYTES_MAX, RECORDS_BYTES_MAX, Records, RegistryAnswer
 from cluster.registry.store import Store
 from cluster.runtime.logs import Seldom
 from cluster.runtime.peer_frames import WireError
@@ -37,7 +37,7 @@ PART_BYTES = 64 << 10
 _LEADER, _FOLLOWER = 2, 0
 _REGULAR = b"\x00"
 
-Done = Callable[[Answer | None, int], None]
+RegistryDone = Callable[[RegistryAnswer | None, int], None]
 """Called with the answer and a FAIL_REASON, on the thread of `tick` or of `propose`."""
 
 REFUSED = frozenset({FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED})
@@ -167,7 +167,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         """Does the work that is due, and waits up to `wait_s` for messages. Raises StorageError, which is final."""
         self.doTick(wait_s)
 
-    def propose(self, operation: bytes, done: Done) -> None:
+    def propose(self, operation: bytes, done: RegistryDone) -> None:
         """Proposes an operation; `done` may never be called. Any thread may call it."""
         self._applyCommand(operation, done, _REGULAR[0])
 
@@ -185,7 +185,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         else:
             super()._applyCommand(command, callback, commandType)
 
-    def _SyncObj__doApplyCommand(self, command: bytes) -> Answer | None:
+    def _SyncObj__doApplyCommand(self, command: bytes) -> RegistryAnswer | None:
         return self._records.apply(command[1:]) if command[:1] == _REGULAR else None
 
     # --- messages ----------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.registry import frames, pysyncobj_check
-from cluster.registry.frames import FAIL, OK, READY, UNKNOWN, RegistryStatus, Settings, frame
-from cluster.registry.records import Answer, Records
+from cluster.registry.frames import FAIL, OK, READY, UNKNOWN, RegistrySettings, RegistryStatus, frame
+from cluster.registry.records import Records, RegistryAnswer
 from cluster.registry.store import Store
 from cluster.runtime.peer_frames import WireError
 from raftlog.errors import OutOfSpaceError, RaftLogError
@@ -43,7 +43,7 @@ FAILURES_MAX = 20
 class RaftThread:
     """pysyncobj and its directory, on one thread."""
 
-    def __init__(self, settings: Settings, records: Records, on_failure: Callable[[str], None]) -> None:
+    def __init__(self, settings: RegistrySettings, records: Records, on_failure: Callable[[str], None]) -> None:
         """`on_failure` is called on the thread of pysyncobj, once, when that ends by itself."""
         self._settings = settings
         self._records = records
@@ -68,7 +68,7 @@ class RaftThread:
         self._stopping.set()
         self._thread.join(2.0)
 
-    def propose(self, operation: bytes, done: Callable[[Answer | None, int], None]) -> None:
+    def propose(self, operation: bytes, done: Callable[[RegistryAnswer | None, int], None]) -> None:
         """Proposes an operation; `done` is called on the thread, or never."""
         if self._raft is not None:
             self._raft.propose(operation, done)
@@ -143,7 +143,7 @@ class RaftThread:
 class Server:
     """Answers the parent's frames. Event loop only."""
 
-    def __init__(self, settings: Settings, write: Callable[[bytes], None], ended: asyncio.Future[str]) -> None:
+    def __init__(self, settings: RegistrySettings, write: Callable[[bytes], None], ended: asyncio.Future[str]) -> None:
         self._loop = asyncio.get_running_loop()
         self._records = Records(settings.cluster)
         self._write = write
@@ -176,13 +176,13 @@ class Server:
         else:
             self._waiting[number] = self._loop.call_later(limit_ms / 1000, self._settle, number, UNKNOWN, "no answer")
 
-            def done(answer: Answer | None, reason: int) -> None:
+            def done(answer: RegistryAnswer | None, reason: int) -> None:
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     self._loop.call_soon_threadsafe(self._on_done, number, answer, reason)
 
             self.raft.propose(operation, done)
 
-    def _on_done(self, number: int, answer: Answer | None, reason: int) -> None:
+    def _on_done(self, number: int, answer: RegistryAnswer | None, reason: int) -> None:
         from cluster.registry.hardened import REFUSED
 
         if answer is not None and reason == 0:

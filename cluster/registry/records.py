@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from cluster.placement.group_map import GroupRecord, Groups, decode, news
+from cluster.placement.group_map import GroupRecord, GroupRecords, decode, news
 from cluster.placement.group_map import encode as encode_groups
 from cluster.runtime.peer_frames import WireError
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
@@ -41,7 +41,7 @@ _Node = Annotated[int, Meta(ge=1, le=NODES_MAX)]
 _Cluster = Annotated[bytes, Meta(min_length=CLUSTER_BYTES, max_length=CLUSTER_BYTES)]
 _Name = Annotated[str, Meta(min_length=1, max_length=_NAME_MAX)]
 
-Answer = tuple[str, bytes]
+RegistryAnswer = tuple[str, bytes]
 """(error, value): the error is "" if the operation is held, and then the value is msgpack of what is held."""
 
 
@@ -56,7 +56,7 @@ class TopicPlace(NamedTuple):
 class View(NamedTuple):
     """All records at one moment; never changed."""
 
-    groups: Groups
+    groups: GroupRecords
     topics: Mapping[str, TopicPlace]
     beats: Mapping[int, int]
     """Registry node -> the greatest number that its watchdog has sent."""
@@ -87,7 +87,7 @@ class Records:
         self._topics_max = topics_max
         self.view = NOTHING
 
-    def apply(self, operation: bytes) -> Answer:
+    def apply(self, operation: bytes) -> RegistryAnswer:
         """Applies an operation. Total: never raises, whatever the bytes are; garbage and operations of another cluster
         change nothing and are answered with an error."""
         try:
@@ -96,7 +96,7 @@ class Records:
             return str(error), b""
         return "", _encoder.encode(held)
 
-    def known(self, operation: bytes) -> Answer | None:
+    def known(self, operation: bytes) -> RegistryAnswer | None:
         """Returns the answer to an operation that would change nothing, so that it need not be written; None if it must
         be."""
         try:

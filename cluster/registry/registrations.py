@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from cluster.config.local_layout import REGISTRY_GROUP, node_object
-from cluster.peer.allowed_peers import Address, Membership
+from cluster.peer.allowed_peers import HostAndPort, Membership
 from cluster.peer.group_links import QUIET_LOOKS, GroupLink, GroupLinks
 from cluster.peer.keyring import Keyring
-from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
+from cluster.peer.transport import FrameHandlers, PeerLevels, PeerTransport
 from cluster.placement.group_map import GroupRecord, decode, encode, news
 from cluster.placement.registry_state import RegistryState, encode_state
 from cluster.registry.records import (
@@ -53,7 +53,7 @@ class RegistryIdentity(NamedTuple):
 
     cluster: uuid.UUID
     number: int
-    bind: Address
+    bind: HostAndPort
     """The address at which nodes dial it."""
 
 
@@ -114,7 +114,7 @@ class Registrations:
 
     async def start(self) -> None:
         """Listens. Raises OSError if the address cannot be bound."""
-        await self.transport.start(Handlers(lambda _: None, lambda _: None, lambda *_: None))
+        await self.transport.start(FrameHandlers(lambda _: None, lambda _: None, lambda *_: None))
         self._task = asyncio.create_task(self._run(), name="registrations")
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from cluster.config.address import join_address, split_address
 from cluster.config.source import ConfigError
-from cluster.registry.frames import Settings
+from cluster.registry.frames import RegistrySettings
 from cluster.registry.records import NODES_MAX
 from cluster.runtime.key_file import FILE_MAX, KeyFileError, parse
 
@@ -42,11 +42,11 @@ class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listener: _Text = "broker"
     """The name of the nodes' listener that answers what clients ask here."""
 
-    def settings(self, keys: tuple[bytes, ...]) -> Settings:
+    def settings(self, keys: tuple[bytes, ...]) -> RegistrySettings:
         """Returns the settings of the child. `keys`: those of the secret, newest first."""
         addresses = dict(enumerate(self.processes, 1))
         bind = join_address(self.bind, split_address(addresses[self.id])[1])
-        return Settings(
+        return RegistrySettings(
             self.data_dir, self.cluster_id.bytes, self.id, addresses, bind, password_of(keys[0], self.cluster_id)
         )
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TypeVar
 
 from cluster.placement.group_map import GroupRecord, rank
-from cluster.registry.frames import OK, UNKNOWN, RegistryStatus, Reply, Settings, read_status
+from cluster.registry.frames import OK, UNKNOWN, RegistryReply, RegistrySettings, RegistryStatus, read_status
 from cluster.registry.records import (
     NOTHING,
     PLACES_PER_OPERATION,
@@ -57,7 +57,7 @@ class AcceptedCount:
         self.accepted = 0
         self._last_s: float | None = None
 
-    def count(self, reply: Reply) -> None:
+    def count(self, reply: RegistryReply) -> None:
         """Counts the answer to an operation."""
         if reply[1] == OK:
             self.accepted += 1
@@ -71,7 +71,7 @@ class AcceptedCount:
 class Supervisor:
     """One child, or the next one. Event loop only."""
 
-    def __init__(self, settings: Settings, records: Records, log: int, surroundings: Surroundings) -> None:
+    def __init__(self, settings: RegistrySettings, records: Records, log: int, surroundings: Surroundings) -> None:
         """`records`: all that this process knows; what the child holds is merged into it. `log` is the descriptor of
         the file for the child's errors."""
         self._settings = settings
@@ -109,7 +109,7 @@ class Supervisor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def use(self, settings: Settings) -> None:
+    async def use(self, settings: RegistrySettings) -> None:
         """Restarts the child with other settings, if they differ."""
         if settings != self._settings:
             self._settings = settings
@@ -191,7 +191,7 @@ class Supervisor:
                 await asyncio.sleep(min(WRITE_AGAIN_S, wait_s))
         logger.warning("the last %d beats failed, %d without an answer: the child is started again", failures, silent)
 
-    async def _beat(self, child: Replica) -> Reply:
+    async def _beat(self, child: Replica) -> RegistryReply:
         """Asks for an operation; returns the answer."""
         own = self._settings.node
         number = max(self._surroundings.now_ms(), self._records.view.beats.get(own, 0) + 1)
@@ -242,5 +242,5 @@ class Supervisor:
                 return await asyncio.to_thread(self._records.merged, NOTHING, reply[3])
 
 
-def _why(reply: Reply) -> str:
+def _why(reply: RegistryReply) -> str:
     return "" if reply[1] == OK else f"{reply[1]}: {reply[2]}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from cluster.registry.child import Child
-from cluster.registry.frames import Reply, Settings
+from cluster.registry.frames import RegistryReply, RegistrySettings
 from cluster.registry.registry_file import read_secret
 
 
@@ -32,11 +32,11 @@ class Replica(Protocol):
 
     async def ready(self, limit_s: float) -> None: ...
 
-    async def apply(self, operation: bytes, limit_s: float) -> Reply: ...
+    async def apply(self, operation: bytes, limit_s: float) -> RegistryReply: ...
 
-    async def read(self, limit_s: float) -> Reply: ...
+    async def read(self, limit_s: float) -> RegistryReply: ...
 
-    async def status(self, limit_s: float) -> Reply: ...
+    async def status(self, limit_s: float) -> RegistryReply: ...
 
     async def close(self, limit_s: float) -> int: ...
 
@@ -59,7 +59,7 @@ class ChildWaits(NamedTuple):
 class Surroundings(NamedTuple):
     """The functions with which a process reaches its machine, and how long it waits for its child."""
 
-    start_child: Callable[[Settings, int], Awaitable[Replica]] = Child.start
+    start_child: Callable[[RegistrySettings, int], Awaitable[Replica]] = Child.start
     """Starts a child; the second argument is the descriptor of the file for its errors."""
     read_secret: Callable[[Path], tuple[bytes, ...]] = read_secret
     """Returns the keys of the secret, newest first. Raises ConfigError."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull
     from cluster.peer.confirmed_index import ConfirmedIndex
     from cluster.remoting.request import Request
-    from cluster.runtime.turns.work import Steps, Turns
+    from cluster.runtime.turns.work import Turns, WorkSteps
     from statemachine.access.user_rows import User
     from statemachine.access.users import Access
 
@@ -468,7 +468,7 @@ class Admission:
         why = self._judge.why_not(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
         return Refused(Reason.NO_PERMISSION, why) if why else None
 
-    def _close_gone(self) -> Steps:
+    def _close_gone(self) -> WorkSteps:
         for at, (path, client) in enumerate(list(self._clients.items())):
             if at % CLIENTS_PER_STEP == 0:
                 yield

@@ -103,19 +103,19 @@ def after_read_index(services: Services, request: Request, answer: Callable[[Req
 
 logger = logging.getLogger(__name__)
 
-Answer = Generator[None, None, bytes]
+BodySteps = Generator[None, None, bytes]
 """Steps that make a body and return it."""
 
 ROWS_PER_STEP = 32
 NAMES_PER_STEP = 256
 
 
-def answer_in_steps(services: Services, request: Request, steps: Answer, ext: dict[str, str] | None = None) -> None:
+def answer_in_steps(services: Services, request: Request, steps: BodySteps, ext: dict[str, str] | None = None) -> None:
     """Answers with the body that the steps return, or with the error that they raise."""
     begin_steps(services.turns.patient, request.connection, _answered(request, steps, ext))
 
 
-def _answered(request: Request, steps: Answer, ext: dict[str, str] | None) -> Generator[None, None, None]:
+def _answered(request: Request, steps: BodySteps, ext: dict[str, str] | None) -> Generator[None, None, None]:
     try:
         body = yield from steps
         request.reply(ResponseCode.SUCCESS, None, ext, body)
@@ -126,7 +126,7 @@ def _answered(request: Request, steps: Answer, ext: dict[str, str] | None) -> Ge
         request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
-def names_body(field: bytes, names: SortedMap[str, Any]) -> Answer:
+def names_body(field: bytes, names: SortedMap[str, Any]) -> BodySteps:
     """Makes the body `{"field":[names in order]}`."""
     parts: list[bytes] = []
     after: str | None = None
@@ -137,7 +137,7 @@ def names_body(field: bytes, names: SortedMap[str, Any]) -> Answer:
     return b'{"%b":[%b]}' % (field, b",".join(parts))
 
 
-def table_body(head: bytes, rows: Iterable[Any], row_of: Callable[[Any], bytes], tail: bytes) -> Answer:
+def table_body(head: bytes, rows: Iterable[Any], row_of: Callable[[Any], bytes], tail: bytes) -> BodySteps:
     """Makes a body of `head`, the encoded rows and `tail`, a few rows in each step."""
     parts: list[bytes] = []
     for at, row in enumerate(rows):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.group_admin import GroupReads
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.sends.withdrawn_sends import WithdrawnSends
 from cluster.broker.transactions.transaction_end import CheckBack
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from cluster.broker.sends.send_outcomes import SendOutcomes
     from cluster.config.node_sections import TlsMode
     from cluster.peer.confirmed_index import ConfirmedIndex
-    from cluster.remoting.handlers.broker_stats import Figures as NamedFigures
+    from cluster.remoting.handlers.broker_stats import ReadFigures
     from cluster.remoting.handlers.send_reply import SendReplyWriter
     from cluster.replication.proposals import Proposals
     from cluster.runtime.context import NodeContext
@@ -93,7 +93,7 @@ class Remoting:
         *,
         arrived: Signal[[Frame]],
         answers: AnswerPaths,
-        figures: NamedFigures,
+        figures: ReadFigures,
         read_entries: ReadEntries,
         log_begins: Callable[[], int],
         trust: Trust,
@@ -191,7 +191,7 @@ class Remoting:
         """Returns the parts that serve all request codes but those of sends."""
         broker, services, metrics = self._broker, self._services, self._metrics
         members, note = broker.members, self._context.events.note_change
-        groups = Groups(services, members)
+        groups = GroupReads(services, members)
         handover = Handover(self.forwarder.forward, services.writes_open)
         return (
             Part(name="route requests", codes=Routes(services, broker.early_routes).codes()),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cluster.config.service_sections import LimitsSection
     from cluster.remoting.request import Handler, Handlers, Request
     from cluster.requests.verb import Verb
-    from cluster.runtime.resource_budget import Soon
+    from cluster.runtime.turns.work import Soon
 
 DeniedSince = Callable[["Request"], Refused | None]
 """Judges a request that has waited by the rules of now (`cluster.remoting.admission.Admission.denied_since`)."""

@@ -37,7 +37,7 @@ ALARM_AFTER = 3
 """The number of failed rounds over all peers after which an alarm is raised."""
 
 
-class Waits(NamedTuple):
+class BackfillPauses(NamedTuple):
     """The pauses of a backfill, in seconds."""
 
     look_s: float = 0.2
@@ -50,7 +50,7 @@ class Waits(NamedTuple):
     """The longest one."""
 
 
-WAITS = Waits()
+WAITS = BackfillPauses()
 
 
 class Backfill:
@@ -68,7 +68,7 @@ class Backfill:
         peers: Callable[[], list[NodeId]],
         metrics: InstallMetrics,
         progress: InstallProgress,
-        waits: Waits = WAITS,
+        waits: BackfillPauses = WAITS,
     ) -> None:
         """`path`: DATA. `trim_position()` returns the beginning of the group's log as of the entry `applied()`."""
         self._waits = waits

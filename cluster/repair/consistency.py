@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgpack
 
 from cluster.config.local_layout import names_of, node_object
-from cluster.repair.fetch import Fetched, FetchError, FetchRefused, Source, Status
+from cluster.repair.fetch import AnswerSource, Fetched, FetchError, FetchRefused, Status
 from cluster.repair.repair_service import Repairs
 from cluster.runtime.context import NodeContext
 from cluster.runtime.figures.service_metrics import ServiceMetrics
@@ -330,7 +330,7 @@ class Consistency:
         task.add_done_callback(self._tasks.pop)
 
 
-def sums_source(state: State) -> Source:
+def sums_source(state: State) -> AnswerSource:
     """Returns the source that answers `sums` [index] with this node's sums at that marker."""
 
     def read(arguments: list[Any]) -> Fetched:

@@ -25,7 +25,7 @@ import msgpack
 
 from cluster.config.local_layout import node_object
 from cluster.peer.links import BURST_S, IDLE_MS, Lull
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import FrameHandlers, PeerTransport
 from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane
 from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
 from raftlog.types import FIRST_GROUP, NodeId
@@ -95,7 +95,7 @@ class FetchRefused(Exception):
         self.status = status
 
 
-Source = Callable[[list[Any]], Fetched]
+AnswerSource = Callable[[list[Any]], Fetched]
 """A function that answers the arguments of one request; it may block. Raises Refused; any other error is answered as
 FAILED."""
 Answerer = Callable[[NodeId, list[Any]], Awaitable[list[Any]]]
@@ -127,7 +127,7 @@ NOTHING = Fetched([], b"")
 class FetchLane(NeverIdle):
     """Reads the bytes that peers ask for. Never fails: a failed read becomes an answer."""
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, AnswerSource]) -> None:
         """`sources`: what -> the function that answers it. More may be added while the lane runs."""
         self._sources = sources
 
@@ -199,7 +199,7 @@ class FetchServer:
     ) -> None:
         """`last_index()`: the last index of this node's log. While it grows, peers get one part in WRITING_SHARE of the
         bandwidth. `run` starts the lane when `start` is called, with the function that takes its completions."""
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, AnswerSource] = {}
         """what -> the source that answers it, in the lane."""
         self.lane = FetchLane(self.sources)
         self._runner: StartedLane[FetchJob] = StartedLane(lambda: run(self.lane, self.on_done))
@@ -366,7 +366,7 @@ async def early_client(transport: PeerTransport, group: int = FIRST_GROUP) -> As
             client.on_frame(peer, header, payload)
 
     lost = client.peer_closed
-    await transport.start(Handlers(lambda _: None, lost, on_frame, frames_lost=lost))
+    await transport.start(FrameHandlers(lambda _: None, lost, on_frame, frames_lost=lost))
     try:
         yield client
     finally:

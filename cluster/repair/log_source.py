@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from cluster.config.local_layout import node_object
-from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchRefused, Source, Status
+from cluster.repair.fetch import PAYLOAD_MAX, AnswerSource, Fetched, FetchRefused, Status
 from cluster.repair.peer_requests import Fetches, ask
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import Checkpoint, Checkpoints
@@ -29,7 +29,7 @@ def log_source(
     log: RawLog,
     commit_index: Callable[[], int],
     hold_log: Callable[[int], object] = lambda position: None,
-) -> Source:
+) -> AnswerSource:
     """Returns the source of `log` [position, skip, size]: frames from the one that begins at `position`, less the first
     `skip` bytes.
 
@@ -82,7 +82,7 @@ class SegmentPlace(NamedTuple):
     sealed: bool
 
 
-def segment_source(log: Spans) -> Source:
+def segment_source(log: Spans) -> AnswerSource:
     """Returns the source that tells peers in which of this node's segment files a position lies."""
 
     def answer(arguments: list[Any]) -> Fetched:
@@ -143,7 +143,7 @@ class CheckpointSource(Protocol):
 
 def state_source(
     fs: FileSystem, checkpointer: CheckpointSource, hold_log: Callable[[int], object] = lambda position: None
-) -> Source:
+) -> AnswerSource:
     """Returns the source of the checkpoints of `checkpointer`. `hold_log(position)` keeps the log from there for a
     while, because the peer will need it."""
     return _StateSource(fs, checkpointer, hold_log).answer
@@ -163,7 +163,7 @@ class _StateSource:
         """True if the checkpointer was asked for another checkpoint."""
 
     def answer(self, arguments: list[Any]) -> Fetched:
-        """Answers one request for a checkpoint of this node (`fetch.Source`)."""
+        """Answers one request for a checkpoint of this node (`fetch.AnswerSource`)."""
         if self._checkpointer.frozen:
             raise FetchRefused(Status.MISSING, "its own rows are not to be trusted")
         match arguments:

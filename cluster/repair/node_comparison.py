@@ -18,7 +18,7 @@ STEPS = (1 << 20, 4096, 64, 1)
 """Chunk sizes in bytes. They are used one after another to narrow a difference down."""
 
 
-class Asks(Protocol):
+class ComparedNode(Protocol):
     """One node, reached over HTTP. Each call raises LocalError if the node does not answer."""
 
     def view(self, index: int | None = None) -> ConsistencyView:
@@ -64,7 +64,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 class Inspection:
     """One comparison of all nodes that answer."""
 
-    def __init__(self, nodes: Mapping[int, Asks], progress: Callable[[int, int], None] = lambda *_: None) -> None:
+    def __init__(
+        self, nodes: Mapping[int, ComparedNode], progress: Callable[[int, int], None] = lambda *_: None
+    ) -> None:
         """`progress` receives the bytes compared and to compare, per node."""
         self._nodes = dict(nodes)
         self._progress = progress

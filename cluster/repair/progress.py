@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 SAY_EVERY_S = 10.0
 
-Stage = Literal["none", "state", "log", "restart", "backfill"]
+RepairStage = Literal["none", "state", "log", "restart", "backfill"]
 """The stage in progress: this node copies a peer's checkpoint, then the log up to it, then restarts in its process and
 fetches the older segments."""
 
@@ -24,7 +24,7 @@ fetches the older segments."""
 class InstallView(msgspec.Struct, frozen=True, kw_only=True):
     """The install in the status of a node."""
 
-    stage: Stage = "none"
+    stage: RepairStage = "none"
     peer: int = 0
     """The peer that supplies the data."""
     checkpoint: str = ""
@@ -43,14 +43,14 @@ class InstallProgress:
         self._group = group
         self._metrics = metrics
         self._now_s = now_s
-        self._stage: Stage = "none"
+        self._stage: RepairStage = "none"
         self._peer = self._done = self._total = 0
         self._what = ""
         self._said_s = 0.0
         self.attempts = 0
         self.last_failure = ""
 
-    def begin(self, stage: Stage, peer: int = 0, what: str = "", total: int = 0, done: int = 0) -> None:
+    def begin(self, stage: RepairStage, peer: int = 0, what: str = "", total: int = 0, done: int = 0) -> None:
         """Records that another stage begins; `done` of its `total` bytes are here already."""
         self._stage, self._peer, self._what, self._total, self._done = stage, peer, what, total, done
         self._said_s = self._now_s()

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
 
-Elsewhere = Callable[[list[Command], Done, str], None]
+SubmitElsewhere = Callable[[list[Command], Done, str], None]
 """(commands, what is called with their results, author)."""
-Submit = Callable[[list[Command], Done, CommitSession | None, str], None]
+SubmitCommands = Callable[[list[Command], Done, CommitSession | None, str], None]
 
 COMMANDS_BYTES_MAX = 4 << 20
 """The largest encoding of one caller's commands, in bytes: a fraction of the longest frame, and more than any honest
@@ -190,7 +190,7 @@ class CommandQueue:
         flow: SendFlow,
         offsets: OffsetOrder,
         *,
-        submit: Submit,
+        submit: SubmitCommands,
         contained: Callable[[str, Exception], object],
         now_ms: Callable[[], int],
     ) -> None:
@@ -202,7 +202,7 @@ class CommandQueue:
         self._submit, self._contained, self._now_ms = submit, contained, now_ms
         self._monotonic_ms, self._wake = context.clock.monotonic_ms, context.wake
         self.waiting: list[PendingCommands] = []
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: SubmitElsewhere | None = None
         self._told_through: Callable[[Done], Done] = lambda done: done
 
     def reload(self, limits: LimitsSection) -> None:
@@ -210,7 +210,7 @@ class CommandQueue:
         self._limits = limits
         self._names.reload(limits)
 
-    def decide_elsewhere(self, elsewhere: Elsewhere) -> None:
+    def decide_elsewhere(self, elsewhere: SubmitElsewhere) -> None:
         """Has the first group carry out commands of the truth from now on, on a node of any other group
         (`cluster.truth.truth_acts`)."""
         self._elsewhere = elsewhere

@@ -33,7 +33,7 @@ it the first word of KEYS stands for it."""
 _A, _C, _M = 1_103_515_245, 12_345, 1 << 31
 """A linear congruential generator (that of ANSI C): what is looked at is the same in each run of a seed."""
 
-Key = tuple[int, str]
+TopicKey = tuple[int, str]
 """(topic id, key)."""
 
 
@@ -46,7 +46,7 @@ class Window(NamedTuple):
     messages: int
     """The number of messages, an estimate too."""
     queues: list[Heavy[Queue]]
-    keys: list[Heavy[Key]]
+    keys: list[Heavy[TopicKey]]
     """The keys of messages that have one."""
 
     def topics(self) -> Counter[int]:
@@ -68,7 +68,7 @@ class HotSpots:
         self._wanted_s = wanted_s
         self._began_wanted_s = wanted_s()
         self._random = 1
-        self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
+        self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[TopicKey](KEYS)
         self._began_ms = now_ms
         self.ends_ms = now_ms + WINDOW_MS
         """The time (monotonic milliseconds) at which the window is to be ended."""
@@ -103,7 +103,7 @@ class HotSpots:
             self.last = _NOTHING
             return
         self.last = Window(took_ms, busy, queues.total, queues.heaviest(QUEUES), keys.heaviest(KEYS))
-        self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[Key](KEYS)
+        self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[TopicKey](KEYS)
 
 
 def key_of(send: Send) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.flow.gate import ITSELF, Ask
+from cluster.flow.gate import ITSELF, GateRequest
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
 
@@ -90,7 +90,7 @@ def submit_own(
         carried=carried,
         done=done,
     )
-    send.hold = proposals.gate.hold(client.in_flight, size, ITSELF, Ask.OWN)
+    send.hold = proposals.gate.hold(client.in_flight, size, ITSELF, GateRequest.OWN)
     proposals.submit_send(send)
 
 

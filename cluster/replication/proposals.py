@@ -22,7 +22,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from cluster.flow.gate import Ask
+from cluster.flow.gate import GateRequest
 from cluster.flow.hold import decide_each
 from cluster.replication.acks.ack_levels import EARLY, Ack
 from cluster.replication.acks.early_answer_file import Ledger
@@ -231,7 +231,7 @@ class Proposals:
             send.hold.ended()
             if not self.flow.admit([send], self.now_ms):
                 return
-            send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
+            send.hold = self.gate.hold(send.connection.in_flight, send.size, send.user, GateRequest.NEW)
         if self._learnt.active and send.done is None:
             self._learnt.came([send], self.now_ms)
         self._sends.add([send], send.size)

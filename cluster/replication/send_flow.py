@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.flow.admission_limit import AdmissionLimit
 from cluster.flow.backlogs import Backlogs
-from cluster.flow.gate import Ask, Limit, Over
+from cluster.flow.gate import GateRequest, Limit, Over
 from cluster.flow.hold import decide_each
 from cluster.flow.minute_rates import MinuteRates
 from cluster.flow.quota_buckets import QuotaBuckets
@@ -152,7 +152,7 @@ class SendFlow:
         for send in sends:
             send.paced_ms = now_ms
             send.hold.ended()
-            send.hold = self._gate.hold(send.connection.in_flight, send.size, send.user, Ask.NEW)
+            send.hold = self._gate.hold(send.connection.in_flight, send.size, send.user, GateRequest.NEW)
             self.queue.add_late(send)
         if sends:
             self._wake()

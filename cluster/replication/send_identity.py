@@ -49,7 +49,7 @@ def session_id(kind: SessionKind, owner: int, brought: bytes) -> bytes:
     return blake2b(named, digest_size=ID_SIZE, person=b"raftmq session").digest()
 
 
-class Names(NamedTuple):
+class SessionIds(NamedTuple):
     """The ids of the session that a client names, or that a node gave its connection."""
 
     own: bytes
@@ -62,26 +62,26 @@ class Names(NamedTuple):
     is only looked at."""
 
 
-def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Names:
+def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> SessionIds:
     """Returns the ids of the session that a client names with the 16 bytes `brought`, in a cluster of that level."""
     if level < OWNERS_LEVEL:
-        return Names(brought)
+        return SessionIds(brought)
     own, unowned = session_id(kind, owner, brought), session_id(kind, 0, brought)
     reaches = kind is SessionKind.SLICE or not brought.startswith(SLICES)
-    return Names(own, unowned if owner else b"", brought if reaches else b"")
+    return SessionIds(own, unowned if owner else b"", brought if reaches else b"")
 
 
-def names_in(kind: SessionKind, owner: int, text: str, level: int) -> Names:
+def names_in(kind: SessionKind, owner: int, text: str, level: int) -> SessionIds:
     """Returns the ids of the session that a client names in the field raftmqPid; NO_NAMES if that is malformed."""
     # Checked first, because a long text must not be kept.
     return _names_in(kind, owner, text, level) if len(text) == 2 * ID_SIZE else NO_NAMES
 
 
-NO_NAMES = Names(b"")
+NO_NAMES = SessionIds(b"")
 
 
 @lru_cache(_NAMES_MAX)
-def _names_in(kind: SessionKind, owner: int, text: str, level: int) -> Names:
+def _names_in(kind: SessionKind, owner: int, text: str, level: int) -> SessionIds:
     try:
         brought = bytes.fromhex(text)
     except ValueError:

@@ -39,7 +39,7 @@ TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 """The header fields that name the object of a request in the log line."""
 
 
-class Answered(Protocol):
+class AnsweredRequest(Protocol):
     """An answered request, with the attributes that the log of slow requests needs."""
 
     code: int
@@ -150,7 +150,7 @@ class SlowRequests:
 
     # --- all other requests ------------------------------------------------------------------------------------------
 
-    def answered(self, request: Answered, response: int, arrived_s: float) -> None:
+    def answered(self, request: AnsweredRequest, response: int, arrived_s: float) -> None:
         """Examines a request that came at `arrived_s` and is answered now. A pull that was held has no such time
         (infinity)."""
         now_s = self.clock_s()

@@ -12,7 +12,7 @@ import msgspec
 
 from cluster.broker.name_rules import AUTO_CREATE_NAMES, REPLY_SUFFIX
 from cluster.broker.rights import PUB, SUB, UPDATE, group_need, topic_need
-from cluster.requests.verb import Ext, Names
+from cluster.requests.verb import Ext, NamedRights
 from cluster.runtime import metered_json
 from statemachine.access.rules import Action, Kind, Need
 
@@ -27,7 +27,7 @@ def pull_needs(topic_name: str, group_name: str) -> list[Need]:
     return [topic_need(topic_name, SUB), group_need(group_name, SUB)]
 
 
-def named(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> Names:
+def named(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> NamedRights:
     """Makes the needs of a request. `topics` and `groups` are names of the ext fields that name a topic or group; `on`
     lists the actions."""
 
@@ -40,7 +40,7 @@ def named(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) ->
     return needs
 
 
-def on_cluster(on: tuple[Action, ...]) -> Names:
+def on_cluster(on: tuple[Action, ...]) -> NamedRights:
     """Makes the needs of a request about the cluster. `on` lists the actions."""
 
     def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 Ext = Mapping[str, str]
-Names = Callable[[Ext, bytes, str], Iterator[Need]]
+NamedRights = Callable[[Ext, bytes, str], Iterator[Need]]
 """(fields, body, name of the cluster) -> the rights on what the request names."""
 Size = Callable[["BrokerState", "LimitsSection"], int]
 """Estimates the bytes of an answer if it were made now."""
@@ -80,7 +80,7 @@ class Verb(NamedTuple):
     number may get a meaning in its next release."""
     name: str
     """RocketMQ's name of the code."""
-    names: Names | None
+    names: NamedRights | None
     """The rights that its sender needs, by what the request names (`cluster.requests.named_rights`); None if only a
     Super (an administrator) may make it, whatever `auth.mode` says."""
     page: str

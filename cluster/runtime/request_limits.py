@@ -14,6 +14,7 @@ import msgspec
 from raftlog.work import charge_bytes
 from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from raftmq_wire.names import NAME
+from statemachine.commands import TEXT_LENGTH_MAX
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -25,7 +26,7 @@ Unsigned63 = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 RetryTimes = Annotated[int, msgspec.Meta(ge=-1, le=INT32_MAX)]
 """The number of retries; -1 stands for the client's default."""
-Queues = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+QueueCount = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 QueueId = Annotated[int, msgspec.Meta(ge=0, le=65_534)]
 Perm = Annotated[int, msgspec.Meta(ge=0, le=15)]
 
@@ -50,7 +51,9 @@ ClientId = Annotated[str, msgspec.Meta(max_length=512)]
 Word = Annotated[str, msgspec.Meta(max_length=64)]
 """The name of an enum's value, or its ordinal."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
-Expression = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
+Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
+"""The author of a change, or its reason."""
+ExpressionText = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
 """The filter expression of a subscription."""
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST_PORT = rf"([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\]):{_PORT}"

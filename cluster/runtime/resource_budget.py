@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-Soon = Callable[[Callable[[], None]], object]
-"""Calls a function in a later turn of the loop (`loop.call_soon`)."""
+from cluster.runtime.turns.work import Soon
 
 
 class Room:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoints
-from cluster.state.opening_cases import Done, OpeningFacts, StateCase, classify
+from cluster.state.opening_cases import OpeningAction, OpeningFacts, StateCase, classify
 from cluster.state.overlay_fs import OverlayFileSystem
 from cluster.state.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
 from cluster.state.state_opening import doubtful, is_of_log, unusable
@@ -25,7 +25,7 @@ from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.storage.verify.verify_directory import Finding, IrrelevantRange, Severity, irrelevant_ranges, verify_log
 from statemachine.broker_state import NOTHING_APPLIED
 
-_REPLACES = (Done.RESTORE, Done.RESTORE_FROM_PEER)
+_REPLACES = (OpeningAction.RESTORE, OpeningAction.RESTORE_FROM_PEER)
 
 
 class Judged(NamedTuple):
@@ -132,7 +132,11 @@ class Fsck:
             )
         )
         checkpoints = Checkpoints(self._fs, self._directory, self._group_id)
-        names = checkpoints.names() if found.done not in (Done.USE, Done.REPLAY, Done.REFUSE) else []
+        names = (
+            checkpoints.names()
+            if found.done not in (OpeningAction.USE, OpeningAction.REPLAY, OpeningAction.REFUSE)
+            else []
+        )
         if suspicion is not None:  # those that may serve if no peer has a checkpoint
             suspicion = suspicion._replace(peer_checkpoint=suspicion.peer_checkpoint or "")
         wrong = (doubtful(suspicion, name) or unusable(checkpoints, name, log) for name in names)
@@ -141,7 +145,7 @@ class Fsck:
         text = f"{found.what}: {found.done.value}; {replay:,} entries to apply"
         if found.done in _REPLACES:
             own = f"from checkpoint {self._usable}" if self._usable else "there is no sound checkpoint"
-            text += f"; without a peer: {own}" if found.done is Done.RESTORE_FROM_PEER else f"; {own}"
+            text += f"; without a peer: {own}" if found.done is OpeningAction.RESTORE_FROM_PEER else f"; {own}"
         return text
 
     def _cure(self, finding: Finding) -> str:
@@ -153,9 +157,13 @@ class Fsck:
             return "start the node while its peers run: it fetches these bytes from them"
         if self._found is StateCase.WRONG_ROWS:
             return "start the node while its peers run: it takes a checkpoint of one of them"
-        if self._found is not None and self._found.done in (Done.RESTORE, Done.REFUSE) and not self._usable:
+        if (
+            self._found is not None
+            and self._found.done in (OpeningAction.RESTORE, OpeningAction.REFUSE)
+            and not self._usable
+        ):
             return f"raftmq rebuild {self._directory} --plan    (or start it: a peer may have a checkpoint)"
-        if self._found is not None and self._found.done is Done.RESTORE:
+        if self._found is not None and self._found.done is OpeningAction.RESTORE:
             return f"start the node: it replaces the state from checkpoint {self._usable}"
         if finding.kind == "state WAL" or (self._found is StateCase.LOST_ROWS):
             return "start the node: it replays these rows from its log"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 
 
-class Done(Enum):
+class OpeningAction(Enum):
     """The action that opening takes in a case."""
 
     USE = "used as it is"
@@ -31,70 +31,70 @@ class StateCase(Enum):
 
     NEWER = (
         "the state has applied entries above the end of the log",
-        Done.REFUSE,
+        OpeningAction.REFUSE,
         "the log lost durable entries, or log or state was put back from another point in time: an operator decides",
     )
     LOG_EMPTY = (
         "the state has rows, but the log contains only GENESIS",
-        Done.REFUSE,
+        OpeningAction.REFUSE,
         "the log of this node is gone; the rows are the only trace of its content, so they stay where they are",
     )
     WRONG_ROWS = (
         "STATE_SUSPECT: the state contains wrong rows",
-        Done.RESTORE_FROM_PEER,
+        OpeningAction.RESTORE_FROM_PEER,
         "a CRC proves bytes, not rows: a peer's rows must add up to its sums, and the node's own rows count only up to "
         "the last entry at which other nodes had the same sums",
     )
     SUSPECT = (
         "STATE_SUSPECT: the last run found damage in the state",
-        Done.RESTORE,
+        OpeningAction.RESTORE,
         "every file of the checkpoint has the CRC recorded when it was made, and its last entry is in this log",
     )
     CORRUPT = (
         "the state does not open, or cannot be read",
-        Done.RESTORE,
+        OpeningAction.RESTORE,
         "every file of the checkpoint has the CRC recorded when it was made, and its last entry is in this log",
     )
     MISSING = (
         "there is a log but no state",
-        Done.RESTORE,
+        OpeningAction.RESTORE,
         "every file of the checkpoint has the CRC recorded when it was made, and its last entry is in this log",
     )
     INSTALLED = (
         "a snapshot has replaced the log, which now begins above what the state has applied",
-        Done.RESTORE,
+        OpeningAction.RESTORE,
         "the checkpoint was fetched with the log: every file has the CRC of the manifest, the rows add up to the sums, "
         "and its last entry is in this log",
     )
     OLDER_THAN_LOG = (
         "the state ends before the oldest entry that is still in the log",
-        Done.RESTORE,
+        OpeningAction.RESTORE,
         "this node no longer has the entries in between, so only a newer checkpoint joins the log without a gap",
     )
     OTHER_LOG = (
         "the last applied entry is not the one that the log has at that index",
-        Done.REFUSE,
+        OpeningAction.REFUSE,
         "the rows come from another log, or this log was put back from elsewhere: an operator decides which counts",
     )
     LOST_ROWS = (
         "the state has applied less than RUN recorded as synced",
-        Done.REPLAY_OR_RESTORE,
+        OpeningAction.REPLAY_OR_RESTORE,
         "rows and applied index are written in the same batches and RocksDB drops only a suffix of them, so this is a "
         "complete earlier state; what it lost is in the log",
     )
     NEW = (
         "no state, and the log contains only GENESIS",
-        Done.USE,
+        OpeningAction.USE,
         "nothing was ever applied",
     )
     BEHIND = (
         "the last applied entry is in the log, and entries follow it",
-        Done.REPLAY,
+        OpeningAction.REPLAY,
         "rows and applied index are written in the same batches, so exactly the entries above it are missing",
     )
     FITS = (
         "the last applied entry is the last of the log",
-        Done.USE,
+        OpeningAction.USE,
         "nothing is missing",
     )
 
@@ -104,7 +104,7 @@ class StateCase(Enum):
         return self.value[0]
 
     @property
-    def done(self) -> Done:
+    def done(self) -> OpeningAction:
         """The action that opening takes in this case."""
         return self.value[1]
 

@@ -29,7 +29,7 @@ from statemachine.checkpoint_reader import CheckpointReader
 from statemachine.rows import running_digest
 from statemachine.rows.kv import KV, KVError
 
-Line = dict[str, Any]
+ScrubLine = dict[str, Any]
 
 
 class SlowFile(OsFile):
@@ -69,7 +69,7 @@ class SlowFileSystem(OsFileSystem):
             time.sleep(self._at - now)
 
 
-def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
+def scrub_log(fs: FileSystem, directory: Path) -> Iterator[ScrubLine]:
     """Yields the damage found in the log's files."""
     group = group_of(fs, directory)
     if group is None:
@@ -91,7 +91,7 @@ def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
             yield {"kind": "other", "text": f"{name}: {finding.text}"}
 
 
-def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
+def scrub_rows(directory: Path, checkpoint: Checkpoint) -> ScrubLine | None:
     """Counts the rows of a checkpoint again; returns the difference found; None if there is none, or if the checkpoint
     was removed during the count."""
     name = checkpoint.path.name
@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _print(line: Line) -> None:
+def _print(line: ScrubLine) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

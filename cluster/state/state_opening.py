@@ -14,7 +14,7 @@ from cluster.runtime.findings import Code
 from cluster.state import suspect_state
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.manifest import index_of
-from cluster.state.opening_cases import ALARMING, Done, OpeningFacts, StateCase, classify
+from cluster.state.opening_cases import ALARMING, OpeningAction, OpeningFacts, StateCase, classify
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, storage_error
@@ -165,7 +165,7 @@ class StateOpening:
         try:
             found = self._found(state, damage)
             self._note(found, state, damage)
-            if found.done is Done.REFUSE:
+            if found.done is OpeningAction.REFUSE:
                 raise CorruptLogError(self._refusal(found, state))
             if self._keeps(found, state):
                 assert kv is not None
@@ -233,9 +233,9 @@ class StateOpening:
     # --- what is done ------------------------------------------------------------------------------------------------
 
     def _keeps(self, found: StateCase, state: BrokerState | None) -> bool:
-        if found.done in (Done.RESTORE, Done.RESTORE_FROM_PEER) or state is None:
+        if found.done in (OpeningAction.RESTORE, OpeningAction.RESTORE_FROM_PEER) or state is None:
             return False
-        if found.done is not Done.REPLAY_OR_RESTORE:
+        if found.done is not OpeningAction.REPLAY_OR_RESTORE:
             return True
         newest = next(self._usable(above=state.applied.index), None)
         return newest is None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from cluster.retention.tier_policy import TierDecision
 from cluster.runtime.findings import Code
-from cluster.tier.log_proposals import DeposedError, Steps
+from cluster.tier.log_proposals import DeposedError, TierSteps
 from cluster.tier.store.errors import StoreError
 from statemachine.tier import TierSegment, TierState
 from statemachine.trim import QueueMin, Trim
@@ -54,7 +54,7 @@ class Deletions:
         state: BrokerState,
         store: ObjectStore,
         folder: str,
-        steps: Steps,
+        steps: TierSteps,
         *,
         metrics: TierMetrics,
         publish: Callable[[int], Awaitable[object]],

@@ -23,7 +23,7 @@ class DeposedError(NotRecordedError):
     """This node does not lead in that term any more; the next leader continues."""
 
 
-class Steps:
+class TierSteps:
     """Proposes steps of the tier. Event loop only."""
 
     def __init__(self, context: NodeContext, services: Services) -> None:

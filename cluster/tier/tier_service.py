@@ -18,7 +18,7 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.findings import Code
 from cluster.runtime.service_lifecycle import Part
 from cluster.tier.deletions import Deletions, Expiry
-from cluster.tier.log_proposals import DeposedError, NotRecordedError, Steps
+from cluster.tier.log_proposals import DeposedError, NotRecordedError, TierSteps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
 from cluster.tier.segment_reads import SegmentReads
@@ -167,7 +167,7 @@ class Tier:
         self._metrics = TierMetrics()
         self._points = context.failpoints
         self._cluster_id = str(storage.directory.identity.cluster_uuid)
-        self._steps = Steps(context, services)
+        self._steps = TierSteps(context, services)
         self._writes_open = services.writes_open
         self._probed = False
         self._index = index

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cluster.tier.log_proposals import Steps
+from cluster.tier.log_proposals import TierSteps
 from cluster.tier.object_names import LOG, PartName
 from cluster.tier.segment_reads import Looked, SegmentReads
 from cluster.tier.store.errors import AlreadyExists, NotFound
@@ -65,7 +65,7 @@ class Uploader:
         reads: SegmentReads,
         store: ObjectStore,
         folder: str,
-        steps: Steps,
+        steps: TierSteps,
         *,
         metrics: TierMetrics,
         point: Callable[[str], Awaitable[None]],

@@ -31,7 +31,7 @@ UNITS_PER_TURN = 300
 """Units (`raftlog.work`) of one turn after which no further frame is made, for all connections together: three
 processes hear of 50,000 topics in a minute and a half."""
 
-Row = tuple[str, int, list[int]]
+PlaceRow = tuple[str, int, list[int]]
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -77,8 +77,8 @@ class PlacesTold:
             after = reached
         return after
 
-    def _rows(self, after: int) -> tuple[list[Row], int]:
-        rows: list[Row] = []
+    def _rows(self, after: int) -> tuple[list[PlaceRow], int]:
+        rows: list[PlaceRow] = []
         reached, topics = after, self._state.topics
         for count, change in enumerate(self._state.truth_journal.changes(after)):
             if len(rows) == NAMES_PER_FRAME or count == CHANGES_PER_FRAME:

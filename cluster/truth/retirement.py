@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 AGAIN_MS: Final = 1_000
 """Milliseconds between two acts, of which one may be lost with a leader."""
 
-Ask = Callable[[list["Command"], Done, str], None]
+AskActs = Callable[[list["Command"], Done, str], None]
 """(commands, what is called with their results, author): `ActsAsked.ask`."""
 
 
 class Retirement:
     """Retires the node's group. Event loop only."""
 
-    def __init__(self, state: BrokerState, leads: Callable[[], bool], ask: Ask) -> None:
+    def __init__(self, state: BrokerState, leads: Callable[[], bool], ask: AskActs) -> None:
         """`leads` returns True if this node leads its group and takes writes. `ask` has the first group decide."""
         self._state, self._leads, self._ask = state, leads, ask
         self._asked = False

@@ -20,7 +20,7 @@ GENESIS = genesis_entry(b"genesis", timestamp_ms=1_000, group_id=1)
 
 class SimDisk:
     """A disk: the data that survives a crash (`entries`, `hard_state`), and the writes in progress. It is the core's
-    LogReader of the surviving data."""
+    StoredLog of the surviving data."""
 
     __slots__ = ("entries", "hard_state", "previous", "queued", "tails", "withheld", "writing")
 
@@ -36,7 +36,7 @@ class SimDisk:
         self.withheld: int | None = None
         """The term in which synced entries were lost; None if none were, or if the member has caught up since."""
 
-    # -- LogReader
+    # -- StoredLog
 
     @property
     def first_index(self) -> int:

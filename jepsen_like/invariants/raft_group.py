@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jepsen_like.invariants.membership import MemberInvariants, check_own
 from jepsen_like.invariants.membership import require as _require
 from raftlog.core.raft import Raft
-from raftlog.core.state.log import LogReader
+from raftlog.core.state.log import StoredLog
 from raftlog.core.state.progress import Progress, ProgressState
 from raftlog.errors import DamagedLogError
 from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
@@ -175,7 +175,7 @@ class GroupInvariants:
         counts as broken."""
         self._lost.update((node, entry.index, entry.header_crc) for entry in entries)
 
-    def observe(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
+    def observe(self, raft: Raft, disks: Mapping[NodeId, StoredLog]) -> None:
         """Checks the group; to be called after each step of `raft`. `disks` hold the entries that each member would
         find after a crash."""
         self._check_log_matching(raft)
@@ -221,7 +221,7 @@ class GroupInvariants:
             return entry_id, self._entries[entry_id]
         return entry.id, entry.header_crc
 
-    def _check_commits(self, raft: Raft, disks: Mapping[NodeId, LogReader]) -> None:
+    def _check_commits(self, raft: Raft, disks: Mapping[NodeId, StoredLog]) -> None:
         log = raft.log
         voters, quorum = raft.members.voters, raft.members.quorum
         for index in range(max(self._seen.get(raft.id, -1) + 1, log.first_index), log.commit_index + 1):
@@ -234,7 +234,7 @@ class GroupInvariants:
             _require(crc == found, raft, "state machine safety: one committed entry per index", entry_id)
             self._seen[raft.id] = index
 
-    def _held(self, node: NodeId, disk: LogReader, index: int, header_crc: int) -> bool:
+    def _held(self, node: NodeId, disk: StoredLog, index: int, header_crc: int) -> bool:
         """Returns True if the entry is on the disk of `node`, or was there before an injected fault."""
         if (node, index, header_crc) in self._lost:
             return True

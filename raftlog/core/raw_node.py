@@ -23,7 +23,7 @@ from raftlog.core import (
 )
 from raftlog.core.raft import Raft
 from raftlog.core.state.config import RaftConfig
-from raftlog.core.state.log import LogReader, RaftLog
+from raftlog.core.state.log import RaftLog, StoredLog
 from raftlog.core.state.members import Members
 from raftlog.errors import (
     DamagedLogError,
@@ -90,7 +90,7 @@ class RawNode:
         config: RaftConfig,
         *,
         hard_state: HardState,
-        log: LogReader,
+        log: StoredLog,
         members: Sequence[Membership],
         applied_index: int,
         rng: random.Random,
@@ -251,7 +251,7 @@ class RawNode:
         eligibility.hold_campaigns(self.raft, reason, held)
 
     def trimmed(self) -> None:
-        """Tells the core that the LogReader's first index moved: up, as entries were trimmed, or down, as older ones
+        """Tells the core that the StoredLog's first index moved: up, as entries were trimmed, or down, as older ones
         were restored."""
         replication.trimmed(self.raft)
 

@@ -124,9 +124,9 @@ class SweepLearnt(Command, tag="sweep_learnt", frozen=True):
     """The most that are removed."""
 
 
-Name = tuple[int, bytes]
+ImportName = tuple[int, bytes]
 """The name of a row in the journal: (number of the import, topic)."""
-HEAD: Final[Name] = (0, b"")
+HEAD: Final[ImportName] = (0, b"")
 """The name of the head."""
 
 
@@ -138,7 +138,7 @@ class Learnt(Family):
 
     def __init__(self, kv: KV, journal: TruthJournal) -> None:
         self._kv, self._journal = kv, journal
-        self._rows: dict[Name, bytes] = {}
+        self._rows: dict[ImportName, bytes] = {}
         self._head: LearntHead | None = None
         for key, row in kv.scan(META, *meta_keys.LEARNT):
             name = meta_keys.learnt_name(key)
@@ -165,7 +165,7 @@ class Learnt(Family):
         return bool(self._rows) or self._head is not None
 
     @property
-    def names(self) -> list[Name]:
+    def names(self) -> list[ImportName]:
         """The names of all rows, ascending, with the changes of the batch being applied (apply thread only)."""
         return sorted([*self._rows, HEAD] if self._head is not None else self._rows)
 
@@ -229,13 +229,13 @@ class Learnt(Family):
     def _count(self, number: int) -> int:
         return sum(each == number for each, _ in self._rows)
 
-    def _put(self, stage: Stage, name: Name, row: bytes) -> None:
+    def _put(self, stage: Stage, name: ImportName, row: bytes) -> None:
         self._rows[name] = row
         self.changed = True
         stage.put(META, meta_keys.learnt_key(*name), row)
         self._journal.note(stage, TruthKind.LEARNT, name)
 
-    def copy(self, stage: Stage, name: Name, row: LearntHead | bytes | None) -> None:
+    def copy(self, stage: Stage, name: ImportName, row: LearntHead | bytes | None) -> None:
         """Stores a copied row unchanged, or removes it if `row` is None: the head under the name HEAD, and for a topic
         the result of `parse_learnt`."""
         if isinstance(row, bytes):
@@ -277,7 +277,7 @@ def _packed(messages: Sequence[int], size: Sequence[int]) -> bytes:
     return packed
 
 
-def parse_learnt(name: object, row: object) -> tuple[Name, LearntHead | bytes | None]:
+def parse_learnt(name: object, row: object) -> tuple[ImportName, LearntHead | bytes | None]:
     """Returns name and row of the truth, as `Learnt.copy` takes them. Raises InvalidCommandError."""
     number, topic = _converted(name, tuple[U63, bytes])
     if (number, topic) == HEAD:
@@ -302,7 +302,7 @@ class LearntReads(Reads):
     """The learnt limits of the cluster."""
 
 
-def names_above(learnt: Learnt, after: object) -> Iterator[Name]:
+def names_above(learnt: Learnt, after: object) -> Iterator[ImportName]:
     """Yields the names of rows above one, ascending; all if that is None (apply thread only)."""
     for name in learnt.names:
         if after is None or name > after:  # type: ignore[operator]

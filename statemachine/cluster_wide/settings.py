@@ -24,7 +24,7 @@ from statemachine.rows import keys, meta_keys
 from statemachine.rows.kv import KV, META
 from statemachine.rows.write_batch import Stage
 
-Value = bool | int | str
+SettingValue = bool | int | str
 KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 KEY_LENGTH_MAX = 96
 VALUE_LENGTH_MAX = 4096
@@ -37,7 +37,7 @@ NODE_MAX = 65535
 class Setting(NamedTuple):
     """The value of one configuration key."""
 
-    value: Value
+    value: SettingValue
     version: int
     """The version of the configuration whose change set the value."""
 
@@ -50,7 +50,7 @@ class Change(NamedTuple):
     """Log time at which the change was proposed."""
     author: str
     reason: str
-    values: Mapping[str, tuple[Value | None, Value]]
+    values: Mapping[str, tuple[SettingValue | None, SettingValue]]
     """The changed keys: key -> (value before, None if it had none; new value)."""
 
 
@@ -149,7 +149,7 @@ class Settings(Family):
         if version != self._version:
             told = f"the configuration was changed meanwhile: it has version {self._version}, not {version}"
             return CommandResult(False, "conflict", told)
-        changed: dict[str, list[Value | None]] = {}
+        changed: dict[str, list[SettingValue | None]] = {}
         for key, value in wanted.items():
             known = self._rows.get(key)
             if known is None or known.value != value or type(known.value) is not type(value):
@@ -213,14 +213,14 @@ class SettingReads(Reads):
     """The configuration of the cluster."""
 
 
-def _checked_values(values: Mapping[str, object]) -> dict[str, Value]:
+def _checked_values(values: Mapping[str, object]) -> dict[str, SettingValue]:
     """Returns the key-value map of a command, sorted by key. Raises InvalidCommandError."""
     if not values or len(values) > KEYS_MAX:
         raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
     return {key: checked_value(key, value) for key, value in sorted(values.items())}
 
 
-def checked_value(key: str, value: object) -> Value:
+def checked_value(key: str, value: object) -> SettingValue:
     """Returns the value if a key of the configuration may have it. Raises InvalidCommandError."""
     if len(key) > KEY_LENGTH_MAX or not KEY.fullmatch(key):
         raise InvalidCommandError(f"a key is section.name, not {key!r}")

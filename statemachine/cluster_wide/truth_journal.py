@@ -28,7 +28,7 @@ from statemachine.rows.write_batch import Stage
 FORGOTTEN_MAX = 1_000
 """The most rows of ends that one command forgets."""
 
-Name = str | int | tuple[int, int, str] | tuple[int, bytes]
+TruthName = str | int | tuple[int, int, str] | tuple[int, bytes]
 """A name of the truth. That of a user is its id, that of a rule (user id, policy, resource), that of a token (user id,
 SHA-256), that of a group of brokers its number."""
 
@@ -61,7 +61,7 @@ class TruthChange(NamedTuple):
 
     version: int
     kind: TruthKind
-    name: Name
+    name: TruthName
     ended: bool
 
 
@@ -69,7 +69,7 @@ class SlicePlace(NamedTuple):
     """The place that slices have reached: names of the kind up to `after` have rows; None if none of them has."""
 
     kind: TruthKind
-    after: Name | None
+    after: TruthName | None
 
 
 class ForgetEnds(Command, tag="forget_ends", frozen=True):
@@ -99,9 +99,9 @@ class TruthJournal(Family):
         self._forgotten: int = forgotten
         self._at = None if at is None else SlicePlace(TruthKind(at[0]), at[1])
         self._kept = row is not None
-        self._rows: dict[tuple[TruthKind, Name], int] = {}
+        self._rows: dict[tuple[TruthKind, TruthName], int] = {}
         """The version of the row of each name, with the changes of the batch being applied."""
-        self._ends: dict[tuple[TruthKind, Name], int] = {}
+        self._ends: dict[tuple[TruthKind, TruthName], int] = {}
         """The same of rows of ends, by versions ascending."""
         for change in self._scan(0, keys.U64_MAX):
             (self._ends if change.ended else self._rows)[change.kind, change.name] = change.version
@@ -144,24 +144,24 @@ class TruthJournal(Family):
         self._at = at
         self._put_head(stage)
 
-    def has(self, kind: TruthKind, name: Name) -> bool:
+    def has(self, kind: TruthKind, name: TruthName) -> bool:
         """Returns True if the name has a row, with the changes of the batch being applied."""
         return (kind, name) in self._rows
 
-    def note(self, stage: Stage, kind: TruthKind, name: Name) -> None:
+    def note(self, stage: Stage, kind: TruthKind, name: TruthName) -> None:
         """Gives the next version to a name that was changed or created."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
             self._add(stage, self._rows, kind, name)
 
-    def end(self, stage: Stage, kind: TruthKind, name: Name) -> None:
+    def end(self, stage: Stage, kind: TruthKind, name: TruthName) -> None:
         """Records the end of a name under the next version."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
             self._remove(stage, self._ends, kind, name)
             self._add(stage, self._ends, kind, name)
 
-    def drop(self, stage: Stage, kind: TruthKind, name: Name) -> None:
+    def drop(self, stage: Stage, kind: TruthKind, name: TruthName) -> None:
         """Forgets a name that ends with another one, whose end is a row."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
@@ -169,7 +169,7 @@ class TruthJournal(Family):
     @applies(ForgetEnds)
     def forget(self, stage: Stage, command: ForgetEnds) -> CommandResult:
         """Removes rows of ends. The result's value is True if there are more of them up to the version."""
-        going: list[tuple[TruthKind, Name]] = []
+        going: list[tuple[TruthKind, TruthName]] = []
         more = False
         for each, version in self._ends.items():
             if version > command.version:
@@ -205,13 +205,17 @@ class TruthJournal(Family):
             kind, name, ended = msgpack.unpackb(row, use_list=False)
             yield TruthChange(meta_keys.truth_version(key), TruthKind(kind), name, ended)
 
-    def _add(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
+    def _add(
+        self, stage: Stage, rows: dict[tuple[TruthKind, TruthName], int], kind: TruthKind, name: TruthName
+    ) -> None:
         self._version += 1
         rows[kind, name] = self._version
         stage.put_new(META, meta_keys.truth_key(self._version), msgpack.packb([kind, name, rows is self._ends]))
         self._put_head(stage)
 
-    def _remove(self, stage: Stage, rows: dict[tuple[TruthKind, Name], int], kind: TruthKind, name: Name) -> None:
+    def _remove(
+        self, stage: Stage, rows: dict[tuple[TruthKind, TruthName], int], kind: TruthKind, name: TruthName
+    ) -> None:
         version = rows.pop((kind, name), None)
         if version is not None:
             stage.delete(META, meta_keys.truth_key(version))

@@ -13,7 +13,7 @@ from cluster.config.loading import load
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import QUIET_LOOKS, GroupLinks
 from cluster.peer.keyring import Keyring
-from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
+from cluster.peer.transport import FrameHandlers, PeerLevels, PeerTransport
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups
@@ -93,7 +93,7 @@ class Node:
         self.part: Any = self.known.part()
 
     async def start(self) -> Node:
-        await self.transport.start(Handlers(*[lambda *_: None] * 5))
+        await self.transport.start(FrameHandlers(*[lambda *_: None] * 5))
         self.part.start()
         return self
 

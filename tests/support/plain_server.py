@@ -11,14 +11,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 
 import pytest
 
-from cluster.peer.allowed_peers import Address
+from cluster.peer.allowed_peers import HostAndPort
 from tests.support.wait_until import PATIENCE_S
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(serve: Serve, port: int = 0) -> AsyncIterator[Address]:
+async def serving(serve: Serve, port: int = 0) -> AsyncIterator[HostAndPort]:
     """Listens, and ends every connection with the block: one that is still closing when its test ends is blamed on the
     next test. Yields the address."""
     writers: list[asyncio.StreamWriter] = []
@@ -61,7 +61,7 @@ def hanging_up(context: ssl.SSLContext) -> Iterator[str]:
             thread.join()
 
 
-Listen = Callable[..., Awaitable[Address]]
+Listen = Callable[..., Awaitable[HostAndPort]]
 """Takes the parts to say, `after` (what the client must have said first) and `hangs_up`; returns where it listens."""
 
 
@@ -70,7 +70,7 @@ async def listens() -> AsyncIterator[Listen]:
     """Makes servers that end with the test."""
     async with AsyncExitStack() as servers:
 
-        async def listen(*parts: bytes, after: bytes = b"", hangs_up: bool = True) -> Address:
+        async def listen(*parts: bytes, after: bytes = b"", hangs_up: bool = True) -> HostAndPort:
             async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 try:
                     if after:

@@ -51,7 +51,7 @@ def chain(terms: Iterable[int]) -> list[Entry]:
 
 @dataclass
 class Disk:
-    """The state that survives a crash, and the writes under way, in order. A LogReader of what was synced."""
+    """The state that survives a crash, and the writes under way, in order. A StoredLog of what was synced."""
 
     entries: list[Entry] = field(default_factory=lambda: [GENESIS])
     hard_state: HardState = field(default_factory=lambda: HardState(0, NOBODY, 0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.registry import frames
 from cluster.registry.child import Child
-from cluster.registry.frames import OK, RegistryStatus, Settings
+from cluster.registry.frames import OK, RegistrySettings, RegistryStatus
 from cluster.registry.records import Records, TopicPlace, topics_operation
 from raftmq.local.process import free_base_port
 from tests.support.pace import at_most
@@ -27,7 +27,7 @@ class Trio:
         addresses = {number: f"127.0.0.1:{base + number - 1}" for number in range(1, count + 1)}
         self.folder = folder
         self.settings = {
-            number: Settings(str(folder / str(number)), CLUSTER, number, addresses, address, PASSWORD)
+            number: RegistrySettings(str(folder / str(number)), CLUSTER, number, addresses, address, PASSWORD)
             for number, address in addresses.items()
         }
         self.children: dict[int, Child] = {}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import FrameHandlers, PeerTransport
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
@@ -364,7 +364,7 @@ class SimNode(Machine):
                 patch.setattr(self.forwarder, "_leads", lambda: False)
             yield
 
-    def hear(self, **others: Any) -> Handlers:
+    def hear(self, **others: Any) -> FrameHandlers:
         """Gives frames of peers to others; returns those that had them before."""
         before = self.transport._handlers
         assert before is not None

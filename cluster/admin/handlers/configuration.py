@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -22,11 +22,11 @@ from cluster.config.reload import ReloadView
 from cluster.config.source import toml_value
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.requests.verb import Serves
-from cluster.runtime.request_limits import Unsigned63
+from cluster.runtime.request_limits import Note, Unsigned63
 from raftlog.types import EntryId
 from raftmq_wire.codes import RequestCode
 from statemachine.cluster_wide.settings import Change, SetConfig, Settings
-from statemachine.commands import TEXT_LENGTH_MAX, Command
+from statemachine.commands import Command
 
 if TYPE_CHECKING:
     from cluster.admin.findings.finding import FindingsView
@@ -36,7 +36,6 @@ CHANGES_MAX: Final = 100
 """The most changes in one answer."""
 BEFORE: Final = "before"
 LIMIT: Final = "limit"
-Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
 ConfigValues = msgspec.defstruct(
     "ConfigValues",
     [(key.replace(".", "__"), kind | msgspec.UnsetType, msgspec.UNSET) for key, kind in FIELDS.items()],

@@ -10,12 +10,12 @@ from cluster.admin import route, route_rights
 from cluster.admin.handler_request import Call
 from cluster.admin.route import Route
 from cluster.broker.rights import READ, topic_need
-from cluster.replication.hot_spots import Key
+from cluster.replication.hot_spots import TopicKey
 from cluster.requests.verb import Serves
 from cluster.runtime.figures.heavy_hitters import Heavy
 from statemachine.rows.keys import Queue
 
-H = TypeVar("H", Queue, Key)
+H = TypeVar("H", Queue, TopicKey)
 
 SHOWN_MAX: Final = 20
 """The most topics, queues and keys in an answer."""

@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -42,11 +42,11 @@ from cluster.members.views import (
 )
 from cluster.members.voter_claims import claim, is_proven
 from cluster.requests.verb import Serves
+from cluster.runtime.request_limits import Note
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
 from raftmq_wire.errors import LocalError
 from statemachine.cluster_wide.settings import SetMaintenance
-from statemachine.commands import TEXT_LENGTH_MAX
 
 POLL_S = 0.01
 
@@ -429,9 +429,6 @@ def _addresses(wanted: AddRequest) -> MemberAddresses:
         except ValueError as error:
             raise ApiError("bad_field", f"{name}: {error}", 'write it as "10.0.0.4:9644"') from None
     return MemberAddresses(wanted.host, wanted.port, wanted.admin, wanted.listeners)
-
-
-Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
 
 
 class MaintenanceRequest(msgspec.Struct, frozen=True, kw_only=True):

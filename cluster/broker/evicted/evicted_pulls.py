@@ -13,9 +13,9 @@ from cluster.broker.services import Services
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
-Reply = Callable[[Pull, Found], None]
+ReplyToPull = Callable[[Pull, Found], None]
 Moved = Callable[[Pull, int], None]
-Fail = Callable[[Pull, str], None]
+FailEvictedPull = Callable[[Pull, str], None]
 
 
 class Gone(NamedTuple):
@@ -71,7 +71,7 @@ class EvictedPulls:
         the caller has just looked it up."""
         return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
 
-    def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
+    def answer(self, pull: Pull, low: int, found: ReplyToPull, moved: Moved, failed: FailEvictedPull) -> bool:
         """Answers the pull from the tier if its offset is kept there; returns False if it is not. `low` is the first
         offset on this node.
 
@@ -99,7 +99,7 @@ class EvictedPulls:
         self._messages.find(pull, low, done)
         return True
 
-    def answer_early(self, pull: Pull, high: int, found: Reply, here: Callable[[Pull], None]) -> bool:
+    def answer_early(self, pull: Pull, high: int, found: ReplyToPull, here: Callable[[Pull], None]) -> bool:
         """Answers a pull from the tier although this node has its messages, if `tier.read` says so. Calls `found` with
         messages below the offset `high`, or `here` if the tier does not return them; then this node answers. Returns
         False if the tier is not to be asked."""

@@ -27,7 +27,7 @@ from cluster.broker.filters.subscription import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.runtime.turns.work import Steps
+from cluster.runtime.turns.work import WorkSteps
 from raftlog.kept_errors import bare
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class KnownFilters:
             self._check_cost(found)
         return found
 
-    def learn(self, kind: str | None, text: str | None) -> Steps:
+    def learn(self, kind: str | None, text: str | None) -> WorkSteps:
         """Makes a filter in steps; afterwards it is known. Callers that want the same filter during that time continue
         the same work."""
         expression = _expression(kind, text)
@@ -124,7 +124,7 @@ class _Making:
             next(self._steps, None)
         return self._done
 
-    def _make(self, expression: Expression) -> Steps:
+    def _make(self, expression: Expression) -> WorkSteps:
         text = expression.text or ""
         making: Generator[None, None, MessageFilter] = (
             SqlFilter.parsing(text) if expression.type == SQL92 else hashing(text)

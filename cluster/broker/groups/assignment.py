@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cluster.broker.groups.consumer_group import ConsumerGroup
     from cluster.placement.route_map import BrokerGroup
 
-Share = Callable[[Sequence[int], int, int], Sequence[int]]
+ShareQueues = Callable[[Sequence[int], int, int], Sequence[int]]
 """(queues, rank of the client, number of clients) -> the client's queues."""
 
 
@@ -82,13 +82,13 @@ def _circle(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
     return queues[rank::clients]
 
 
-STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
+STRATEGIES: dict[str, ShareQueues] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
 """AVG gives each client a run of neighbouring queues, and the first clients one more. AVG_BY_CIRCLE gives each of n
 clients every n-th queue."""
 
 
 def assigned_places(
-    group: ConsumerGroup, others: Iterable[str], client_id: str, topic: str, share: Share, queues: int
+    group: ConsumerGroup, others: Iterable[str], client_id: str, topic: str, share: ShareQueues, queues: int
 ) -> Sequence[int]:
     """Returns the places of the client's queues among all queues of the topic. `others`: the members that other groups
     of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a ReadIndex

@@ -54,7 +54,7 @@ KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
 
 _LOST = "the client, or the node that it is connected to, was lost before it answered"
 
-Answered = Callable[[ClientAnswer | Refused], None]
+RelayAnswered = Callable[[ClientAnswer | Refused], None]
 
 
 class _Asked:
@@ -62,7 +62,7 @@ class _Asked:
 
     __slots__ = ("busy", "done", "handed_over", "own_too", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
 
-    def __init__(self, relayed: Relayed, peers: list[NodeId], done: Answered) -> None:
+    def __init__(self, relayed: Relayed, peers: list[NodeId], done: RelayAnswered) -> None:
         self.relayed = relayed
         self.peers = peers
         """Peers that were not asked yet, the next one last."""
@@ -116,7 +116,7 @@ class ClientRelay:
         group: str | None,
         client_id: str | None,
         request: ClientRequest,
-        done: Answered,
+        done: RelayAnswered,
         timeout_ms: int = ANSWER_MS,
         *,
         user: int | None = None,
@@ -165,7 +165,7 @@ class ClientRelay:
         asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
         self._ask_next(asked)
 
-    def _to_own(self, relayed: Relayed, done: Answered) -> bool:
+    def _to_own(self, relayed: Relayed, done: RelayAnswered) -> bool:
         """Sends the request to a client of this node. Returns False if there is none."""
         client, timeout_ms = self._find(relayed), relayed.timeout_ms
         if client is None:
@@ -189,7 +189,7 @@ class ClientRelay:
             return False
         return need is None or rights.is_allowed(Party(member.user, member.connection.peer_address[0]), [need])
 
-    def _counted(self, request: ClientRequest, done: Answered) -> Answered:
+    def _counted(self, request: ClientRequest, done: RelayAnswered) -> RelayAnswered:
         def counted(outcome: ClientAnswer | Refused) -> None:
             self._metrics.ended(request, outcome)
             done(outcome)

@@ -106,7 +106,7 @@ class GroupProgress(NamedTuple):
     """Store time of the last message before `offset`; 0 if there is none."""
 
 
-class Groups:
+class GroupReads:
     """Reads of all groups."""
 
     def __init__(self, services: Services, members: Members) -> None:

@@ -21,7 +21,7 @@ from statemachine.consuming.consumer_offsets import Commit, CommitOffsets
 from statemachine.payload import SESSION_ROW, SessionRows
 
 if TYPE_CHECKING:
-    from cluster.replication.send_identity import Names
+    from cluster.replication.send_identity import SessionIds
     from statemachine.topics.topics import TopicConfig
 
 
@@ -68,7 +68,7 @@ class Offsets:
         topic: str,
         queue_id: int,
         offset: int,
-        name: Name | None,
+        name: CommitId | None,
         done: Done,
         counted_in: str | None = None,
     ) -> None:
@@ -136,10 +136,10 @@ UNSETTLED_MAX = 4096
 """The most unsettled commits per sender. A consumer has one for each of its queues."""
 
 
-class Name(NamedTuple):
+class CommitId(NamedTuple):
     """The identity of a commit: the session of its sender and a sequence."""
 
-    session: Names
+    session: SessionIds
     sequence: int
     low: int
     """The sender has settled every sequence below this one."""
@@ -163,7 +163,7 @@ class NamedCommits:
         self._services = services
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
 
-    def commit(self, row: Commit, name: Name, done: Done) -> None:
+    def commit(self, row: Commit, name: CommitId, done: Done) -> None:
         """Proposes the row unless a commit of that name to the same topic was proposed before. `done` gets the outcome
         in both cases. Raises Refused."""
         topic_id = row[1]
@@ -183,7 +183,7 @@ class NamedCommits:
         else:
             self._propose(row, name, done)
 
-    def _is_earlier(self, session: bytes, row: Commit, name: Name, done: Done) -> bool:
+    def _is_earlier(self, session: bytes, row: Commit, name: CommitId, done: Done) -> bool:
         """Returns True if the commit is in a session that its sender had earlier, or on its way there: `done` is or
         will be called. Raises Refused."""
         stored = self._stored(session, name.sequence)
@@ -202,7 +202,7 @@ class NamedCommits:
         found, sender = self._services.state.session(session), self._senders.get(session)
         return max(found.low_sequence if found is not None else 0, sender.low if sender is not None else 0)
 
-    def _sender(self, name: Name) -> _Sender:
+    def _sender(self, name: CommitId) -> _Sender:
         own = name.session.own
         sender = self._senders.get(own)
         if sender is None:
@@ -236,7 +236,7 @@ class NamedCommits:
         result = CommandResult(True, "", None) if exists else not_found("topic")
         return ProposeResult(Outcome.OK, [result], None, "")
 
-    def _propose(self, row: Commit, name: Name, done: Done) -> None:
+    def _propose(self, row: Commit, name: CommitId, done: Done) -> None:
         own = name.session.own
         self._senders[own].proposed[name.sequence] = row[1]
         place = SESSION_ROW.pack(name.sequence, row[1], row[2], row[3], 0)

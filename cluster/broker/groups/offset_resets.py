@@ -30,7 +30,7 @@ from statemachine.consuming.offset_resets import EndResets
 if TYPE_CHECKING:
     from cluster.broker.rights import Party, Rights
     from cluster.broker.services import Services
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
     from statemachine.consuming.offset_resets import OffsetReset
     from statemachine.rows.keys import Queue
     from statemachine.topics.topics import TopicConfig
@@ -117,7 +117,7 @@ class OffsetResets:
         that takes."""
         self._services.turns.patient.begin((self, asker), self._look(asked, topic, done))
 
-    def _look(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> Steps:
+    def _look(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> WorkSteps:
         queues = range(topic.read_queues) if asked.queue_id is None else (asked.queue_id,)
         found: dict[int, int] = {}
         refused: list[Refused] = []

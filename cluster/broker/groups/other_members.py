@@ -38,7 +38,7 @@ PAYLOAD_MAX: Final = 960 << 10
 """The most bytes of client ids in an answer: less than a frame of the channel may have."""
 _NUMBER_MAX: Final = 1 << 63
 
-Done = Callable[[set[str] | None], None]
+ClientsFound = Callable[[set[str] | None], None]
 """Gets the client ids of which other groups of brokers know; None if one of them did not say."""
 
 
@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
     left: set[int]
     """The groups of brokers that have not answered."""
     found: set[str]
-    done: Done
+    done: ClientsFound
 
 
 class OtherMembers:
@@ -88,7 +88,7 @@ class OtherMembers:
         named = {number for topic in topics for number in topic.queues_of_groups}
         return sorted((named & living_groups(state.broker_groups.by_number)) - {state.broker_groups.own})
 
-    def ask(self, name: str, groups: Sequence[int], done: Done) -> None:
+    def ask(self, name: str, groups: Sequence[int], done: ClientsFound) -> None:
         """Asks these groups of brokers for the members of the consumer group."""
         self._number += 1
         number, links = self._number, self._links

@@ -26,7 +26,7 @@ from cluster.broker.groups.group_members import CLIENT_ID_MAX, Members, Role
 from cluster.broker.groups.relay_frame import CORRELATION_MAX
 from cluster.broker.groups.requester_frames import (
     USERS_MAX,
-    Waits,
+    RequesterKnown,
     WhoWaits,
     decode_answer,
     decode_question,
@@ -42,7 +42,7 @@ from statemachine.levels import OWNERS_LEVEL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.broker.groups.client_relay import Answered, ClientRelay
+    from cluster.broker.groups.client_relay import ClientRelay, RelayAnswered
     from cluster.broker.groups.reply_notes import ReplyNotes
     from cluster.broker.groups.shared_ids import SharedIds
     from cluster.broker.rights import Party, Rights
@@ -71,8 +71,8 @@ class _Asked:
 
     __slots__ = ("done", "known", "lost", "peers", "stop_silence")
 
-    def __init__(self, own: NodeId, waits: Waits, done: Callable[[_Asked], None]) -> None:
-        self.known: dict[NodeId, Waits] = {own: waits}
+    def __init__(self, own: NodeId, waits: RequesterKnown, done: Callable[[_Asked], None]) -> None:
+        self.known: dict[NodeId, RequesterKnown] = {own: waits}
         """Node -> its answer."""
         self.peers: set[NodeId] = set()
         """Peers that have not answered."""
@@ -107,7 +107,7 @@ class ReplyDelivery:
         self._gone_ms: dict[NodeId, int] = {}
         """Peer -> when its connection was last lost."""
 
-    def deliver(self, reply: Reply, done: Answered) -> None:
+    def deliver(self, reply: Reply, done: RelayAnswered) -> None:
         """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does; NO_CONSUMER also means
         that the requester cannot be distinguished from another client."""
         fits = len(reply.client_id) <= CLIENT_ID_MAX and len(reply.correlation_id) <= CORRELATION_MAX
@@ -132,16 +132,16 @@ class ReplyDelivery:
         self._asked[ask_id] = asked
         asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._end(ask_id))
 
-    def _waits(self, client_id: str, correlation_id: str, ttl_ms: int) -> Waits:
+    def _waits(self, client_id: str, correlation_id: str, ttl_ms: int) -> RequesterKnown:
         """Returns what this node knows of a requester."""
         notes = self._notes
         note = notes.find(client_id, correlation_id)
         users = tuple(islice(self._members.producer_users(client_id).items(), USERS_MAX))
         waiting = tuple(user for user, _ in users if notes.waits(client_id, user))
         lacking = tuple(user for user, _ in users if notes.may_lack(ttl_ms, user))
-        return Waits(note.user if note is not None else None, users, waiting, lacking, notes.age_ms)
+        return RequesterKnown(note.user if note is not None else None, users, waiting, lacking, notes.age_ms)
 
-    def _decide(self, reply: Reply, asked: _Asked, done: Answered) -> None:
+    def _decide(self, reply: Reply, asked: _Asked, done: RelayAnswered) -> None:
         known = asked.known.values()
         noted = {waits.user: node for node, waits in asked.known.items() if waits.user is not None}
         ages: dict[int, int] = {}
@@ -185,7 +185,7 @@ class ReplyDelivery:
         ages_ms += [now_ms - gone_ms for peer, gone_ms in gone if peer not in asked.known]
         return 0 if asked.peers or asked.lost else min(ages_ms)
 
-    def _to_nobody(self, reply: Reply, why: str, users: tuple[int, ...], done: Answered) -> None:
+    def _to_nobody(self, reply: Reply, why: str, users: tuple[int, ...], done: RelayAnswered) -> None:
         if not self._rights.denies(reply.replier, f"a reply to client {reply.client_id}: {why}", WHAT):
             self._to_any(reply, done)
             return
@@ -193,7 +193,7 @@ class ReplyDelivery:
             self._shared.undelivered(reply.client_id, users)
         done(Refused(Reason.NO_CONSUMER, f"no producer {reply.client_id} waits for it"))
 
-    def _to_user(self, reply: Reply, user: int, node: NodeId | None, done: Answered) -> None:
+    def _to_user(self, reply: Reply, user: int, node: NodeId | None, done: RelayAnswered) -> None:
         correlation_id = reply.correlation_id if node is not None else None
         self._relay.ask_client(
             Role.PRODUCER,
@@ -206,7 +206,7 @@ class ReplyDelivery:
             first=node,
         )
 
-    def _to_any(self, reply: Reply, done: Answered) -> None:
+    def _to_any(self, reply: Reply, done: RelayAnswered) -> None:
         self._relay.ask_client(Role.PRODUCER, None, reply.client_id, reply.request, done)
 
     # --- frames between nodes ----------------------------------------------------------------------------------------

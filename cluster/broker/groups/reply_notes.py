@@ -32,11 +32,11 @@ NOTE_BYTES: Final = 500
 ENDED_PER_TICK: Final = 2_000
 """The most notes that one tick or one new note forgets because their time is over."""
 
-Key = tuple[str, str]
+RequesterKey = tuple[str, str]
 """(client id, correlation id)."""
 
 
-class Note(NamedTuple):
+class WaitingRequester(NamedTuple):
     """A requester that waits."""
 
     user: int
@@ -60,12 +60,12 @@ class ReplyNotes:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._began_ms = services.monotonic_ms()
-        self._notes: dict[Key, Note] = {}
-        self._of_user: dict[int, OrderedDict[Key, None]] = {}
+        self._notes: dict[RequesterKey, WaitingRequester] = {}
+        self._of_user: dict[int, OrderedDict[RequesterKey, None]] = {}
         """User -> its notes, the oldest first."""
         self._of_client: Counter[tuple[str, int]] = Counter()
         """(client id, user) -> the number of its notes."""
-        self._ending: dict[int, dict[Key, None]] = {}
+        self._ending: dict[int, dict[RequesterKey, None]] = {}
         """Second of the loop's clock -> the notes that end in it. No second has none."""
         self._bytes = 0
         self._swept_ms = self._began_ms
@@ -94,13 +94,13 @@ class ReplyNotes:
         size = NOTE_BYTES + 4 * (len(client_id) + len(correlation_id))
         while self._notes and (len(self._notes) >= NOTES_MAX or self._bytes + size > BYTES_MAX):
             self._make_room(user)
-        self._notes[key] = Note(user, connection, now_ms + ttl_ms, size)
+        self._notes[key] = WaitingRequester(user, connection, now_ms + ttl_ms, size)
         self._ending.setdefault((now_ms + ttl_ms) // 1000, {})[key] = None
         self._of_user.setdefault(user, OrderedDict())[key] = None
         self._of_client[client_id, user] += 1
         self._bytes += size
 
-    def find(self, client_id: str, correlation_id: str) -> Note | None:
+    def find(self, client_id: str, correlation_id: str) -> WaitingRequester | None:
         """Returns the note of the client that waits for this reply; None if no waiting client is known."""
         note = self._notes.get((client_id, correlation_id))
         return note if note is not None and note.ends_ms > self._services.monotonic_ms() else None
@@ -142,7 +142,7 @@ class ReplyNotes:
             since_ms = now_ms - TTL_MAX_MS
             self._lost_ms = {user: lost_ms for user, lost_ms in self._lost_ms.items() if lost_ms > since_ms}
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: RequesterKey) -> None:
         note = self._notes.pop(key)
         self._bytes -= note.size
         second = note.ends_ms // 1000

@@ -24,7 +24,7 @@ class WhoWaits(NamedTuple):
     """Milliseconds that the requester waits at most: how long ago its request may have been noted."""
 
 
-class Waits(NamedTuple):
+class RequesterKnown(NamedTuple):
     """The knowledge of one node about a requester."""
 
     user: int | None
@@ -58,18 +58,18 @@ def decode_question(header: list[Any]) -> WhoWaits:
     raise WireError(f"malformed question about a requester: {header!r:.200}")
 
 
-def encode_answer(ask_id: int, waits: Waits) -> list[Any]:
+def encode_answer(ask_id: int, waits: RequesterKnown) -> list[Any]:
     """Returns the header of a WAITS."""
     return [ask_id, waits.user, list(map(list, waits.users)), list(waits.waiting), list(waits.lacking), waits.age_ms]
 
 
-def decode_answer(header: list[Any]) -> tuple[int, Waits]:
+def decode_answer(header: list[Any]) -> tuple[int, RequesterKnown]:
     """Returns the id of the question, and what the node knows. Raises WireError if it is not a WAITS."""
     match header:
         case [int(ask_id), (int() | None) as user, list(users), list(waiting), list(lacking), int(age_ms)] if (
             0 <= ask_id <= NUMBER_MAX and 0 <= (user or 0) <= NUMBER_MAX and 0 <= age_ms <= NUMBER_MAX
         ):
-            return ask_id, Waits(user, _checked_ages(users), _checked(waiting), _checked(lacking), age_ms)
+            return ask_id, RequesterKnown(user, _checked_ages(users), _checked(waiting), _checked(lacking), age_ms)
     raise WireError(f"malformed answer about a requester: {header!r:.200}")
 
 

@@ -17,7 +17,7 @@ from cluster.broker.filters.stepwise_evaluation import Judging
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.services import Services
-from cluster.runtime.turns.work import Steps
+from cluster.runtime.turns.work import WorkSteps
 from raftlog.work import METER, charge, charge_bytes
 from raftmq_wire.message_format import stored_properties
 from raftmq_wire.properties import parse_properties
@@ -222,7 +222,7 @@ class Search:
     def _spent(self) -> int:
         return self._units + METER.units - self._began
 
-    def _pause(self) -> Steps:
+    def _pause(self) -> WorkSteps:
         """Ends the step, and drops data that is not needed until the next one."""
         self._pieces = None
         if sum([len(properties) for _, properties, _ in self._window]) > self._bounds.kept_bytes:

@@ -19,13 +19,13 @@ from cluster.broker.services import Services, begin_steps
 
 if TYPE_CHECKING:
     from cluster.broker.reads.row_scan import RecentBlocks
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
 
-Bounds = tuple[int, int]
+LogBounds = tuple[int, int]
 """The offsets between which this node has a queue's messages."""
-Conclude = Callable[[Pull, Found, Bounds], bool]
+Conclude = Callable[[Pull, Found, LogBounds], bool]
 """Answers a pull with the messages found up to the end of its queue. Returns False if the pull waits for more."""
-Fail = Callable[[Pull, Exception], None]
+FailPull = Callable[[Pull, Exception], None]
 
 
 class FilteredPulls:
@@ -39,7 +39,7 @@ class FilteredPulls:
         settle: Callable[[Pull], None],
         conclude: Conclude,
         hold: Callable[[Pull], None],
-        fail: Fail,
+        fail: FailPull,
         search: SearchBounds = SEARCH_BOUNDS,
         scan: ScanBounds = SCAN_BOUNDS,
     ) -> None:
@@ -58,7 +58,7 @@ class FilteredPulls:
         """Answers the pull or makes it wait, now or in later turns. There are messages at its offset."""
         begin_steps(self._services.turns, pull.puller.client, self._steps(pull))
 
-    def _steps(self, pull: Pull) -> Steps:
+    def _steps(self, pull: Pull) -> WorkSteps:
         try:
             yield from self._answer(pull)
         except ClientGoneError:
@@ -66,7 +66,7 @@ class FilteredPulls:
         except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
             self._fail(pull, error)
 
-    def _answer(self, pull: Pull) -> Steps:
+    def _answer(self, pull: Pull) -> WorkSteps:
         while not pull.puller.client.closed:
             if not self._is_as_it_was(pull):
                 self._settle(pull)
@@ -83,7 +83,7 @@ class FilteredPulls:
                 self._hold(pull)
                 return
 
-    def _bounds(self, pull: Pull) -> Bounds:
+    def _bounds(self, pull: Pull) -> LogBounds:
         state = self._services.state
         return state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
 
@@ -107,7 +107,7 @@ class FilteredPulls:
             return None
         return Searched(chosen.items, chosen.offsets, chosen.next_offset)
 
-    def _deliver(self, pull: Pull, searched: Searched, bounds: Bounds) -> bool:
+    def _deliver(self, pull: Pull, searched: Searched, bounds: LogBounds) -> bool:
         """Answers with the messages that were found, once there is room for them. Returns False if the pull waits for
         more."""
         items, pieces = searched.items, searched.pieces
@@ -125,7 +125,7 @@ class FilteredPulls:
                 found = found._replace(unread=searched.unread)
         return self._conclude(pull, found, bounds)
 
-    def _deliver_later(self, pull: Pull, searched: Searched, bounds: Bounds) -> None:
+    def _deliver_later(self, pull: Pull, searched: Searched, bounds: LogBounds) -> None:
         try:
             if self._is_as_it_was(pull):
                 self._deliver(pull, searched, bounds)

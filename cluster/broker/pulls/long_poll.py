@@ -25,7 +25,7 @@ from statemachine.rows.keys import Queue
 
 if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull, PullAnswer
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
 
 TICK_MS = 100
 RECHECK_MS = 5_000
@@ -38,9 +38,9 @@ WAKE_UNITS, FORGET_UNITS = 15, 2
 """Units of attempting a pull, and of removing it from the tables (`raftlog.work`)."""
 STEP_UNITS = 250
 
-Line = dict["Pull", None]
+ClientPulls = dict["Pull", None]
 """The pulls of one client for one queue, the longest wait first."""
-Lines = dict[Client, Line]
+Lines = dict[Client, ClientPulls]
 Wish = tuple[int, int, int, str, int, int]
 """The part of a pull without a filter that decides its answer: topic id, queue id, offset, group, and the most messages
 and bytes."""
@@ -91,7 +91,7 @@ class LongPolls:
         were answered."""
         self._services.turns.begin_later("pulls that are judged again", self._judge_all(then))
 
-    def _judge_all(self, then: Callable[[], None]) -> Steps:
+    def _judge_all(self, then: Callable[[], None]) -> WorkSteps:
         began = METER.units
         for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
             if METER.units - began >= STEP_UNITS:
@@ -257,7 +257,7 @@ class LongPolls:
                     woken.served = True
                     self._services.turns.begin_later("woken pulls", self._serve())  # this turn is the driver's
 
-    def _serve(self) -> Steps:
+    def _serve(self) -> WorkSteps:
         woken, began = self._woken, METER.units
         self.answers = {}
         try:
@@ -288,7 +288,7 @@ class LongPolls:
         if self._ticking:
             self._services.call_later(TICK_MS, self._tick)
 
-    def _look(self) -> Steps:
+    def _look(self) -> WorkSteps:
         began = METER.units
         try:
             while self._due:
@@ -329,7 +329,7 @@ class LongPolls:
         if waiting:
             self._services.turns.begin("pulls of closed connections", self._forget(list(waiting)))
 
-    def _forget(self, pulls: list[Pull]) -> Steps:
+    def _forget(self, pulls: list[Pull]) -> WorkSteps:
         began = METER.units
         for pull in pulls:
             if METER.units - began >= STEP_UNITS:
@@ -402,7 +402,7 @@ def _are_few(lines: Lines) -> bool:
     return len(lines) <= FEW and sum(map(len, lines.values())) <= FEW
 
 
-def _parked(line: Line, wave: int) -> Iterator[Pull]:
+def _parked(line: ClientPulls, wave: int) -> Iterator[Pull]:
     """Yields the pulls of the line, except those that have left when their turn comes. A pull that came back waits for
     another wake."""
     for pull in line:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull
     from cluster.broker.services import Services
     from cluster.flow.quota_rules import QuotaRules
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
 
 PACE_MS: Final = 50
 """Milliseconds between two looks at the buckets while pulls wait for them."""
@@ -107,7 +107,7 @@ class PacedPulls:
     def _look(self) -> None:
         self._services.turns.begin("paced pulls", self._pace())
 
-    def _pace(self) -> Steps:
+    def _pace(self) -> WorkSteps:
         began = METER.units
         for bucket in list(self._lines):
             line = self._lines[bucket]

@@ -31,7 +31,7 @@ from cluster.broker.services import Services, begin_steps, node_told
 from cluster.config.local_layout import node_object
 from cluster.flow.quota_rules import QuotaRules
 from cluster.replication.follower_reads import LEADER, FollowerReads
-from cluster.runtime.turns.work import Steps
+from cluster.runtime.turns.work import WorkSteps
 from raftlog.work import charge
 from raftmq_wire.denial import disabled_group, unreadable_topic
 from statemachine.queue_reads import QueueItem
@@ -119,7 +119,7 @@ class Pulls:
             if pull is not None:
                 self._settle(pull)
 
-    def _later(self, puller: Puller, asked: PullRequest, tries: int) -> Steps:
+    def _later(self, puller: Puller, asked: PullRequest, tries: int) -> WorkSteps:
         """Answers the pull in a later turn, because many came in this one."""
         if not puller.client.closed:
             self.pull(puller, asked, tries, waited=True)
@@ -193,7 +193,7 @@ class Pulls:
             raise no_topic(asked.topic)
         self._again_soon(puller, asked, tries)
 
-    def _learn(self, expression: Expression | None, puller: Puller, asked: PullRequest, tries: int) -> Steps:
+    def _learn(self, expression: Expression | None, puller: Puller, asked: PullRequest, tries: int) -> WorkSteps:
         assert expression is not None
         yield from self.filters.learn(*expression)
         if not puller.client.closed:

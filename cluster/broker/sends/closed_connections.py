@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cluster.replication.outcome import ReplyTo
-    from cluster.runtime.resource_budget import Soon
+    from cluster.runtime.turns.work import Soon
 
 
 class ClosedConnections:

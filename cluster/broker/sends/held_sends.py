@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cluster.replication.message_batch import Send
     from cluster.replication.pending_requests import PendingEntry
     from cluster.replication.proposals import Proposals
-    from cluster.replication.send_identity import Names
-    from cluster.runtime.turns.work import Steps
+    from cluster.replication.send_identity import SessionIds
+    from cluster.runtime.turns.work import WorkSteps
     from statemachine.broker_state import BrokerState
     from statemachine.dedup import Stored
 
@@ -62,7 +62,7 @@ class HeldSends:
         self._state = state
         self._proposals = proposals
 
-    def highest(self, names: Names) -> int:
+    def highest(self, names: SessionIds) -> int:
         """Returns the highest sequence that is known of the sender. At first sight in a term of leadership, that
         includes the sessions which its sends had before it had a user, and below OWNERS_LEVEL."""
         highest = self._proposals.session_max.get(names.own)
@@ -75,7 +75,7 @@ class HeldSends:
         highest = self._proposals.session_max.get(session)
         return self._state.max_sequence(session) if highest is None else highest
 
-    def find(self, names: Names, sequence: int, topic_id: int) -> Stored | UnderWay | OtherTopic | None:
+    def find(self, names: SessionIds, sequence: int, topic_id: int) -> Stored | UnderWay | OtherTopic | None:
         """Returns the place of the message with this sequence, or the send in flight with it; None if there is neither.
         Raises LongSessionError, and Refused if it can no longer be known whether the message was stored."""
         for name in names:
@@ -95,7 +95,7 @@ class HeldSends:
                     return OtherTopic()
         return None
 
-    def _stored(self, names: Names, name: bytes, sequence: int, topic_id: int) -> Stored | OtherTopic | None:
+    def _stored(self, names: SessionIds, name: bytes, sequence: int, topic_id: int) -> Stored | OtherTopic | None:
         try:
             session = self._state.session_at_hand(name)
         except SessionUnreadError:
@@ -139,7 +139,7 @@ class SessionReads:
             self._services.turns.begin_later(self, self._read(producer_id))
         waiting.append(told)
 
-    def _read(self, producer_id: bytes) -> Steps:
+    def _read(self, producer_id: bytes) -> WorkSteps:
         done = False
         try:
             yield from self._services.state.read_session(producer_id)

@@ -21,7 +21,7 @@ from cluster.broker.reads.message_lookup import StoredMessage, UnreadableError, 
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
 from cluster.broker.retries import delay_ms_of, own_topic
 from cluster.broker.rights import SUB, Party, Rights, topic_need
-from cluster.flow.gate import ITSELF, Ask
+from cluster.flow.gate import ITSELF, GateRequest
 from cluster.replication.internal_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import TAG_MARK, UNIQUE_MARK, DeliverySchedule, property_of, tag_hash
@@ -58,7 +58,7 @@ RETRY_TOPIC, ORIGIN_ID, NO_ORIGIN = b"RETRY_TOPIC\x01", b"ORIGIN_MESSAGE_ID\x01"
 _WHERE = b"MSG_REGION\x01", b"TRACE_ON\x01", b"CLUSTER\x01"
 """Properties that each send gets (`Sends.suffix`). A copy without room goes without them."""
 
-Done = Callable[[Refused | None], None]
+CopyDone = Callable[[Refused | None], None]
 """Called with None when a majority has the copy on disk."""
 
 
@@ -80,7 +80,7 @@ class _Report(NamedTuple):
     client: ReplyTo
     size: int
     wanted: SentBack
-    done: Done
+    done: CopyDone
 
 
 class SendBacks:
@@ -109,7 +109,7 @@ class SendBacks:
         """Begins a new term of leadership, in which nothing is in flight yet."""
         self._waiting, self._undecided = {}, {}
 
-    def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: Done) -> None:
+    def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: CopyDone) -> None:
         """Stores a copy of the message. `size`: bytes of the request, which count against the client's limits."""
         report = _Report(client, size, wanted, done)
         # The message may have been pulled from a node that has applied more than this one.
@@ -259,7 +259,7 @@ class SendBacks:
         client, wanted, message = report.client, report.wanted, stored.message
         size = report.size + len(stored.data)
         gate = self._proposals.gate
-        over = gate.refusal(client.in_flight, size, ITSELF, Ask.OWN)
+        over = gate.refusal(client.in_flight, size, ITSELF, GateRequest.OWN)
         if over is not None:
             raise over_limit(gate, over)
         properties = copied_properties(message)

@@ -18,7 +18,7 @@ from cluster.broker.refusal import NotTaken, Reason, Refused, no_such_queue, ove
 from cluster.broker.rights import Party
 from cluster.broker.sends.held_sends import HeldSends, LongSessionError, OtherTopic, SessionReads, UnderWay
 from cluster.broker.sends.send_request import DecodedSend, Origin, PlainBatches, SendPath, redirected
-from cluster.flow.gate import Ask
+from cluster.flow.gate import GateRequest
 from cluster.replication.acks.ack_levels import LevelError, ack_of
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.replication.message_head import (
@@ -35,8 +35,8 @@ from cluster.replication.send_identity import (
     ID_SIZE,
     ConnectionSession,
     Identity,
-    Names,
     RetryMemory,
+    SessionIds,
     SessionKind,
     content_hash,
     names_in,
@@ -64,7 +64,7 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
 
 
-_NEW = Ask.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
+_NEW = GateRequest.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
 _Origin = TypeVar("_Origin", bound=Origin)
 
 
@@ -242,7 +242,7 @@ class Sends(Generic[_Origin]):
         """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
         still connected. If it is not, nothing was stored and no answer is sent."""
         path = origin.path
-        hold = self._proposals.gate.hold(path.in_flight, origin.size, origin.user, Ask.WAITING)
+        hold = self._proposals.gate.hold(path.in_flight, origin.size, origin.user, GateRequest.WAITING)
 
         def release() -> bool:
             hold.ended()
@@ -257,7 +257,7 @@ class Sends(Generic[_Origin]):
         happened or may still happen."""
         names, sequence = self._names(origin, decoded), decoded.sequence
         if not decoded.producer_id and origin.identity is not None:
-            names, sequence = Names(origin.identity.producer_id), origin.identity.sequence
+            names, sequence = SessionIds(origin.identity.producer_id), origin.identity.sequence
         # No session, or above everything that is known of it: it cannot have come before.
         if not names.own or sequence > self._held.highest(names):
             return False
@@ -470,7 +470,7 @@ class Sends(Generic[_Origin]):
         now_ms = self._clock.monotonic_ms()
         self._retries.remember(origin.user, decoded.topic, _unique_key(decoded), origin.body, identity, now_ms)
 
-    def _names(self, origin: _Origin, decoded: DecodedSend) -> Names:
+    def _names(self, origin: _Origin, decoded: DecodedSend) -> SessionIds:
         """Returns the ids of the session that the client has named; `own` is empty if it named none, or is
         malformed."""
         return names_in(SessionKind.SEND, origin.user, decoded.producer_id, self._state.level)
@@ -513,7 +513,7 @@ class Sends(Generic[_Origin]):
         if highest is not None and sequence > highest:
             proposals.session_max[producer_id] = sequence
             return False
-        names = self._names(origin, decoded) if decoded.producer_id else Names(producer_id)
+        names = self._names(origin, decoded) if decoded.producer_id else SessionIds(producer_id)
         highest = self._held.highest(names)
         # Before the search, which may wait for a read: who comes meanwhile with this sequence is not the first.
         proposals.session_max[producer_id] = max(highest, sequence)
@@ -537,8 +537,8 @@ class Sends(Generic[_Origin]):
         # The log will decide one message, and both requests are told of that one.
         send.producer_id, send.content = found.session, found.first.content  # the identity under which it is proposed
         gate, holder = proposals.gate, send.connection.in_flight
-        room = gate.refusal(holder, send.size, send.user, Ask.REPEATED) is None
-        send.hold = gate.hold(holder, send.size, send.user, Ask.REPEATED)
+        room = gate.refusal(holder, send.size, send.user, GateRequest.REPEATED) is None
+        send.hold = gate.hold(holder, send.size, send.user, GateRequest.REPEATED)
         if isinstance(found.place, Send):
             proposals.repeats.replace_queued(found.place, send, room=room)
         else:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from cluster.replication.message_batch import Send
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.proposals import Proposals
-    from cluster.runtime.resource_budget import Soon
-    from cluster.runtime.turns.work import Steps, Turns
+    from cluster.runtime.turns.work import Soon, Turns, WorkSteps
 
 _OWNER: Final = ("withdrawn sends",)
 GONE: Final = Refused(Reason.UNAVAILABLE, "its client is gone; nothing was stored")
@@ -86,7 +85,7 @@ class WithdrawnSends:
         if sends:
             self._turns.begin(_OWNER, self._told(sends, why))
 
-    def _told(self, sends: list[Send], why: Callable[[Send], Refused]) -> Steps:
+    def _told(self, sends: list[Send], why: Callable[[Send], Refused]) -> WorkSteps:
         for send in sends:
             charge(FRAME_UNITS)
             self._outcomes.withdrawn(send, why(send))

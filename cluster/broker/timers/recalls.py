@@ -40,7 +40,7 @@ _DUE = b"TIMER_OUT_MS\x01"
 _FIELDS_MAX = 4096
 """Bytes of a stored message in addition to body and properties, and bytes that the broker adds to the properties."""
 
-Done = Callable[[Refused | None], None]
+RecallDone = Callable[[Refused | None], None]
 """Called once with the result of a recall: None when it is certain that the message will not be delivered, otherwise
 the reason of the refusal."""
 
@@ -54,14 +54,14 @@ class Recalls:
         self._proposals = proposals
         self._timers = timers
 
-    def recall(self, party: Party, topic: str, handle: RecallHandle, done: Done) -> None:
+    def recall(self, party: Party, topic: str, handle: RecallHandle, done: RecallDone) -> None:
         """Cancels the message for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
         handle is not of this topic and cluster, names another message, or comes too late; UNAVAILABLE if nothing was
         done; UNKNOWN if it is undecided."""
         # The message may have been stored by a leader that has applied more than this node.
         when_confirmed(self._services, partial(self._recall, party, topic, handle, done), done)
 
-    def _recall(self, party: Party, topic: str, handle: RecallHandle, done: Done) -> None:
+    def _recall(self, party: Party, topic: str, handle: RecallHandle, done: RecallDone) -> None:
         services = self._services
         state, config = services.state, services.config
         if not services.writes_open():
@@ -139,7 +139,7 @@ class Recalls:
             raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again")
         return property_of(decode_message(pieces[0])[0].properties, UNIQUE_MARK).decode("utf-8", "replace")
 
-    def _proposed(self, position: int, release: Callable[[], None], done: Done, result: ProposeResult) -> None:
+    def _proposed(self, position: int, release: Callable[[], None], done: RecallDone, result: ProposeResult) -> None:
         if result.outcome is Outcome.UNKNOWN:
             self._release_when_decided(position, release)
         else:

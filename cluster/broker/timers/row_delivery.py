@@ -97,26 +97,30 @@ class DueAnswer(Protocol):
 
 
 Term = TypeVar("Term", bound=RowTerm)
-Ask = TypeVar("Ask", bound=AskOfTerm)
-Found = TypeVar("Found", bound=DueAnswer)
-MakeLane = Callable[[Callable[[list[Found]], None]], "LaneRunner[Ask]"]
+LaneAsk = TypeVar("LaneAsk", bound=AskOfTerm)
+LaneFound = TypeVar("LaneFound", bound=DueAnswer)
+MakeLane = Callable[[Callable[[list[LaneFound]], None]], "LaneRunner[LaneAsk]"]
 
 
-class RowDelivery(ABC, Generic[Term, Ask, Found]):
+class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
     """Delivers rows of waiting messages while this node leads. Event loop only, except for the reads of its lane."""
 
     RECORDS: str
     """The name of its rows in the log of the node."""
 
     def __init__(
-        self, services: Services, proposals: Proposals, make_term: Callable[[], Term], make_lane: MakeLane[Found, Ask]
+        self,
+        services: Services,
+        proposals: Proposals,
+        make_term: Callable[[], Term],
+        make_lane: MakeLane[LaneFound, LaneAsk],
     ) -> None:
         """`make_lane` makes the lane for the reads, which may wait for the disk, and connects its answers. It is called
         for the first row, so that a node without any has no thread for them."""
         self._services = services
         self._proposals = proposals
         self._make_term, self._make_lane = make_term, make_lane
-        self._lane: LaneRunner[Ask] | None = None
+        self._lane: LaneRunner[LaneAsk] | None = None
         self._client = NoClient(proposals.gate)
         self._term = make_term()
         self._asked = False
@@ -149,11 +153,11 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
         """Returns True if there are rows to deliver now. While there are none, this costs one comparison."""
 
     @abstractmethod
-    def _next(self, term: Term, now_ms: int, rows_max: int, bytes_max: int) -> Ask | None:
+    def _next(self, term: Term, now_ms: int, rows_max: int, bytes_max: int) -> LaneAsk | None:
         """Returns a request for the next rows; None if there are none to read."""
 
     @abstractmethod
-    def _take(self, term: Term, found: Found) -> None:
+    def _take(self, term: Term, found: LaneFound) -> None:
         """Handles rows of the present term that were read; `_taken` is to be called when all are."""
 
     # --- looking -----------------------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ class RowDelivery(ABC, Generic[Term, Ask, Found]):
             self._asked = True
             self._lane.submit(ask)
 
-    def _found(self, answers: list[Found]) -> None:
+    def _found(self, answers: list[LaneFound]) -> None:
         (found,) = answers  # only one question is asked at a time
         if found.ask.term is self._term:
             self._take(self._term, found)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
     from statemachine.delivery.timers import TimerName, TimerRow
     from statemachine.queue_reads import QueueItem
 
@@ -164,14 +164,14 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
 
     # -- what nobody commits
 
-    def _expire(self) -> Steps:
+    def _expire(self) -> WorkSteps:
         """Discards attempts that are idle for too long; the leader warns when half of that time has passed."""
         try:
             yield from self._look_for_idle()
         finally:
             self._expiring = False
 
-    def _look_for_idle(self) -> Steps:
+    def _look_for_idle(self) -> WorkSteps:
         services = self._services
         now_ms, expire_ms = services.log_time_ms() if services.writes_open() else 0, services.config.writes.expire_ms
         left: set[tuple[str, int]] = set()

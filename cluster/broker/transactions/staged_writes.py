@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.broker.name_rules import FORBIDDEN_TOPICS, PERM_WRITE, STAGED_TOPIC
 from cluster.broker.refusal import Reason, Refused, no_such_queue, not_written, over_limit
 from cluster.broker.rights import PUB, group_need
-from cluster.flow.gate import Ask
+from cluster.flow.gate import GateRequest
 from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
 from cluster.replication.message_head import DeliverySchedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.replication.send_identity import SLICES, Names, SessionKind, names_of, slice_hash
+from cluster.replication.send_identity import SLICES, SessionIds, SessionKind, names_of, slice_hash
 from cluster.runtime.figures.service_metrics import ServiceMetrics
 from statemachine.access.users import NOBODY
 from statemachine.delivery.prepared_writes import ABORTED, DecideWrite, EndPrepared, PreparedState, PreparedWrite
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.message_batch import BatchMessage, TopicSlot
     from cluster.replication.proposals import Proposals
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
     from raftlog.types import EntryId
     from statemachine.commands import CommandResult
     from statemachine.delivery.staged_writes import StagedWrites
@@ -113,7 +113,7 @@ def discard_attempts(
 
 def _abort(
     services: Services, name: str, write: int, done: Callable[[Aborted | Refused], None], dry_run: bool
-) -> Steps:
+) -> WorkSteps:
     """Proposes a command for each page of attempts."""
     waiting, attempts, messages = 1, 0, 0
     refused: Refused | None = None
@@ -275,7 +275,7 @@ class StagedWriteRequests:
         size = len(asked.body)
         if proposals.refusing:
             raise Refused(Reason.UNAVAILABLE, proposals.refusing)
-        over = proposals.gate.refusal(path.in_flight, size, party.user, Ask.NEW)
+        over = proposals.gate.refusal(path.in_flight, size, party.user, GateRequest.NEW)
         if over is not None:
             raise over_limit(proposals.gate, over)
         attempt = self._open_attempt(party, asked.attempt)
@@ -326,7 +326,7 @@ class StagedWriteRequests:
             content=content,
         )
         proposals.session_max[names.own] = max(asked.sequence, proposals.session_max.get(names.own, 0))
-        send.hold = proposals.gate.hold(path.in_flight, size, party.user, Ask.NEW)
+        send.hold = proposals.gate.hold(path.in_flight, size, party.user, GateRequest.NEW)
         proposals.submit_send(send)
 
     def commit(
@@ -360,7 +360,7 @@ class StagedWriteRequests:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes of this kind")
         return slot
 
-    def _is_stored(self, names: Names, asked: StagedSlice, topic_id: int, content: int) -> bool:
+    def _is_stored(self, names: SessionIds, asked: StagedSlice, topic_id: int, content: int) -> bool:
         """Returns True if the log has the slice. Raises Refused while that is not decided, and if it has another one in
         its place: an answer that the slice is stored would lose its messages."""
         state, proposals, sequence = self._services.state, self._proposals, asked.sequence

@@ -20,7 +20,7 @@ from cluster.broker.refusal import Reason, Refused, not_written, when_decided
 from cluster.broker.retries import own_topic
 from cluster.broker.rights import PUB, Party, Rights, topic_need
 from cluster.broker.services import Services
-from cluster.flow.gate import ITSELF, Ask
+from cluster.flow.gate import ITSELF, GateRequest
 from cluster.replication.internal_sends import NoClient, submit_copies
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -293,7 +293,7 @@ class Transactions:
         if slot is None:
             self._later(tries, done, f"topic {copy.topic} is being changed", lambda left: self._copy(copy, done, left))
             return
-        over = proposals.gate.refusal(self._client.in_flight, half.size, ITSELF, Ask.OWN)
+        over = proposals.gate.refusal(self._client.in_flight, half.size, ITSELF, GateRequest.OWN)
         if over is not None:
             if not tries and copy.end is not End.PARKED:  # that is no request
                 proposals.gate.refused(over)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.request import Handler, Request, handle_late
 from cluster.requests.table import ROWS
-from cluster.runtime.resource_budget import Room, Soon
+from cluster.runtime.resource_budget import Room
+from cluster.runtime.turns.work import Soon
 
 if TYPE_CHECKING:
     from cluster.config.service_sections import LimitsSection

@@ -45,7 +45,7 @@ from raftmq_wire.codec import (
 from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from cluster.runtime.turns.work import Steps, Turns
+    from cluster.runtime.turns.work import Turns, WorkSteps
 
 logger = logging.getLogger(__name__)
 
@@ -367,7 +367,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         if self._step_ends is None:
             self._dispatch.turns.begin(("frames", self), self._serve_in_turns())
 
-    def _serve_in_turns(self) -> Steps:
+    def _serve_in_turns(self) -> WorkSteps:
         while self._turn_wanted:
             self._turn_wanted = False
             self._waits -= 1

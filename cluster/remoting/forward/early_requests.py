@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.remoting.forward.forward_frame import Forwarded
     from raftlog.types import NodeId
 
-Client = tuple[tuple[str, int], str]
+RelayedClient = tuple[tuple[str, int], str]
 """The address of a client behind another node, and the listener that it came to."""
 
 
@@ -31,7 +31,7 @@ class _Early(NamedTuple):
     hold: Hold
 
     @property
-    def client(self) -> Client:
+    def client(self) -> RelayedClient:
         return self.forwarded.client, self.forwarded.listener
 
 
@@ -43,7 +43,7 @@ class EarlyRequests:
         self._gate = gate
         self._waiting: dict[NodeId, OrderedDict[int, _Early]] = {}
         """Node -> forward id -> request; only nodes with waiting requests."""
-        self._clients: dict[NodeId, dict[Client, set[int]]] = {}
+        self._clients: dict[NodeId, dict[RelayedClient, set[int]]] = {}
         """The same requests: node -> client -> forward ids."""
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class EarlyRequests:
         if early is not None:
             self.client_gone(node, early.client)
 
-    def client_gone(self, node: NodeId, client: Client) -> None:
+    def client_gone(self, node: NodeId, client: RelayedClient) -> None:
         """Forgets the sends of a client that has disconnected.
 
         The other node reports one send after the other, but all are forgotten with the first: if the client sends them

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.sends.send_outcomes import leave_session, settle
 from cluster.config.local_layout import node_object
-from cluster.flow.gate import Ask
+from cluster.flow.gate import GateRequest
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.connection.server import raw_frame
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.context import NodeContext
     from cluster.runtime.peer_frames import PeerLinks
-    from cluster.runtime.turns.work import Steps
+    from cluster.runtime.turns.work import WorkSteps
 
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class Forwarder:
         `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
         path, code, size = frame.path, frame.header.code, frame.size
-        ask = Ask.FORWARDED_SEND if code in SENDS else Ask.FORWARDED
+        ask = GateRequest.FORWARDED_SEND if code in SENDS else GateRequest.FORWARDED
         over = self.gate.refusal(path.in_flight, size, frame.user, ask)
         if over is not None:
             if promised is not None:
@@ -224,7 +224,7 @@ class Forwarder:
         if not self._passing and first is not None and not first.spent:
             self.pump()
 
-    def _pass_on_all(self) -> Steps:
+    def _pass_on_all(self) -> WorkSteps:
         try:
             while self._again:
                 self._again = False
@@ -258,7 +258,7 @@ class Forwarder:
             self._admitting = True
             self._turns.begin(_EARLY, self._admit())
 
-    def _admit(self) -> Steps:
+    def _admit(self) -> WorkSteps:
         try:
             for peer in list(self._early.nodes()):
                 while self._transport.connected(peer) and (self._leads() or self._leader() != self._own_id):
@@ -285,7 +285,7 @@ class Forwarder:
         if gone:
             self._turns.begin(_GONE, self._tell_gone(gone))
 
-    def _tell_gone(self, gone: list[int]) -> Steps:
+    def _tell_gone(self, gone: list[int]) -> WorkSteps:
         for forward_id in gone:
             held = self._held.get(forward_id)
             if held is None:
@@ -329,7 +329,7 @@ class Forwarder:
         if self._leader() != peer:
             self.pump()
 
-    def _answer_lost(self, peer: NodeId, lost: list[int]) -> Steps:
+    def _answer_lost(self, peer: NodeId, lost: list[int]) -> WorkSteps:
         """Answers the requests that this peer had, and that no other one may carry out."""
         for forward_id in lost:
             held = self._drop(forward_id)
@@ -532,7 +532,7 @@ class Forwarder:
         if not open_now:
             # A later send of its connection may be held already. If this one was given back, it would be stored after
             # that one, and its client would not learn of it (seed 762000023).
-            over = self.gate.refusal(path.in_flight, len(frame), named, Ask.EARLY)
+            over = self.gate.refusal(path.in_flight, len(frame), named, GateRequest.EARLY)
             assert over is not None, "it did not fit"
             self._refuse(passed_on, over)
             return

@@ -23,7 +23,7 @@ from cluster.remoting.answers import in_steps, refuse, refusing
 from cluster.remoting.handlers.heartbeat import SubscriptionData
 from cluster.remoting.request import Handlers, Request
 from cluster.runtime import metered_json
-from cluster.runtime.turns.work import Steps
+from cluster.runtime.turns.work import WorkSteps
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
@@ -37,7 +37,7 @@ _BROADCASTING_NAMES = (BROADCASTING, "0", 0)
 _Body = TypeVar("_Body")
 
 
-class Question(msgspec.Struct, rename="camel"):
+class AssignmentQuery(msgspec.Struct, rename="camel"):
     """Body of QUERY_ASSIGNMENT; `message_model` is a name or an ordinal."""
 
     topic: str
@@ -53,7 +53,7 @@ class ClientCheck(msgspec.Struct, rename="camel"):
     subscription_data: SubscriptionData | None = None
 
 
-_decode_question = metered_json.decoder(Question, strict=False)
+_decode_question = metered_json.decoder(AssignmentQuery, strict=False)
 _decode_check = metered_json.decoder(ClientCheck, strict=False)
 _encode = metered_json.encode
 
@@ -78,7 +78,7 @@ class Assignments:
         question = _parse(request.body, _decode_question, "QueryAssignmentRequestBody")
         in_steps(self._services, request, self._answer(request, question))
 
-    def _answer(self, request: Request, question: Question) -> Steps:
+    def _answer(self, request: Request, question: AssignmentQuery) -> WorkSteps:
         """Makes the answer. A null in it makes the client change nothing."""
         placed = read_queues(self._services, question.topic)
         group = self._members.consumers.get(question.consumer_group)
@@ -94,7 +94,7 @@ class Assignments:
             _reply_nothing(request)
             return
 
-        def divided(others: Iterable[str]) -> Steps:
+        def divided(others: Iterable[str]) -> WorkSteps:
             found = assigned_places(group, others, question.client_id, question.topic, share, queues)
             return self._reply(request, question.topic, placed, found)
 
@@ -112,7 +112,7 @@ class Assignments:
 
     def _reply(
         self, request: Request, topic: str, placed: Sequence[tuple[BrokerGroup, int]], places: Sequence[int]
-    ) -> Steps:
+    ) -> WorkSteps:
         pieces = []
         for at in range(0, len(places), PIECE):
             piece = places[at : at + PIECE]
@@ -136,7 +136,7 @@ class Assignments:
             steps = self._learn(request, data.expression_type, data.sub_string)
             begin_steps(self._services.turns, request.connection, steps)
 
-    def _learn(self, request: Request, kind: str | None, text: str | None) -> Steps:
+    def _learn(self, request: Request, kind: str | None, text: str | None) -> WorkSteps:
         yield from self._filters.learn(kind, text)
         try:
             self._filters.get(kind, text)

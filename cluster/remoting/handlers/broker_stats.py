@@ -19,7 +19,7 @@ from cluster.broker.services import Services
 from cluster.broker.topic_counts import WINDOWS_MS, stored_lately
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.config import Config
-from cluster.remoting.answers import Answer, answer_in_steps, refusing, table_body
+from cluster.remoting.answers import BodySteps, answer_in_steps, refusing, table_body
 from cluster.remoting.handlers.group_stats import connection_row, in_order
 from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
@@ -84,7 +84,7 @@ QUEUE_DIGITS_MAX = 10
 COUNT_FIELDS = ("statsMinute", "statsHour", "statsDay")
 """The fields of BrokerStatsData, for each of WINDOWS_MS."""
 
-Figures = Callable[[], Mapping[str, str]]
+ReadFigures = Callable[[], Mapping[str, str]]
 """Returns the node's figures by RocketMQ's names."""
 
 _encode = metered_json.encode
@@ -97,7 +97,7 @@ CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'
 class BrokerFigures:
     """Handles the requests for configuration and figures (26, 28, 202, 204, 315)."""
 
-    def __init__(self, services: Services, members: Members, figures: Figures) -> None:
+    def __init__(self, services: Services, members: Members, figures: ReadFigures) -> None:
         self._services = services
         self._members = members
         self._figures = figures
@@ -169,7 +169,7 @@ class BrokerFigures:
             raise Refused(Reason.ERROR, f"topic {topic} has {len(queues)} queues, {ANSWER_QUEUES_MAX} are counted")
         answer_in_steps(self._services, request, self._counted(config.id, queues))
 
-    def _counted(self, topic_id: int, queues: range) -> Answer:
+    def _counted(self, topic_id: int, queues: range) -> BodySteps:
         """Makes RocketMQ's BrokerStatsData."""
         until_ms = self._services.log_time_ms()
         counts = yield from stored_lately(self._services.state, topic_id, queues, until_ms)

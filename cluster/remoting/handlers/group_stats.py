@@ -10,12 +10,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.groups.consumer_group import Member
-from cluster.broker.groups.group_admin import GroupProgress, Groups
+from cluster.broker.groups.group_admin import GroupProgress, GroupReads
 from cluster.broker.groups.group_members import Members
 from cluster.broker.name_rules import check_group_name
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.answers import Answer, answer_in_steps, refusing, table_body
+from cluster.remoting.answers import BodySteps, answer_in_steps, refusing, table_body
 from cluster.remoting.request import Handlers, Request, text
 from cluster.runtime import metered_json
 from raftmq_wire.codec import LANGUAGES
@@ -34,7 +34,7 @@ SORTED_MAX = 4_000
 class GroupStats:
     """Handles requests for connected members (203), progress (208) and the groups of a topic (300)."""
 
-    def __init__(self, services: Services, members: Members, groups: Groups) -> None:
+    def __init__(self, services: Services, members: Members, groups: GroupReads) -> None:
         self._services = services
         self._members = members
         self._groups = groups
@@ -100,7 +100,7 @@ class GroupStats:
     def _groups_of(self, request: Request) -> None:
         answer_in_steps(self._services, request, self._readers(text(request, "topic")))
 
-    def _readers(self, topic: str) -> Answer:
+    def _readers(self, topic: str) -> BodySteps:
         groups = yield from self._groups.readers(topic)
         return _encode({"groupList": groups})
 

@@ -30,7 +30,7 @@ from cluster.runtime.request_limits import (
     HEARTBEAT_GROUPS_MAX,
     HEARTBEAT_SUBSCRIPTIONS_MAX,
     ClientId,
-    Expression,
+    ExpressionText,
     GroupName,
     Signed64,
     TopicName,
@@ -67,7 +67,7 @@ class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
     """One topic of a heartbeat. Tags are derived from `sub_string`: C++ clients send no codeSet."""
 
     topic: TopicName
-    sub_string: Expression | None = "*"
+    sub_string: ExpressionText | None = "*"
     sub_version: Signed64 = 0
     expression_type: Word | None = "TAG"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cluster.broker.groups.group_members import Members
-from cluster.broker.groups.group_offsets import Name, Offsets
+from cluster.broker.groups.group_offsets import CommitId, Offsets
 from cluster.broker.groups.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
@@ -125,7 +125,7 @@ class OffsetRequests:
         self._offsets.earliest_store_ms(topic, queue_id, told)
 
 
-def name_of(request: Request, level: int) -> Name | None:
+def name_of(request: Request, level: int) -> CommitId | None:
     """Returns the identity that a commit carries in a cluster of that level, None without one. Raises Refused (29) if
     it is malformed."""
     pid = request.ext.get("raftmqPid")
@@ -136,7 +136,7 @@ def name_of(request: Request, level: int) -> Name | None:
     if not session.own or not 1 <= low <= sequence:
         remark = "raftmqPid is 32 hex digits, raftmqSeq at least 1, raftmqLow from 1 to raftmqSeq"
         raise Refused(Reason.INVALID, remark)
-    return Name(session, sequence, low)
+    return CommitId(session, sequence, low)
 
 
 def _answer_update(request: Request, result: ProposeResult) -> None:

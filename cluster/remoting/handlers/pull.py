@@ -15,7 +15,7 @@ from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutc
 from cluster.broker.refusal import Refused
 from cluster.remoting.answers import refuse
 from cluster.remoting.request import Connection, Handlers, Request, SharedAnswer, integer, integers, text
-from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
+from cluster.runtime.request_limits import TEXT_MAX, Signed64
 from cluster.runtime.turns.garbage_collection import Untracked
 from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.json_text import MALFORMED
@@ -48,10 +48,9 @@ _FIGURES: dict[PullOutcome, str] = {
 }
 """Outcome of a pull -> label `outcome` of the metric."""
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
-Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+RequiredName = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 
-Elsewhere = Callable[[Request, int], bool]
+PullElsewhere = Callable[[Request, int], bool]
 """Forwards a request if this node lacks the log at a position; returns True if it did
 (`cluster.remoting.forward.pull_forwards.PullForwards.elsewhere`)."""
 
@@ -64,7 +63,7 @@ class PullRequests:
     """Handlers of pulls."""
 
     def __init__(
-        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: DeliveryMetrics | None = None
+        self, pulls: Pulls, elsewhere: PullElsewhere, to_leader: ToLeader, metrics: DeliveryMetrics | None = None
     ) -> None:
         self._pulls = pulls
         self._elsewhere = elsewhere
@@ -97,7 +96,7 @@ class PullReply(Untracked):
 
     _request: Request
     _topic: str
-    _elsewhere: Elsewhere
+    _elsewhere: PullElsewhere
     _to_leader: ToLeader
     _metrics: DeliveryMetrics | None
 
@@ -165,8 +164,8 @@ class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     If they do not match, or contain other fields, they are decoded one by one, which tells what is wrong.
     """
 
-    consumerGroup: Name
-    topic: Name
+    consumerGroup: RequiredName
+    topic: RequiredName
     queueId: Signed64
     queueOffset: Signed64
     maxMsgNums: Signed64

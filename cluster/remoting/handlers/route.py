@@ -27,7 +27,7 @@ from cluster.broker.name_rules import (
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import place_of, placed_queues
-from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refuse, refusing
+from cluster.remoting.answers import NAMES_PER_STEP, BodySteps, answer_in_steps, names_body, refuse, refusing
 from cluster.remoting.request import Connection, Handlers, Request, text
 from cluster.runtime import metered_json
 from raftlog.work import charge
@@ -293,7 +293,7 @@ class Routes:
             raise _no_namespace()
         answer_in_steps(self._services, request, self._order_confs(self._alias_names(request)))
 
-    def _order_confs(self, names: dict[str, list[str]]) -> Answer:
+    def _order_confs(self, names: dict[str, list[str]]) -> BodySteps:
         """Makes the table of topic -> its `orderTopicConf`, for the topics that have one."""
         table: dict[str, str] = {}
         for at, (name, config) in enumerate(self._services.state.topics.items()):

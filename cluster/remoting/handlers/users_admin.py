@@ -14,7 +14,7 @@ import msgspec
 
 from cluster.broker.access.user_admin import Asker, Changed, UserAdmin
 from cluster.broker.refusal import Reason, Refused
-from cluster.remoting.answers import Answer, answer_in_steps, refuse, refusing, table_body
+from cluster.remoting.answers import BodySteps, answer_in_steps, refuse, refusing, table_body
 from cluster.remoting.request import Handlers, Request, text
 from cluster.requests.judge import NO_SUPER
 from cluster.runtime import metered_json
@@ -187,7 +187,7 @@ class UserRequests:
         subject, resource = request.ext.get("subjectFilter") or "", request.ext.get("resourceFilter") or ""
         answer_in_steps(self._services, request, self._acls(subject, resource))
 
-    def _acls(self, subject: str, resource: str) -> Answer:
+    def _acls(self, subject: str, resource: str) -> BodySteps:
         """Returns, as JSON, the users and their rules, filtered by parts of the user's name and of the resource. Yields
         after each user, so that a long list does not block the event loop."""
         parts: list[bytes] = []

@@ -31,7 +31,7 @@ HIGH_BYTES, LOW_BYTES = 64 << 10, 16 << 10
 """Bytes. The protocol is asked to pause above the first, and to go on below the second, as by the loop's own
 transports."""
 
-Done = Callable[["TlsTransport", Exception | None], None]
+HandshakeDone = Callable[["TlsTransport", Exception | None], None]
 """Called once, when the handshake ends: with None, or with the reason of its failure."""
 
 
@@ -43,7 +43,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         context: ssl.SSLContext,
         factory: Callable[[], asyncio.BaseProtocol],
-        done: Done,
+        done: HandshakeDone,
         *,
         server_side: bool,
         server_hostname: str | None = None,
@@ -53,7 +53,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         super().__init__()
         self._loop = loop
         self._factory = factory
-        self._done: Done | None = done
+        self._done: HandshakeDone | None = done
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname

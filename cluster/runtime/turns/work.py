@@ -30,10 +30,10 @@ TURN_SHARE = 1_000
 """Units that all cut work of a node may take of one turn: 1 ms of a slow core. A send takes several turns on its way,
 and waits for such work in each. A turn itself takes a tenth of a millisecond, so less would slow the work down."""
 
-Steps = Generator[None, None, None]
+WorkSteps = Generator[None, None, None]
 PAUSE_S = 0.003
 """Seconds from one share of patient work to the next while other requests come: most of a send's turns fit in."""
-Work = Steps | asyncio.Future[None]
+Work = WorkSteps | asyncio.Future[None]
 """Steps of a generator, or the future of a coroutine that waits in `breathe`."""
 Soon = Callable[[Callable[[], None]], object]
 """Calls a function in the next turn of the loop."""
@@ -88,7 +88,7 @@ class Turns:
             self._soon(self._next_turn)
         return METER.units - self._began >= self.share
 
-    def begin(self, owner: Hashable, steps: Steps) -> None:
+    def begin(self, owner: Hashable, steps: WorkSteps) -> None:
         """Does the work: at once as far as this turn has room and no other owner waits, the rest in later turns.
 
         An exception that the work raises is logged and ends only that work.
@@ -99,7 +99,7 @@ class Turns:
                     return
         self._queue(owner, steps)
 
-    def begin_later(self, owner: Hashable, steps: Steps) -> None:
+    def begin_later(self, owner: Hashable, steps: WorkSteps) -> None:
         """Does the work in later turns only, because this turn is not the owner's."""
         self._queue(owner, steps)
 
@@ -149,7 +149,7 @@ class Turns:
                 break
         self._front = (None, deque())
 
-    def _step(self, owner: Hashable, steps: Steps) -> bool:
+    def _step(self, owner: Hashable, steps: WorkSteps) -> bool:
         """Takes one step. Returns True if there are more."""
         self._running.append(owner)
         try:

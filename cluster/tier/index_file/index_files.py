@@ -19,15 +19,15 @@ from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.service_lifecycle import Part
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file.index_worker import (
-    Answer,
     Build,
     BuiltFile,
     Damaged,
-    Failed,
     Going,
+    IndexAnswer,
     IndexDirectory,
+    IndexJob,
     IndexLane,
-    Job,
+    JobFailed,
     Load,
     Loaded,
     Remove,
@@ -85,7 +85,7 @@ class IndexFiles:
         self._log, self._state = storage.directory.log, storage.state
         self._metrics = IndexMetrics()
         self._lane = IndexLane(IndexDirectory(context.fs, storage.directory.path), self._log, storage.kv)
-        self._runner: LaneRunner[Job] | None = None
+        self._runner: LaneRunner[IndexJob] | None = None
         self._files: dict[Span, int] = {}
         self._built_to = 0
         """Position below which every closed segment that the log has either has its file or can have none."""
@@ -222,13 +222,13 @@ class IndexFiles:
                 del self._files[span]
             self._submit(Remove(gone))
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: IndexJob) -> None:
         if self._runner is not None and not self._closed:
             self._runner.submit(job)
 
     # --- what the lane says ------------------------------------------------------------------------------------------
 
-    def _on_done(self, answers: list[Answer]) -> None:
+    def _on_done(self, answers: list[IndexAnswer]) -> None:
         for answer in answers:
             if isinstance(answer, Going):
                 self._loop.call_later(self._gap_s, self._submit, Build(answer.span))
@@ -238,7 +238,7 @@ class IndexFiles:
                 self._settle(answer.span, answer.data)
             elif isinstance(answer, Damaged):
                 self._on_damaged(answer)
-            elif isinstance(answer, Failed):
+            elif isinstance(answer, JobFailed):
                 self._on_failed(answer)
             elif isinstance(answer, Swept):
                 self._files, self._busy = answer.files, False
@@ -281,7 +281,7 @@ class IndexFiles:
             self._settle(damaged.span, IndexUnavailableError(damaged.why))
         self._redone = damaged.span
 
-    def _on_failed(self, failed: Failed) -> None:
+    def _on_failed(self, failed: JobFailed) -> None:
         if isinstance(failed.job, Remove | Sweep):
             logger.warning("DATA/index cannot be cleaned up: %s", failed.why)
             self._busy = False

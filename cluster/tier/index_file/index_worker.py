@@ -54,7 +54,7 @@ class Remove(NamedTuple):
     spans: tuple[Span, ...]
 
 
-Job = Sweep | Build | Load | Remove
+IndexJob = Sweep | Build | Load | Remove
 
 
 class Swept(NamedTuple):
@@ -98,10 +98,10 @@ class Damaged(NamedTuple):
     why: str
 
 
-class Failed(NamedTuple):
+class JobFailed(NamedTuple):
     """The answer to a job that could not be done now."""
 
-    job: Job
+    job: IndexJob
     why: str
 
 
@@ -111,7 +111,7 @@ class RowsGone(NamedTuple):
     span: Span
 
 
-Answer = Swept | Going | BuiltFile | Loaded | Removed | Damaged | Failed | RowsGone
+IndexAnswer = Swept | Going | BuiltFile | Loaded | Removed | Damaged | JobFailed | RowsGone
 
 
 class IndexLane(NeverIdle):
@@ -126,11 +126,11 @@ class IndexLane(NeverIdle):
         self._own: dict[Span, tuple[int, IndexMeta]] = {}
         """CRC-32C and meta of the files that this process has built."""
 
-    def drain(self, batch: Sequence[Job]) -> list[Answer]:
+    def drain(self, batch: Sequence[IndexJob]) -> list[IndexAnswer]:
         """Does the jobs one after the other."""
         return [self._do(job) for job in batch]
 
-    def _do(self, job: Job) -> Answer:
+    def _do(self, job: IndexJob) -> IndexAnswer:
         try:
             if isinstance(job, Sweep):
                 return Swept(self._directory.sweep())
@@ -144,9 +144,9 @@ class IndexLane(NeverIdle):
             return Removed(job.spans)
         except (OSError, RaftLogError) as error:
             self._give_up()
-            return Failed(job, str(error))
+            return JobFailed(job, str(error))
 
-    def _step(self, span: Span) -> Answer:
+    def _step(self, span: Span) -> IndexAnswer:
         if rows_begin(self._kv) > span.base:
             self._give_up()
             return RowsGone(span)
@@ -170,7 +170,7 @@ class IndexLane(NeverIdle):
             self._build.file.discard()
             self._build = None
 
-    def _load(self, span: Span) -> Answer:
+    def _load(self, span: Span) -> IndexAnswer:
         wanted = meta_of(self._log, span)
         try:
             file = self._directory.open(span)

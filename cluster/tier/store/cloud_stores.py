@@ -35,7 +35,7 @@ LIST_CHUNK = 1000
 SETTLE_S = 0.1
 
 
-class Settings(NamedTuple):
+class StoreKeyNames(NamedTuple):
     """The names of what a person sets for a store: errors say which of them to look at."""
 
     url: str
@@ -44,14 +44,14 @@ class Settings(NamedTuple):
     keys: str
 
 
-OF_TIER = Settings("tier.url", "tier.endpoint", "tier.region", "AWS_ACCESS_KEY_ID or tier.credentials_file")
+OF_TIER = StoreKeyNames("tier.url", "tier.endpoint", "tier.region", "AWS_ACCESS_KEY_ID or tier.credentials_file")
 """The names for a store that a configuration describes."""
-_OF_S3 = Settings("the URL", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+_OF_S3 = StoreKeyNames("the URL", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 _OF_OTHERS = {
     "gs": _OF_S3._replace(endpoint="the URL", region="the URL", keys="GOOGLE_APPLICATION_CREDENTIALS"),
     **dict.fromkeys(
         ("az", "abfs", "abfss"),
-        Settings(
+        StoreKeyNames(
             "the URL",
             "AZURE_STORAGE_ACCOUNT_NAME",
             "the URL",
@@ -61,7 +61,7 @@ _OF_OTHERS = {
 }
 
 
-def of_environment(url: str) -> Settings:
+def of_environment(url: str) -> StoreKeyNames:
     """Returns the names for a store of which everything but the URL comes from the environment."""
     return _OF_OTHERS.get(url.partition(":")[0], _OF_S3)
 
@@ -69,7 +69,7 @@ def of_environment(url: str) -> Settings:
 class CloudStore:
     """An object store in the cloud (`ObjectStore`). `store_by_url.cloud_client` makes the client."""
 
-    def __init__(self, client: Client, url: str, settings: Settings = OF_TIER) -> None:
+    def __init__(self, client: Client, url: str, settings: StoreKeyNames = OF_TIER) -> None:
         import obstore
 
         self._obstore = obstore
@@ -190,7 +190,7 @@ _KEYS = "check the keys in {keys}, and that the policy covers the bucket"
 _ENDPOINT = "check {endpoint}, the network, and that the store runs"
 
 
-def store_error(error: Exception, name: str, settings: Settings = OF_TIER) -> StoreError:
+def store_error(error: Exception, name: str, settings: StoreKeyNames = OF_TIER) -> StoreError:
     """Returns the error that the call on `name` raises in place of the library's."""
     found = _translated(error, name)
     return type(found)(found.what, found.fix.format_map(settings._asdict()))

@@ -12,7 +12,7 @@ from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 
 class DurableLog:
-    """The entries that one node's append lane wrote and synced, as a `LogReader` for invariants.
+    """The entries that one node's append lane wrote and synced, as a `StoredLog` for invariants.
 
     It begins with the GENESIS entry or, if a snapshot replaced the log, with the entries that the snapshot brought.
     Trimmed entries stay in it.

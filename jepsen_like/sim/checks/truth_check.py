@@ -21,7 +21,7 @@ from raftlog.types import EMPTY_TAIL, FIRST_GROUP, EntryType
 from statemachine import commands
 from statemachine.access.user_rows import user_row
 from statemachine.broker_state import BrokerState
-from statemachine.cluster_wide.truth_journal import Name, TruthKind
+from statemachine.cluster_wide.truth_journal import TruthKind, TruthName
 from statemachine.consuming.groups import group_settings
 from statemachine.truth import CopyTruth, topic_row
 
@@ -80,7 +80,7 @@ class TruthCheck:
         """Id of a topic in the first group -> its id in the other."""
         self.shown: dict[int, dict[str, Any]] = {}
         """Version -> what the first group had then (`told`), for versions at which both were compared."""
-        self.newest: dict[tuple[TruthKind, Name], int] = {}
+        self.newest: dict[tuple[TruthKind, TruthName], int] = {}
         """Name -> version of its newest change or end, as of the newest version that is known."""
         self.compared = -1
         """The newest version at which both were compared."""

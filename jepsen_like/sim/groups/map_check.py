@@ -11,7 +11,7 @@ from jepsen_like.sim.checks.truth_check import CHECKER, TruthCheck, told
 from statemachine.cluster_wide.broker_groups import is_retired
 
 if TYPE_CHECKING:
-    from cluster.placement.group_map import Epoch, Groups
+    from cluster.placement.group_map import Epoch, GroupRecords
     from jepsen_like.sim.machines.loop import Process
     from jepsen_like.sim.machines.machine import Machine
     from raftlog.types import NodeId
@@ -24,7 +24,7 @@ class MapCheck:
     def __init__(self, report: Report, leaders: Mapping[int, Mapping[int, NodeId]]) -> None:
         """`leaders`: number of a group -> term -> the node that led it."""
         self._report, self._leaders = report, leaders
-        self._seen: dict[Process, Groups] = {}
+        self._seen: dict[Process, GroupRecords] = {}
         self._epochs: dict[tuple[Process, int], Epoch] = {}
         self.changes = 0
         """Number of times that a node's map has changed."""
@@ -35,7 +35,7 @@ class MapCheck:
         process = machine.process
         if serving is None or process is None:
             return
-        groups: Groups = serving.other_groups.others()
+        groups: GroupRecords = serving.other_groups.others()
         seen = self._seen.get(process, {})
         if groups == seen:
             return
@@ -55,7 +55,7 @@ class MapCheck:
                 what = f"{who} names {record.leader} the leader of group {number} in term {record.epoch.term}"
                 self._report("group map", f"{what}; it was {led}")
 
-    def _look_at_groups(self, machine: Machine, who: str, seen: Groups, groups: Groups) -> None:
+    def _look_at_groups(self, machine: Machine, who: str, seen: GroupRecords, groups: GroupRecords) -> None:
         """Checks which groups the map has. A node without a copy of the truth believes what other nodes tell."""
         assert machine.node is not None
         rows = machine.node.state.broker_groups.by_number

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, Groups, encode
-from cluster.registry.frames import Settings
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, GroupRecords, encode
+from cluster.registry.frames import RegistrySettings
 from cluster.registry.name_server import NameServer
 from cluster.registry.records import NOTHING, TopicPlace, View
 from cluster.registry.registry_file import RegistryFile
@@ -50,7 +50,7 @@ class RegistryMachine:
         self.processes: list[Process] = []
         self.server: NameServer | None = None
         self.child: SimReplica | None = None
-        self._older: list[Groups] = []
+        self._older: list[GroupRecords] = []
         """Maps that it had when it began to lie, and when it ended."""
         self.lies = self.has_lied = False
         """`has_lied`: since its start, so that its memory goes back by itself."""
@@ -96,7 +96,7 @@ class RegistryMachine:
         await server.start()
         self.server = server
 
-    async def _start_child(self, settings: Settings, log: int) -> SimReplica:
+    async def _start_child(self, settings: RegistrySettings, log: int) -> SimReplica:
         self.child = SimReplica(self._replicas, self.number, self._rng)
         return self.child
 

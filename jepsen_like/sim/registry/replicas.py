@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cluster.registry.frames import FAIL, OK, UNKNOWN, RegistryStatus, Reply
-from cluster.registry.records import Answer, Records
+from cluster.registry.frames import FAIL, OK, UNKNOWN, RegistryReply, RegistryStatus
+from cluster.registry.records import Records, RegistryAnswer
 
 DELAY_S = (0.001, 0.03)
 """Seconds after which an operation is on the disks of a majority."""
@@ -34,7 +34,7 @@ class Replicas:
         self.accepted = 0
         """Operations that were new and are held by a majority."""
 
-    def apply(self, number: int, operation: bytes) -> Answer | None:
+    def apply(self, number: int, operation: bytes) -> RegistryAnswer | None:
         """Lets a replica apply an operation; returns its answer, None if there is no majority."""
         own = self.disks[number]
         known = own.known(operation)
@@ -91,7 +91,7 @@ class SimReplica:
         """Returns when it listens."""
         await asyncio.sleep(self._rng.uniform(*DELAY_S))
 
-    async def apply(self, operation: bytes, limit_s: float) -> Reply:
+    async def apply(self, operation: bytes, limit_s: float) -> RegistryReply:
         """Applies an operation; the outcome is unknown if there is no majority."""
         await asyncio.sleep(self._rng.uniform(*DELAY_S))
         answer = None if self.hangs else self._replicas.apply(self._number, operation)
@@ -101,11 +101,11 @@ class SimReplica:
         error, value = answer
         return 0, FAIL if error else OK, error, value
 
-    async def read(self, limit_s: float) -> Reply:
+    async def read(self, limit_s: float) -> RegistryReply:
         """Returns all records of this replica."""
         return 0, OK, "", self._replicas.disks[self._number].dump()
 
-    async def status(self, limit_s: float) -> Reply:
+    async def status(self, limit_s: float) -> RegistryReply:
         """Returns a state of which only the number of entries is modelled."""
         entries = self._replicas.accepted
         status = RegistryStatus(

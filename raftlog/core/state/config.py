@@ -30,7 +30,7 @@ class RaftConfig:
     """The most bytes of entries for all followers together in one turn of the driver (`RawNode.set_clock`); a single
     message may exceed it."""
     cache_bytes_max: int = 32 * MIB
-    """The bytes of recent entries kept in memory; older ones are read through the LogReader. Entries that are not on
+    """The bytes of recent entries kept in memory; older ones are read through the StoredLog. Entries that are not on
     the node's own disk yet are kept whatever their size."""
     apply_bytes_max: int = 8 * MIB
     """The most bytes of committed entries in one Ready; a larger entry is given out alone."""

@@ -5,7 +5,7 @@
 
 `previous` is the tail just before `first_index`: entries at or below it were committed, applied and then trimmed.
 Ready has given out entries up to `applying` for apply, and up to `handed` for the disk. Entries above `persisted`
-are only in the cache; older ones may have to be read through the LogReader.
+are only in the cache; older ones may have to be read through the StoredLog.
 
 Acks from the disk and the ABA problem. Terms 1, 2 and 3 may write index 5 as (1,5), (2,5) and again (1,5) while the
 disk is still working on the first. An ack names (1,5), but of which write? The log remembers every write that it gave
@@ -32,7 +32,7 @@ microseconds in addition to its bytes."""
 _ROLLS_KEPT = 64
 
 
-class LogReader(Protocol):
+class StoredLog(Protocol):
     """The interface through which the core reads the stored log. Called on the driver's thread, only for persisted
     entries."""
 
@@ -89,7 +89,7 @@ class RaftLog:
         "terms",
     )
 
-    def __init__(self, reader: LogReader, *, commit_index: int, applied_index: int, cache_bytes_max: int) -> None:
+    def __init__(self, reader: StoredLog, *, commit_index: int, applied_index: int, cache_bytes_max: int) -> None:
         tail = reader.tail
         if applied_index > tail.index:
             raise InvariantViolationError(

@@ -23,7 +23,7 @@ _APPLY_WAIT_S, _POLL_S = 5.0, 0.05
 
 
 class Remote:
-    """A node that is inspected over HTTP; implements `cluster.repair.node_comparison.Asks`."""
+    """A node that is inspected over HTTP; implements `cluster.repair.node_comparison.ComparedNode`."""
 
     def __init__(self, address: str) -> None:
         self._api = AdminApi([address])

@@ -11,7 +11,7 @@ from cluster.broker.groups.relay_frame import CORRELATION_MAX
 from cluster.broker.groups.reply_notes import TTL_MAX_MS
 from cluster.broker.groups.requester_frames import (
     USERS_MAX,
-    Waits,
+    RequesterKnown,
     WhoWaits,
     decode_answer,
     decode_question,
@@ -23,7 +23,7 @@ from cluster.runtime.peer_frames import Kind, WireError
 from tests.support.rows import each_row
 
 LONGEST = WhoWaits((1 << 63) - 1, "\U0001f600" * CLIENT_ID_MAX, "\U0001f600" * CORRELATION_MAX, TTL_MAX_MS)
-MOST = Waits(7, ((1, (1 << 63) - 1),) * USERS_MAX, tuple(range(USERS_MAX)), tuple(range(USERS_MAX)), 1 << 40)
+MOST = RequesterKnown(7, ((1, (1 << 63) - 1),) * USERS_MAX, tuple(range(USERS_MAX)), tuple(range(USERS_MAX)), 1 << 40)
 
 
 @pytest.mark.parametrize("asked", [WhoWaits(0, "", "", 1), LONGEST])
@@ -32,8 +32,10 @@ def test_a_question_comes_out_as_it_went_in(asked: WhoWaits) -> None:
     assert decode_question(unpack(frame, 4, len(frame))[1]) == asked
 
 
-@pytest.mark.parametrize("waits", [Waits(None, (), (), (), 0), Waits(0, ((0, 5),), (0,), (), 9), MOST])
-def test_an_answer_comes_out_as_it_went_in(waits: Waits) -> None:
+@pytest.mark.parametrize(
+    "waits", [RequesterKnown(None, (), (), (), 0), RequesterKnown(0, ((0, 5),), (0,), (), 9), MOST]
+)
+def test_an_answer_comes_out_as_it_went_in(waits: RequesterKnown) -> None:
     frame = pack(Kind.WAITS, encode_answer(3, waits))
     assert decode_answer(unpack(frame, 4, len(frame))[1]) == (3, waits)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cluster.flow.gate import ITSELF, Ask, Gate, Holder, Limit, Over
+from cluster.flow.gate import ITSELF, Gate, GateRequest, Holder, Limit, Over
 from cluster.flow.hold import NO_HOLD, Account
 from tests.support.contexts import CONFIG
 from tests.support.rows import each_row
@@ -22,64 +22,68 @@ def gate_of(connections: int) -> tuple[Gate, list[Holder]]:
 def test_room_is_what_would_not_be_refused(held: list[int]) -> None:
     gate, connections = gate_of(4)
     for connection, size in zip(connections, held, strict=False):
-        gate.hold(connection, size, 0, Ask.NEW)
+        gate.hold(connection, size, 0, GateRequest.NEW)
     for connection in connections:
         room = gate.room(connection, 0)
-        assert not gate.refusal(connection, room, 0, Ask.NEW)
-        assert gate.refusal(connection, room + 1, 0, Ask.NEW)
+        assert not gate.refusal(connection, room, 0, GateRequest.NEW)
+        assert gate.refusal(connection, room + 1, 0, GateRequest.NEW)
 
 
 def test_the_refusal_names_the_limit_and_what_is_held() -> None:
     gate, (one, two, three) = gate_of(3)
-    gate.hold(one, 90, 0, Ask.NEW)
-    assert gate.refusal(one, 11, 0, Ask.NEW) == Over(
+    gate.hold(one, 90, 0, GateRequest.NEW)
+    assert gate.refusal(one, 11, 0, GateRequest.NEW) == Over(
         Limit.BYTES,
         "this connection has 90 bytes in flight; with 11 more it passes limits.connection_inflight_bytes_max = 100",
     )
-    gate.hold(two, 100, 0, Ask.NEW)
-    over = gate.refusal(three, 61, 0, Ask.NEW)
+    gate.hold(two, 100, 0, GateRequest.NEW)
+    over = gate.refusal(three, 61, 0, GateRequest.NEW)
     assert over is not None
     assert "this node has 190 bytes in flight" in over.remark
-    assert not gate.refusal(three, 60, 0, Ask.NEW)
+    assert not gate.refusal(three, 60, 0, GateRequest.NEW)
 
 
 def test_other_accounts_of_the_node_have_its_limit_each() -> None:
     gate, (one, two) = gate_of(2)
-    gate.hold(one, 100, 0, Ask.NEW)
+    gate.hold(one, 100, 0, GateRequest.NEW)
     hold = gate.hold_early(200)
     assert hold is not None
     assert gate.hold_early(51) is None
-    over = gate.refusal(two, 60, 0, Ask.EARLY)
+    over = gate.refusal(two, 60, 0, GateRequest.EARLY)
     assert over is not None
     assert "this node has 200" in over.remark
-    assert not gate.refusal(two, 60, 0, Ask.FORWARDED)
+    assert not gate.refusal(two, 60, 0, GateRequest.FORWARDED)
     assert gate.clients.bytes == 100, "what came early is not read yet, and nobody's"
     hold.ended()
-    assert not gate.refusal(two, 60, 0, Ask.EARLY)
+    assert not gate.refusal(two, 60, 0, GateRequest.EARLY)
 
 
-@each_row("ask", Ask)
-def test_what_is_asked_decides_where_it_counts(ask: Ask) -> None:
+@each_row("ask", GateRequest)
+def test_what_is_asked_decides_where_it_counts(ask: GateRequest) -> None:
     gate, (one,) = gate_of(1)
-    kept = {Ask.FORWARDED: gate.forwarded, Ask.FORWARDED_SEND: gate.forwarded, Ask.EARLY: gate.early}
+    kept = {
+        GateRequest.FORWARDED: gate.forwarded,
+        GateRequest.FORWARDED_SEND: gate.forwarded,
+        GateRequest.EARLY: gate.early,
+    }
     where = kept.get(ask, gate.sends)
-    gate.hold(one, 10, ITSELF if ask is Ask.OWN else 0, ask)
+    gate.hold(one, 10, ITSELF if ask is GateRequest.OWN else 0, ask)
     assert {each for each in (gate.sends, gate.forwarded, gate.early) if each.bytes} == {where}
     assert one.bytes == 10
 
 
 def test_other_limits_hold_from_their_reload_on() -> None:
     gate, (one,) = gate_of(1)
-    gate.hold(one, 90, 0, Ask.NEW)
+    gate.hold(one, 90, 0, GateRequest.NEW)
     wider = msgspec.structs.replace(LIMITS, connection_inflight_bytes_max=200)
     gate.reload(msgspec.structs.replace(CONFIG, limits=wider))
     assert gate.room(one, 0) == 110
-    assert not gate.refusal(one, 110, 0, Ask.NEW)
+    assert not gate.refusal(one, 110, 0, GateRequest.NEW)
 
 
 def test_what_is_left_is_named_until_all_is_given_back() -> None:
     gate, (one, _) = gate_of(2)
-    held = [gate.hold(one, 10, 0, Ask.NEW), gate.hold(one, 5, 0, Ask.FORWARDED)]
+    held = [gate.hold(one, 10, 0, GateRequest.NEW), gate.hold(one, 5, 0, GateRequest.FORWARDED)]
     early = gate.hold_early(7)
     assert early is not None
     assert gate.left() == {"sends": (1, 10), "forwarded": (1, 5), "early": (1, 7), "clients": (2, 15)}
@@ -112,7 +116,7 @@ def test_an_account_below_the_node_s_counts_until_the_fate_is_known(*, many: boo
         assert gate.hold_each(one, requests, 5) == 70
         holds = [each.hold for each in requests]
     else:
-        holds = [gate.hold(one, 30, 5, Ask.NEW), gate.hold(one, 40, 5, Ask.NEW)]
+        holds = [gate.hold(one, 30, 5, GateRequest.NEW), gate.hold(one, 40, 5, GateRequest.NEW)]
     gate.sends = node
     for hold in holds:
         hold.answered()

@@ -15,7 +15,7 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import CONTROL, GROUP, HELLO_MAX
 from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, LinkTarget
 from cluster.peer.keyring import OPEN, Keyring
-from cluster.peer.transport import Handlers, PeerLevels, PeerTransport
+from cluster.peer.transport import FrameHandlers, PeerLevels, PeerTransport
 from cluster.peer.wire import encode_message, pack, unpack
 from cluster.runtime.peer_frames import Kind
 from raftlog.messages import Heartbeat
@@ -69,7 +69,7 @@ class Node:
 
     async def start(self) -> Node:
         note = lambda *told: self.raft.append(told)  # noqa: E731
-        await self.transport.start(Handlers(note, note, note, note, note))
+        await self.transport.start(FrameHandlers(note, note, note, note, note))
         return self
 
     def target(self, node: NodeId | None = None) -> LinkTarget:

@@ -13,7 +13,7 @@ from cluster.peer import handshake
 from cluster.peer.admission import CHANNEL_INLETS_MAX, STRANGERS_MAX
 from cluster.peer.allowed_peers import REMOVED, Membership, Refusal, RemovedMember
 from cluster.peer.keyring import OPEN, Keyring
-from cluster.peer.transport import BULK, CONTROL, Handlers, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, FrameHandlers, PeerTransport
 from cluster.peer.wire import pack, unpack
 from cluster.runtime.framing import FrameBuffer
 from cluster.runtime.key_file import key_id
@@ -54,7 +54,7 @@ class Peer:
 
     async def start(self) -> None:
         await self.transport.start(
-            Handlers(
+            FrameHandlers(
                 self.messages.append,
                 self.closed.append,
                 lambda peer, kind, header, payload: self.frames.append(kind),

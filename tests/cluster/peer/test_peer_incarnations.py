@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, FrameHandlers, Membership, PeerTransport
 from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.types import NodeId
@@ -33,7 +33,7 @@ async def test_links_to_the_former_life_of_a_peer_are_dropped_and_dialled_anew()
         ("127.0.0.1", base),
     )
     async with serving(silent, base + 1):
-        await node.start(Handlers(lambda _: None, lambda _: None, lambda *_: None))
+        await node.start(FrameHandlers(lambda _: None, lambda _: None, lambda *_: None))
         _, says = await asyncio.open_connection("127.0.0.1", base)
         _, later = await asyncio.open_connection("127.0.0.1", base)
         try:
@@ -57,7 +57,7 @@ async def test_a_new_bulk_connection_of_a_peer_ends_the_older_one() -> None:
     base = free_base_port(1)
     heard: list[bytes] = []
     node = PeerTransport(Membership("cluster", 1, NodeId(1), UUIDS[NodeId(1)], UUIDS), {}, ("127.0.0.1", base))
-    await node.start(Handlers(lambda _: None, lambda _: None, lambda *frame: heard.append(frame[3])))
+    await node.start(FrameHandlers(lambda _: None, lambda _: None, lambda *frame: heard.append(frame[3])))
     hears, first = await asyncio.open_connection("127.0.0.1", base)
     control_hears, control = await asyncio.open_connection("127.0.0.1", base)
     try:

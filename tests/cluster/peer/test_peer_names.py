@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.peer import transport as transport_module
-from cluster.peer.transport import Handlers, Membership, PeerTransport
+from cluster.peer.transport import FrameHandlers, Membership, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
@@ -24,7 +24,7 @@ async def started(number: int, bind: tuple[str, int], peers: dict[NodeId, tuple[
     addresses = {node: (at,) for node, at in peers.items()}
     transport = PeerTransport(Membership("cluster", 1, node_id, UUIDS[node_id], UUIDS), addresses, bind)
     received: list[Message] = []
-    await transport.start(Handlers(received.append, lambda _: None, lambda *_: None))
+    await transport.start(FrameHandlers(received.append, lambda _: None, lambda *_: None))
     return transport, received
 
 

@@ -10,7 +10,7 @@ import pytest
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.transport import Handlers, PeerTransport
+from cluster.peer.transport import FrameHandlers, PeerTransport
 from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.types import NodeId
@@ -33,7 +33,7 @@ class Node:
         self.closed: list[NodeId] = []
 
     async def start(self) -> Node:
-        await self.transport.start(Handlers(lambda _: None, self.closed.append, lambda *_: None))
+        await self.transport.start(FrameHandlers(lambda _: None, self.closed.append, lambda *_: None))
         return self
 
 

@@ -19,7 +19,7 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks, LinkTarget
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, Handlers, PeerLevels, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, FrameHandlers, PeerLevels, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance
@@ -97,7 +97,7 @@ class Peer:
 
     async def start(self) -> None:
         await self.transport.start(
-            Handlers(self.messages.append, self.closed.append, lambda peer, kind, header, payload: None)
+            FrameHandlers(self.messages.append, self.closed.append, lambda peer, kind, header, payload: None)
         )
 
     def is_linked(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.transport import BULK, CONTROL, Handlers, Membership, PeerLevels, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, FrameHandlers, Membership, PeerLevels, PeerTransport
 from cluster.peer.wire import encode_message, pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.frame import genesis_entry
@@ -36,7 +36,7 @@ class Peer:
         self.frames: list[tuple[NodeId, int, list[Any], bytes]] = []
 
     async def start(self) -> None:
-        handlers = Handlers(self.messages.append, self.closed.append, self._on_frame, frames_lost=self.lost.append)
+        handlers = FrameHandlers(self.messages.append, self.closed.append, self._on_frame, frames_lost=self.lost.append)
         await self.transport.start(handlers)
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:

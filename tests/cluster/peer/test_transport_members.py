@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.peer.allowed_peers import REMOVED, Address, Addresses, Membership, Refusal, RemovedMember
-from cluster.peer.transport import BULK, CONTROL, Handlers, HeartbeatNet, PeerTransport
+from cluster.peer.allowed_peers import REMOVED, Addresses, HostAndPort, Membership, Refusal, RemovedMember
+from cluster.peer.transport import BULK, CONTROL, FrameHandlers, HeartbeatNet, PeerTransport
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
@@ -25,7 +25,7 @@ class Peer:
 
     async def start(self) -> None:
         refused = lambda peer, refusal: self.refusals.append((peer, refusal))  # noqa: E731
-        await self.transport.start(Handlers(self._on_message, lambda _: None, lambda *_: None, refused))
+        await self.transport.start(FrameHandlers(self._on_message, lambda _: None, lambda *_: None, refused))
 
     def _on_message(self, message: Message) -> None:
         self.heard.add(message.from_id)
@@ -39,7 +39,7 @@ def says(peers: dict[NodeId, Peer], a: NodeId, b: NodeId) -> bool:
     return False
 
 
-def tcp(addresses: dict[NodeId, Address], members: dict[NodeId, tuple[NodeId, ...]]) -> dict[NodeId, Peer]:
+def tcp(addresses: dict[NodeId, HostAndPort], members: dict[NodeId, tuple[NodeId, ...]]) -> dict[NodeId, Peer]:
     return {
         node: Peer(
             PeerTransport(
@@ -63,11 +63,11 @@ async def close(peers: dict[NodeId, Peer]) -> None:
         await peer.transport.close()
 
 
-def tried(addresses: dict[NodeId, Address]) -> Addresses:
+def tried(addresses: dict[NodeId, HostAndPort]) -> Addresses:
     return {node: (address,) for node, address in addresses.items()}
 
 
-def some_addresses() -> dict[NodeId, Address]:
+def some_addresses() -> dict[NodeId, HostAndPort]:
     base = free_base_port(5)
     return {node: ("127.0.0.1", base + node) for node in (ONE, TWO, FOUR)}
 
@@ -168,7 +168,7 @@ async def test_who_speaks_is_answered_also_when_the_entry_that_made_it_a_member_
 
 async def test_a_member_that_moved_is_dialled_at_its_new_address() -> None:
     addresses = some_addresses()
-    wrong: Address = ("127.0.0.1", addresses[TWO][1] + 1)
+    wrong: HostAndPort = ("127.0.0.1", addresses[TWO][1] + 1)
     peers = tcp(addresses, {ONE: (ONE, TWO), TWO: (ONE, TWO)})
     peers[ONE].transport.set_members(membership(ONE, ONE, TWO), {TWO: (wrong,)})
     for peer in peers.values():

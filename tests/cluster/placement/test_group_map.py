@@ -19,7 +19,7 @@ from cluster.placement.group_map import (
     Epoch,
     GroupMember,
     GroupRecord,
-    Groups,
+    GroupRecords,
     decode,
     dialled,
     encode,
@@ -66,7 +66,7 @@ MAPS = st.dictionaries(st.integers(1, 5), RECORDS).map(
 )
 
 
-def merged(known: Groups, heard: Groups) -> Groups:
+def merged(known: GroupRecords, heard: GroupRecords) -> GroupRecords:
     return {**known, **news(known, heard.values())}
 
 
@@ -74,7 +74,7 @@ def merged(known: Groups, heard: Groups) -> Groups:
 
 
 @given(MAPS)
-def test_what_is_encoded_is_decoded_to_the_same(made: Groups) -> None:
+def test_what_is_encoded_is_decoded_to_the_same(made: GroupRecords) -> None:
     assert {each.group: each for each in decode(encode(made.values()))} == made
 
 
@@ -196,7 +196,7 @@ def test_a_later_version_may_add_fields() -> None:
 
 
 @given(MAPS, MAPS, MAPS)
-def test_the_order_of_news_does_not_matter(a: Groups, b: Groups, c: Groups) -> None:
+def test_the_order_of_news_does_not_matter(a: GroupRecords, b: GroupRecords, c: GroupRecords) -> None:
     assert merged(a, b) == merged(b, a)
     assert merged(merged(a, b), c) == merged(a, merged(b, c))
     assert merged(a, a) == a == merged(a, {})
@@ -204,7 +204,7 @@ def test_the_order_of_news_does_not_matter(a: Groups, b: Groups, c: Groups) -> N
 
 
 @given(MAPS, st.lists(RECORDS, max_size=6))
-def test_epochs_only_rise(known: Groups, heard: list[GroupRecord]) -> None:
+def test_epochs_only_rise(known: GroupRecords, heard: list[GroupRecord]) -> None:
     after = {**known, **news(known, heard)}
     assert all(after[group].epoch >= before.epoch for group, before in known.items())
     assert all(rank(after[each.group]) >= rank(each) for each in heard)

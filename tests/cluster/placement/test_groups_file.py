@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, Groups, encode
+from cluster.placement.group_map import Epoch, GroupMember, GroupRecord, GroupRecords, encode
 from cluster.placement.groups_file import FORMAT, MAGIC, GroupsFile
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.sealed_map import seal
 
 FS = OsFileSystem()
 MEMBERS = [GroupMember(1, "h", 1, "", {"broker": "h:2"})]
-GROUPS: Groups = {group: GroupRecord(group, f"g{group}", Epoch(3, 4), 1, MEMBERS) for group in (1, 3, 64)}
+GROUPS: GroupRecords = {group: GroupRecord(group, f"g{group}", Epoch(3, 4), 1, MEMBERS) for group in (1, 3, 64)}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.flow.quota_shares import DEMAND_MAX, Demands
 from cluster.placement.quota_exchange import PAYLOAD_MAX, QuotaExchange, decode, encode
 from cluster.runtime.peer_frames import Kind, WireError
-from cluster.runtime.turns.work import Steps
+from cluster.runtime.turns.work import WorkSteps
 from tests.support.rows import each_row
 
 KEY = ("topic=T", "topic=T", "pull_messages")
@@ -65,7 +65,7 @@ class Shares:
         self.active = True
         self.log: list[Any] = []
 
-    def look(self, now_ms: int) -> Steps:
+    def look(self, now_ms: int) -> WorkSteps:
         self.log.append(("look", now_ms))
         yield
 
@@ -121,7 +121,7 @@ class World:
             monotonic_ms=lambda: 7,
         )
 
-    def begin(self, owner: str, steps: Steps) -> None:
+    def begin(self, owner: str, steps: WorkSteps) -> None:
         for _ in steps:
             pass
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cluster.broker.groups.client_relay import ClientRelay
-from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.group_admin import GroupReads
 from cluster.broker.groups.group_members import MEMBER_BOUNDS, MemberBounds, Members
 from cluster.broker.groups.group_offsets import Offsets
 from cluster.broker.groups.offset_resets import OffsetResets
@@ -298,7 +298,7 @@ class FakeNode:
         self.members = Members(self, rights, self.shared_ids, members)
         others = OtherMembers(self, self.members)
         others.serve(self.group_links)  # type: ignore[arg-type]
-        locks, groups = QueueLocks(self), Groups(self, self.members)
+        locks, groups = QueueLocks(self), GroupReads(self, self.members)
         relay = ClientRelay(self, self.members, Alone(), rights=rights, notes=self.reply_notes)
         delivery = ReplyDelivery(self, self.members, self.reply_notes, relay, Alone(), rights, self.shared_ids)
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
@@ -427,7 +427,7 @@ class FakeNode:
             told(error)
 
     def entry_at(self, position: int) -> EntrySpan:
-        """Returns the entry's place, as LogReader does."""
+        """Returns the entry's place, as StoredLog does."""
         if position < self.log_begins_at:
             raise OutOfRangeError(f"position {position} was trimmed")
         for entry in decode_entries(bytes(self._log)):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill, Waits
+from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill, BackfillPauses
 from cluster.repair.fetch import LOG, Fetched
 from cluster.repair.install_service import InstallService
 from cluster.repair.progress import InstallMetrics
@@ -26,7 +26,7 @@ from tests.support.install_kit import DATA, Giver, Peers, Taker, progress
 from tests.support.node_kit import START_MS
 from tests.support.pace import at_most
 
-NO_WAITS = Waits(look_s=0.0, retry_min_s=0.0, retry_max_s=0.0)
+NO_WAITS = BackfillPauses(look_s=0.0, retry_min_s=0.0, retry_max_s=0.0)
 PIECE_BYTES = 900
 
 
@@ -75,7 +75,7 @@ class Node:
         self.woken = 0
         self.peers = peers
 
-    def make(self, loop: asyncio.AbstractEventLoop, waits: Waits = NO_WAITS) -> Backfill:
+    def make(self, loop: asyncio.AbstractEventLoop, waits: BackfillPauses = NO_WAITS) -> Backfill:
         environment = Environment(fs=self.taker.fs)
         return Backfill(
             context_of(self.core, self.alarms, environment=environment, loop=loop, wake=self._wake),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.peer.links import BURST_S
-from cluster.peer.transport import Handlers, Membership, PeerTransport
+from cluster.peer.transport import FrameHandlers, Membership, PeerTransport
 from cluster.repair.fetch import (
     ANSWER_TRIES,
     CONNECT_POLL_S,
@@ -56,7 +56,7 @@ class Serving:
         self.server.start()
 
     async def start(self) -> None:
-        await self.transport.start(Handlers(lambda _: None, lambda _: None, self.on_frame))
+        await self.transport.start(FrameHandlers(lambda _: None, lambda _: None, self.on_frame))
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
         assert kind == Kind.FETCH

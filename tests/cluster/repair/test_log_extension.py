@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.repair.fetch import LOG, PAYLOAD_MAX, Fetched, FetchError, FetchRefused, Source, Status
+from cluster.repair.fetch import LOG, PAYLOAD_MAX, AnswerSource, Fetched, FetchError, FetchRefused, Status
 from cluster.repair.log_extension import LogForward, RolledForward
 from cluster.repair.log_source import log_source
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
@@ -86,7 +86,7 @@ class Node:
     def segments(self) -> list[str]:
         return sorted(name for name in self.fs.listdir(DATA / "log") if name.endswith(".seg"))
 
-    def serve(self) -> Source:
+    def serve(self) -> AnswerSource:
         return log_source(self.log, lambda: self.commit_index)
 
 
@@ -97,7 +97,7 @@ class Peer:
 
     busy_pause_s = 0.0
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: AnswerSource) -> None:
         self.source = source
         self.asked = 0
 
@@ -110,7 +110,7 @@ class Peer:
             raise FetchError(peer, what, error.status, str(error)) from error
 
 
-def forward(node: Node, source: Source, mark: AppliedMark, committed_index: int = -1) -> RolledForward:
+def forward(node: Node, source: AnswerSource, mark: AppliedMark, committed_index: int = -1) -> RolledForward:
     return asyncio.run(LogForward(node.directory, Peer(source), TWO, committed_index).run(mark))
 
 

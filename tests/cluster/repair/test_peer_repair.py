@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.repair.fetch import PAYLOAD_MAX, Fetched, FetchError, FetchRefused, Source, Status
+from cluster.repair.fetch import PAYLOAD_MAX, AnswerSource, Fetched, FetchError, FetchRefused, Status
 from cluster.repair.log_repair import ALARM, LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
@@ -43,7 +43,7 @@ class Replica:
             self.add(f"{self.log.tail.index};".encode() * (size // 2 + 1), size)
         self.log.write_idle_mark()
         self.commit_index = self.log.tail.index
-        self.source: Source = log_source(self.log, lambda: self.commit_index)
+        self.source: AnswerSource = log_source(self.log, lambda: self.commit_index)
 
     def add(self, text: bytes, size: int, term: int = 1) -> None:
         entry = make_entry(
@@ -78,7 +78,7 @@ class Peers:
     group = FIRST_GROUP
     busy_pause_s = 0.0
 
-    def __init__(self, **sources: Source) -> None:
+    def __init__(self, **sources: AnswerSource) -> None:
         self.sources = {NodeId(int(name[1:])): source for name, source in sources.items()}
         self.asked: list[tuple[int, list[Any]]] = []
 

@@ -15,8 +15,8 @@ from cluster.replication.send_identity import (
     SLICES,
     ConnectionSession,
     Identity,
-    Names,
     RetryMemory,
+    SessionIds,
     SessionKind,
     content_hash,
     names_in,
@@ -148,7 +148,7 @@ def test_a_session_of_another_owner_or_kind_is_never_written_and_seen_only_witho
 @given(sessions, st.integers(10, OWNERS_LEVEL - 1))
 def test_names_below_the_level_are_the_clients_own(one: Any, level: int) -> None:
     kind, owner, name = one
-    assert names_of(kind, owner, name, level) == Names(name)
+    assert names_of(kind, owner, name, level) == SessionIds(name)
     names = names_of(kind, owner, name, OWNERS_LEVEL)
     assert names.own == session_id(kind, owner, name)
     assert names.unowned == (session_id(kind, 0, name) if owner else b"")

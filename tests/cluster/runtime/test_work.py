@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.runtime.turns.work import PAUSE_S, Paused, Steps, Turns
+from cluster.runtime.turns.work import PAUSE_S, Paused, Turns, WorkSteps
 from raftlog.work import charge
 
 
@@ -28,7 +28,7 @@ class Loop:
             callback()
         return list(self.did)
 
-    def work(self, name: str, steps: int, units: int = 5) -> Steps:
+    def work(self, name: str, steps: int, units: int = 5) -> WorkSteps:
         for step in range(steps):
             charge(units)
             self.did.append(f"{name}{step}")
@@ -70,7 +70,7 @@ def test_who_is_dropped_by_a_step_of_its_own_does_nothing_more(before: int) -> N
     loop = Loop()
     closed: list[str] = []
 
-    def leaves() -> Steps:
+    def leaves() -> WorkSteps:
         try:
             for _ in range(before):
                 charge(10)
@@ -100,7 +100,7 @@ def test_work_that_begins_later_has_nothing_of_this_turn() -> None:
 
 
 def test_work_that_fails_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
-    def failing() -> Steps:
+    def failing() -> WorkSteps:
         charge(10)
         yield
         raise ValueError("broken")

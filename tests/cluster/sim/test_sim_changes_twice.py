@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, Handler
+from cluster.admin.handler_request import AdminHandler, Call
 from cluster.admin.handlers.group_changes import (
     CloneRequest,
     GroupRequest,
@@ -72,7 +72,7 @@ class Doors:
         self._sim.loop.run_until(lambda: codes(self._path, opaque), 10, f"an answer to {code} {fields}")
         return codes(self._path, opaque) == [0]
 
-    def http(self, handler: Handler, body: Mapping[str, Any] | None, kind: Any, **params: str) -> bool:
+    def http(self, handler: AdminHandler, body: Mapping[str, Any] | None, kind: Any, **params: str) -> bool:
         """Sends a request with a body of this kind, which the server decodes before the handler is called."""
 
         async def done() -> bool:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.flow.gate import ITSELF, Ask
+from cluster.flow.gate import ITSELF, GateRequest
 from cluster.peer.transport import CONTROL
 from cluster.remoting.forward.forwarded_path import WORKS_MAX
 from cluster.runtime.peer_frames import Kind
@@ -236,7 +236,7 @@ def test_a_leader_without_room_does_not_deny_what_is_stored(sim: SimCluster) -> 
     through, leader, path = stored_and_unheard(sim)
     for node in sim.running:
         gate = node.proposals.gate
-        gate.hold(gate.holder(""), 1 << 40, ITSELF, Ask.OWN)
+        gate.hold(gate.holder(""), 1 << 40, ITSELF, GateRequest.OWN)
     leader.kill(power=False)
     sim.reset(leader, through)
     sim.loop.run_until(lambda: path.replies, 5)

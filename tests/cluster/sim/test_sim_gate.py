@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.flow.gate import ITSELF, Ask, Holder, Over
+from cluster.flow.gate import ITSELF, GateRequest, Holder, Over
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
@@ -25,13 +25,13 @@ def sim() -> Iterator[SimCluster]:
         yield made
 
 
-def taken_by(node: SimNode) -> list[tuple[str, int, Ask]]:
+def taken_by(node: SimNode) -> list[tuple[str, int, GateRequest]]:
     """The (address, user, what was asked) of each request that the node takes from now on, the long way."""
     gate: Any = node.proposals.gate
     hold = gate.hold
-    found: list[tuple[str, int, Ask]] = []
+    found: list[tuple[str, int, GateRequest]] = []
 
-    def noted(holder: Holder, size: int, user: int, ask: Ask) -> Any:
+    def noted(holder: Holder, size: int, user: int, ask: GateRequest) -> Any:
         found.append((holder.address, user, ask))
         return hold(holder, size, user, ask)
 
@@ -50,18 +50,20 @@ def test_a_send_is_new_once_however_it_comes(sim: SimCluster) -> None:
     path, other = follower.connect(), leader.connect()
     path.ask(send_frame(1, "T", b"a"))
     assert answered(sim, path, 1) == [[0]]
-    assert (passed_on, taken) == ([(CLIENT, 0, Ask.FORWARDED_SEND)], [(CLIENT, 0, Ask.NEW)])
+    assert (passed_on, taken) == ([(CLIENT, 0, GateRequest.FORWARDED_SEND)], [(CLIENT, 0, GateRequest.NEW)])
     taken.clear()
     other.ask(send_frame(1, "NEW", b"b"))
     assert answered(sim, other, 1) == [[0]]
-    assert taken == [(CLIENT, 0, Ask.WAITING), (CLIENT, 0, Ask.NEW)]
+    assert taken == [(CLIENT, 0, GateRequest.WAITING), (CLIENT, 0, GateRequest.NEW)]
     taken.clear()
     for number in (2, 3):
         other.ask(send_frame(number, "T", b"c", pid=PID, seq=1, low=1))
     assert answered(sim, other, 2, 3) == [[0], [0]]
     other.ask(send_frame(4, "T", b"c", pid=PID, seq=1, low=1))
     assert answered(sim, other, 4) == [[0]]
-    assert taken == [(CLIENT, 0, Ask.NEW), (CLIENT, 0, Ask.REPEATED)], "what is stored is answered and not taken"
+    assert taken == [(CLIENT, 0, GateRequest.NEW), (CLIENT, 0, GateRequest.REPEATED)], (
+        "what is stored is answered and not taken"
+    )
 
 
 def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
@@ -71,7 +73,7 @@ def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
     path.ask(send_frame(1, "T", b"later", properties="DELAY\x011\x02"))
     assert answered(sim, path, 1) == [[0]]
     sim.loop.run_until(lambda: len(taken) > 1, 10)
-    assert taken == [(CLIENT, 0, Ask.NEW), ("", ITSELF, Ask.OWN)]
+    assert taken == [(CLIENT, 0, GateRequest.NEW), ("", ITSELF, GateRequest.OWN)]
 
 
 @pytest.mark.parametrize("label", ["busy", "a_further_limit"])
@@ -83,9 +85,9 @@ def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored
     path = leader.connect()
     path.ask(send_frame(1, "T", b"a", pid=PID, seq=1, low=1))
     assert answered(sim, path, 1) == [[0]]
-    asked: list[Ask] = []
+    asked: list[GateRequest] = []
 
-    def refusal(holder: Holder, size: int, user: int, ask: Ask) -> Over:
+    def refusal(holder: Holder, size: int, user: int, ask: GateRequest) -> Over:
         asked.append(ask)
         return Over(label, "so many are enough")
 
@@ -97,25 +99,25 @@ def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored
     assert answered(sim, path, 3) == [[2]]
     assert path.replies[3][0][1] == "so many are enough"
     assert leader.refused == {label: 1}
-    assert asked == [Ask.NEW, Ask.NEW]
+    assert asked == [GateRequest.NEW, GateRequest.NEW]
 
 
 @pytest.mark.parametrize(
     ("frame", "ask"),
     [
-        (send_frame(1, "T", b"a"), Ask.FORWARDED_SEND),
-        (encode_frame(RequestCode.LOCK_BATCH_MQ, 1, 0, body=LOCK), Ask.FORWARDED),
+        (send_frame(1, "T", b"a"), GateRequest.FORWARDED_SEND),
+        (encode_frame(RequestCode.LOCK_BATCH_MQ, 1, 0, body=LOCK), GateRequest.FORWARDED),
     ],
     ids=["send", "other"],
 )
 def test_a_refusal_on_the_way_to_the_leader_is_counted_by_the_node_of_the_client(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, frame: bytes, ask: Ask
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, frame: bytes, ask: GateRequest
 ) -> None:
     follower, leader = sim.followers()[0], sim.leader()
     label: Any = "a_further_limit"
-    asked: list[Ask] = []
+    asked: list[GateRequest] = []
 
-    def refusal(holder: Holder, size: int, user: int, ask: Ask) -> Over:
+    def refusal(holder: Holder, size: int, user: int, ask: GateRequest) -> Over:
         asked.append(ask)
         return Over(label, "so many are enough")
 

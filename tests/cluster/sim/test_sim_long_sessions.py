@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.flow.gate import ITSELF, Ask
+from cluster.flow.gate import ITSELF, GateRequest
 from statemachine.dedup import READ_PARTS, Dedup
 from statemachine.rows.kv import KVError
 from tests.cluster.sim.test_sim_proposals import OK, UNKNOWN, answered, ask, stored
@@ -94,7 +94,7 @@ def test_without_room_to_wait_a_repeat_is_unknown_and_recognised_later(
     leader = sim.leader()
     path = leader.connect()
     gate, limit = leader.proposals.gate, leader.config.limits.node_inflight_bytes_max
-    others = gate.hold(gate.holder(""), limit, ITSELF, Ask.OWN)
+    others = gate.hold(gate.holder(""), limit, ITSELF, GateRequest.OWN)
     send(path, 5, 0)
     assert answered(sim, path, 1) == [[UNKNOWN]]
     sim.loop.run_for(0.5)

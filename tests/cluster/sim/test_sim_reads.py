@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.admin.errors import ApiError
-from cluster.admin.handler_request import Call, Handler
+from cluster.admin.handler_request import AdminHandler, Call
 from cluster.admin.handlers.access.rules import get_rules
 from cluster.admin.handlers.access.users import list_users
 from cluster.admin.handlers.groups import describe_group, list_groups
@@ -254,7 +254,7 @@ class Doors:
         self._sim, self._node, self._path = sim, node, node.connect()
         self._port: AdminPort | None = None
 
-    def http(self, handler: Handler, query: Mapping[str, str] = {}, **params: str) -> Any:
+    def http(self, handler: AdminHandler, query: Mapping[str, str] = {}, **params: str) -> Any:
         """Returns the answer to a GET."""
 
         async def answer() -> Any:

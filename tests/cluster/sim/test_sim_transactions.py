@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.broker.transactions import transaction_end
-from cluster.flow.gate import ITSELF, Ask
+from cluster.flow.gate import ITSELF, GateRequest
 from cluster.replication.proposals import Proposals
 from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import encode_frame
@@ -142,7 +142,7 @@ def test_a_copy_without_room_waits_and_is_refused_in_the_end(sim: SimCluster) ->
     gate = leader.proposals.gate
     halves = [producer.send(sim, key) for key in ("K1", "K2")]
     for half, wait_s, refused in zip(halves, (1.0, 20.0), ({}, {"busy": 1}), strict=True):
-        full = gate.hold(gate.holder(""), leader.config.limits.node_inflight_bytes_max, ITSELF, Ask.OWN)
+        full = gate.hold(gate.holder(""), leader.config.limits.node_inflight_bytes_max, ITSELF, GateRequest.OWN)
         asked = producer.end(half, COMMIT, oneway=False)
         sim.loop.run_for(wait_s)
         assert (asked in producer.replies) is bool(refused)

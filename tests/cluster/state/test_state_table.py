@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.state import suspect_state
-from cluster.state.opening_cases import Done, OpeningFacts, StateCase, classify
+from cluster.state.opening_cases import OpeningAction, OpeningFacts, StateCase, classify
 from cluster.state.state_opening import StateLostError
 from raftlog.errors import CorruptLogError
 from raftlog.storage.files import vote_withheld
@@ -60,7 +60,7 @@ def test_every_row_is_told_apart(facts: OpeningFacts, found: StateCase) -> None:
 
 
 def test_the_rows_say_what_is_done_and_why() -> None:
-    assert {found.done for found in StateCase} == set(Done)
+    assert {found.done for found in StateCase} == set(OpeningAction)
     assert all(found.what and found.why for found in StateCase)
 
 

@@ -12,7 +12,7 @@ from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.sync_times import SyncTimes
-from cluster.peer.transport import Handlers, HeartbeatNet, PeerTransport
+from cluster.peer.transport import FrameHandlers, HeartbeatNet, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
 from jepsen_like.live.subjects.proxy import Fabric
@@ -46,7 +46,7 @@ class Peer:
 
     async def start(self) -> None:
         frame = lambda peer, kind, header, payload: self.links.on_frame(peer, kind, header)  # noqa: E731
-        await self.transport.start(Handlers(lambda _: None, lambda _: None, frame))
+        await self.transport.start(FrameHandlers(lambda _: None, lambda _: None, frame))
         self._ticking = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:

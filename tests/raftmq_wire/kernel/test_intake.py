@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.sends.closed_connections import ClosedConnections
 from cluster.broker.sends.send_outcomes import SendOutcomes
-from cluster.flow.gate import ITSELF, SEND_BYTES_MIN, Ask, Holder
+from cluster.flow.gate import ITSELF, SEND_BYTES_MIN, GateRequest, Holder
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import make_intake
 from cluster.remoting.handlers.send_reply import SendReplyWriter
@@ -192,7 +192,7 @@ def test_limits_end_the_short_way() -> None:
     data = request() * 3
     _, frames = FrameBuffer(1 << 24).feed(data)
     size = frames[0][1] - frames[0][0] - 4
-    node.gate.hold(node.gate.holder(""), node.limits.node_inflight_bytes_max - 2 * size, ITSELF, Ask.OWN)
+    node.gate.hold(node.gate.holder(""), node.limits.node_inflight_bytes_max - 2 * size, ITSELF, GateRequest.OWN)
     assert node.intake.take(node.path, data, frames, 0) == 2
     assert node.gate.sends.bytes == node.limits.node_inflight_bytes_max
     assert node.path.in_flight.bytes == 2 * size

@@ -29,7 +29,7 @@ USER: Final = "user"
 TOKEN_BYTES: Final = 32
 Label = Annotated[str, msgspec.Meta(max_length=200)]
 Days = Annotated[int, msgspec.Meta(ge=1, le=TOKEN_DAYS_MAX)]
-Name = Annotated[str, msgspec.Meta(max_length=64)]
+TokenName = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class TokensView(ReadView, frozen=True, kw_only=True):
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/tokens`."""
 
-    user: Name
+    user: TokenName
     label: Label = ""
     days: Days = 90
 
@@ -71,7 +71,7 @@ class TokenGiven(msgspec.Struct, frozen=True, kw_only=True):
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `PUT /v1/tokens/{token}`, for a token that another node made."""
 
-    user: Name
+    user: TokenName
     label: Label
     ends_ms: Unsigned63
     """Log time at which it expires, within 3,650 days."""
