@@ -16,7 +16,6 @@ from bench.peers.grpc import UnaryCalls
 from bench.peers.loads import body
 from bench.peers.system import HERE, NODES, Generator, Load, Node, NoLeader, Places, Traits
 from bench.peers.three_processes import Group
-from raftmq.local.process import free_base_port
 
 READY_S = 60.0
 QUOTA_BYTES = 16 << 30
@@ -30,13 +29,10 @@ class Etcd(Group):
         super().__init__(places)
         self.traits = Traits(name, f"etcd {release.version}", "majority fdatasync", warm_s=5.0, batches=True)
         self._binary = fetch.built(release)
-        self._base = 0
 
     def start(self, directory: Path) -> None:
         """Starts the members and waits until one leads, READY_S at most. Raises NoLeader."""
-        self._home, self._base = directory, free_base_port(2 * NODES)
-        self._start_all(lambda number: self._base + number)
-        self._await_leader(READY_S)
+        self._start_in_pairs(directory, READY_S)
 
     def leader(self) -> Node:
         """Returns the member that says that it leads (Maintenance.Status)."""

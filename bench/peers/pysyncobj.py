@@ -15,7 +15,6 @@ from pathlib import Path
 from bench.peers.loads import Window, body
 from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits, Unavailable
 from bench.peers.three_processes import Group
-from raftmq.local.process import free_base_port
 
 READY_S = 30.0
 FRAME, ANSWER = struct.Struct(">II"), struct.Struct(">IB")
@@ -32,13 +31,10 @@ class PySyncObj(Group):
             raise Unavailable("pysyncobj is not installed (make setup-dev)")
         durability = "page cache of a majority; never synced"
         self.traits = Traits("pysyncobj", version("pysyncobj"), durability, warm_s=3.0, batches=False)
-        self._base = 0
 
     def start(self, directory: Path) -> None:
         """Starts the nodes and waits until one leads, READY_S at most. Raises NoLeader."""
-        self._home, self._base = directory, free_base_port(2 * NODES)
-        self._start_all(lambda number: self._base + number)
-        self._await_leader(READY_S)
+        self._start_in_pairs(directory, READY_S)
 
     def leader(self) -> Node:
         """Returns the node that says that it leads."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.peers.processes import Processes
-from bench.peers.system import HERE, Node, NoLeader, Places
+from bench.peers.system import HERE, NODES, Node, NoLeader, Places
+from raftmq.local.process import free_base_port
 
 
 class Group(ABC):
@@ -18,6 +19,7 @@ class Group(ABC):
         self.places = places
         self.processes = Processes()
         self._home = Path()
+        self._base = 0
         self._nodes: list[Node] = []
 
     @property
@@ -43,6 +45,13 @@ class Group(ABC):
             Node(number, port_of(number), self._start(number), place.host)
             for number, place in enumerate(self.places.nodes)
         ]
+
+    def _start_in_pairs(self, directory: Path, ready_s: float) -> None:
+        """Starts every node in `directory` with two ports: `_base` + number for its clients, and one NODES higher for
+        the other nodes. Waits for a leader as `_await_leader` does."""
+        self._home, self._base = directory, free_base_port(2 * NODES)
+        self._start_all(lambda number: self._base + number)
+        self._await_leader(ready_s)
 
     @abstractmethod
     def _start(self, number: int) -> int:

@@ -15,12 +15,11 @@ The cut is an applied index: everything up to it is committed and in the backup,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from raftlog.format_versions import BASELINE, is_known, why_above, why_unknown
-from raftmq_wire.checksums import crc32c
+from cluster.config.sealed_json import SealedJson
+from raftlog.format_versions import BASELINE, why_above, why_unknown
 from raftmq_wire.errors import ExitCode, LocalError
 from raftmq_wire.json_text import MALFORMED
 from statemachine.levels import LEVEL
@@ -88,15 +87,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The frame at index 0 in hexadecimal digits. Needed if the first of `segments` begins above it."""
 
 
-class _Schema(msgspec.Struct):
-    schema: int
-
-
-class _Envelope(msgspec.Struct):
-    schema: int
-    crc32c: int
-    """CRC-32C of the encoded bytes of `backup`, exactly as they stand in the file."""
-    backup: msgspec.Raw
+_SEALED = SealedJson("backup", SCHEMA)
 
 
 def hex_sums(sums: dict[str, int]) -> dict[str, str]:
@@ -107,7 +98,7 @@ def hex_sums(sums: dict[str, int]) -> dict[str, str]:
 def encode(manifest: Manifest) -> bytes:
     """Returns the bytes of manifest.json."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body))) + b"\n"
+    return _SEALED.seal(body) + b"\n"
 
 
 def _elsewhere(backup: Path) -> str:
@@ -141,13 +132,7 @@ def load(backup: Path) -> Manifest:
     except OSError as error:
         raise LocalError(f"{path} cannot be read", str(error), f"ls -l {backup}", ExitCode.REFUSED) from error
     try:
-        schema = msgspec.json.decode(data, type=_Schema).schema
-        if not is_known(schema, SCHEMA):
-            raise LocalError(*why_unknown(backup, schema, SCHEMA), ExitCode.REFUSED)
-        envelope = msgspec.json.decode(data, type=_Envelope)
-        body: Any = bytes(envelope.backup)
-        if crc32c(body) != envelope.crc32c:
-            raise msgspec.DecodeError("the checksum does not fit")
+        body = _SEALED.open(data, lambda schema: LocalError(*why_unknown(backup, schema, SCHEMA), ExitCode.REFUSED))
         manifest = msgspec.json.decode(body, type=Manifest)
     except MALFORMED as error:
         raise LocalError(

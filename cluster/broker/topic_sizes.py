@@ -49,7 +49,7 @@ class TopicSize(NamedTuple):
     """False if the size is estimated by the mean size of some of the messages."""
 
 
-class _Span(NamedTuple):
+class QueueSpan(NamedTuple):
     """The messages of one queue that are in this node's log: `first` <= offset < `end`."""
 
     queue_id: int
@@ -57,14 +57,29 @@ class _Span(NamedTuple):
     end: int
 
     @property
+    def messages(self) -> int:
+        """The number of the messages."""
+        return self.end - self.first
+
+    @property
     def blocks(self) -> int:
-        return -(-(self.end - self.first) // BLOCK)
+        """The number of blocks that their rows take."""
+        return -(-self.messages // BLOCK)
+
+
+def queue_spans(state: BrokerState, topic: TopicConfig) -> Iterator[QueueSpan]:
+    """Yields what each queue of the topic has, for queues that have anything. Any thread may call it."""
+    for queue_id in range(state.stored_queues(topic)):
+        end = state.max_offset(topic.id, queue_id)  # read before the first offset, which retention may move past it
+        first = min(state.min_offset(topic.id, queue_id), end)
+        if first < end:
+            yield QueueSpan(queue_id, first, end)
 
 
 def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) -> dict[int, TopicSize]:
     """Returns topic id -> size. Reads at most `blocks_max` blocks, or one per topic as long as they last; a topic
     without one is left out. Any thread may call it."""
-    spans = {topic.id: list(_spans(state, topic)) for topic in topics}
+    spans = {topic.id: list(queue_spans(state, topic)) for topic in topics}
     blocks = {topic_id: sum(span.blocks for span in rows) for topic_id, rows in spans.items()}
     total, left = sum(blocks.values()), blocks_max
     found: dict[int, TopicSize] = {}
@@ -79,17 +94,9 @@ def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) 
     return found
 
 
-def _spans(state: BrokerState, topic: TopicConfig) -> Iterator[_Span]:
-    for queue_id in range(state.stored_queues(topic)):
-        end = state.max_offset(topic.id, queue_id)  # read before the first offset, which retention may move past it
-        first = min(state.min_offset(topic.id, queue_id), end)
-        if first < end:
-            yield _Span(queue_id, first, end)
-
-
-def _size(state: BrokerState, topic_id: int, spans: list[_Span], blocks: int, reads: int) -> TopicSize | None:
+def _size(state: BrokerState, topic_id: int, spans: list[QueueSpan], blocks: int, reads: int) -> TopicSize | None:
     picked = iter(sorted({(2 * at + 1) * blocks // (2 * reads) for at in range(reads)}))
-    messages, seen, size, begun = sum(span.end - span.first for span in spans), 0, 0, 0
+    messages, seen, size, begun = sum(span.messages for span in spans), 0, 0, 0
     at = next(picked, None)
     for span in spans:
         while at is not None and at < begun + span.blocks:
@@ -103,7 +110,7 @@ def _size(state: BrokerState, topic_id: int, spans: list[_Span], blocks: int, re
     return TopicSize(size, exact=True) if seen == messages else TopicSize(size * messages // seen, exact=False)
 
 
-def _items(state: BrokerState, topic_id: int, span: _Span, block: int) -> bytes:
+def _items(state: BrokerState, topic_id: int, span: QueueSpan, block: int) -> bytes:
     start = span.first + block * BLOCK
     try:
         return state.fetch_packed(topic_id, span.queue_id, start, min(BLOCK, span.end - start))

@@ -25,6 +25,7 @@ from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
+from cluster.config.sealed_json import Schema
 from raftlog.format_versions import is_known, why_unknown
 from raftlog.storage.files import layout
 from raftlog.types import FIRST_GROUP
@@ -312,7 +313,7 @@ def read_cluster(data: Path) -> ClusterFile:
             ExitCode.REFUSED,
         ) from error
     try:
-        schema = msgspec.json.decode(raw, type=_Schema).schema
+        schema = msgspec.json.decode(raw, type=Schema).schema
         if is_known(schema, CLUSTER_SCHEMA):
             return msgspec.structs.replace(msgspec.json.decode(raw, type=ClusterFile), schema=CLUSTER_SCHEMA)
     except msgspec.MsgspecError as error:
@@ -331,10 +332,6 @@ def _advice(data: Path) -> str:
         if _has_cluster(near):
             return f"the same command with --data {near}"
     return f"raftmq up --detach    (or name its data directory with --data or {DATA_DIR_VARIABLE})"
-
-
-class _Schema(msgspec.Struct):
-    schema: int
 
 
 def local_root(node_data: str) -> Path | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cluster.broker.topic_sizes import TOPIC_BLOCKS_MAX, measure
+from cluster.broker.topic_sizes import TOPIC_BLOCKS_MAX, QueueSpan, measure, queue_spans
 from cluster.flow.quota_limits import BACKLOG_BYTES
 from cluster.flow.quota_rules import QuotaRules
 from cluster.retention.policy import PAGE_TOPICS, STEP_OFFSETS, names_from
@@ -33,14 +33,6 @@ class Grown(NamedTuple):
     queues: list[QueueMin]
     at: str
     """The topic at which the next look begins; "" for the first one."""
-
-
-class _Span(NamedTuple):
-    """The messages of one queue: `first` <= offset < `end`."""
-
-    queue_id: int
-    first: int
-    end: int
 
 
 def grown(
@@ -69,20 +61,15 @@ def grown(
 
 def _oldest(state: BrokerState, topic: TopicConfig, share: float) -> list[QueueMin]:
     """Returns the new first offsets if that share of the topic's messages goes, the oldest first."""
-    spans = []
-    for queue_id in range(state.stored_queues(topic)):
-        end = state.max_offset(topic.id, queue_id)
-        first = min(state.min_offset(topic.id, queue_id), end)
-        if first < end:
-            spans.append(_Span(queue_id, first, end))
-    wanted = max(1, int(share * sum(span.end - span.first for span in spans) + 0.999))
+    spans = list(queue_spans(state, topic))
+    wanted = max(1, int(share * sum(span.messages for span in spans) + 0.999))
 
-    def before(span: _Span, time_ms: int) -> int:
+    def before(span: QueueSpan, time_ms: int) -> int:
         return min(max(state.offset_by_time(topic.id, span.queue_id, time_ms, False), span.first), span.end)
 
     # All that was stored before `low` goes, and less than all that was stored before `high`.
     low, high = _first_ms(state, topic, spans), _last_ms(state, topic, spans) + 1
-    if sum(span.end - span.first for span in spans) <= wanted:
+    if sum(span.messages for span in spans) <= wanted:
         low = high
     enough = (high - low) // TIME_PARTS
     while high - low > max(1, enough):
@@ -104,12 +91,12 @@ def _oldest(state: BrokerState, topic: TopicConfig, share: float) -> list[QueueM
     ]
 
 
-def _first_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[_Span]) -> int:
+def _first_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[QueueSpan]) -> int:
     first = (state.fetch(topic.id, span.queue_id, span.first, 1) for span in spans)
     return min((items[0].store_time_ms for items in first if items), default=0)
 
 
-def _last_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[_Span]) -> int:
+def _last_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[QueueSpan]) -> int:
     last = (state.fetch(topic.id, span.queue_id, span.end - 1, 1) for span in spans)
     return max((items[0].store_time_ms for items in last if items), default=0)
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cluster.config.sealed_json import Schema
 from cluster.tier.object_names import HEAD, LOG, manifest_version
 from cluster.tier.store.errors import BadAnswer, OtherFormat
 from cluster.tier.store.object_store import Data
@@ -119,7 +120,7 @@ def decode(data: Data, kind: type[T]) -> T:
 def decode_head(data: Data) -> Head:
     """Decodes HEAD. Raises OtherFormat if this version cannot read it, because HEAD may then say what this version
     would lose. Raises msgspec.DecodeError if it is malformed, or does not name a manifest of its version."""
-    schema = decode(data, _Schema).schema
+    schema = decode(data, Schema).schema
     if not is_known(schema, SCHEMA):
         what, why, fix = why_unknown(HEAD, schema, SCHEMA)
         raise OtherFormat(f"{what}; {why}", fix)
@@ -130,10 +131,6 @@ def decode_head(data: Data) -> Head:
     if manifest_version(head.key) != head.version:
         raise msgspec.ValidationError(f"{HEAD} names {head.key[:80]!r}, which is no manifest of version {head.version}")
     return head
-
-
-class _Schema(msgspec.Struct):
-    schema: int
 
 
 def segment_of(row: TierSegment) -> Segment:

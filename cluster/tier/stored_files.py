@@ -20,9 +20,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from cluster.config.sealed_json import BadSealError, SealedJson
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, checksum_of
-from raftlog.format_versions import is_known, remark
+from raftlog.format_versions import remark
 from raftmq_wire.checksums import crc32c
 from raftmq_wire.json_text import MALFORMED
 
@@ -53,37 +54,22 @@ class BadDescriptionError(ValueError):
     """The object is not a description of a set of files, or has another format."""
 
 
-class _Schema(msgspec.Struct):
-    schema: int
-
-
-class _Envelope(msgspec.Struct):
-    schema: int
-    crc32c: int
-    """CRC-32C of exactly the bytes of `content`."""
-    content: msgspec.Raw
-
-
+_SEALED = SealedJson("content", SCHEMA)
 Content = TypeVar("Content")
 
 
 def encode(content: object) -> bytes:
     """Returns the bytes of a description with this content."""
-    body = msgspec.json.encode(content)
-    return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body)))
+    return _SEALED.seal(msgspec.json.encode(content))
 
 
 def decode(data: bytes, kind: type[Content]) -> Content:
     """Returns the content that `encode` was given. Raises BadDescriptionError."""
     try:
-        schema = msgspec.json.decode(data, type=_Schema).schema
-        if not is_known(schema, SCHEMA):
-            raise BadDescriptionError(remark("it", schema, SCHEMA))
-        envelope = msgspec.json.decode(data, type=_Envelope)
-        body = bytes(envelope.content)
-        if crc32c(body) != envelope.crc32c:
-            raise BadDescriptionError("its checksum does not fit")
+        body = _SEALED.open(data, lambda schema: BadDescriptionError(remark("it", schema, SCHEMA)))
         return msgspec.json.decode(body, type=kind)
+    except BadSealError:
+        raise BadDescriptionError("its checksum does not fit") from None
     except MALFORMED as error:
         raise BadDescriptionError(str(error)) from None
 

@@ -13,7 +13,7 @@ from raftlog.types import NodeId
 
 
 class CoreHistory:
-    """The operations of the clients and the answers to them. It raises Violation if an answer contradicts an earlier
+    """The operations of the clients and the answers to them. It raises PromiseBroken if an answer contradicts another
     one."""
 
     def __init__(self, seen: Counter[str]) -> None:

@@ -42,7 +42,7 @@ def calm_start(world: CoreWorld) -> None:
     """Runs the first operations without a fault, on fast links: each entry is sent once per follower, and none is
     refused.
 
-    Raises Violation "no-progress" or "message-budget".
+    Raises PromiseBroken "no-progress" or "message-budget".
     """
     knobs = world.knobs
     network = world.network
@@ -73,7 +73,7 @@ def _check_traffic(world: CoreWorld, traffic: LeaderTraffic) -> None:
 
 def progress(world: CoreWorld, goal: int) -> None:
     """After the heal, waits until the clients have the rest of their answers, and every member has applied the same.
-    Raises Violation."""
+    Raises PromiseBroken."""
     history = world.history
     goal = max(goal, len(history.acked) + 5)
     if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
@@ -89,7 +89,7 @@ def settle(world: CoreWorld) -> None:
     """Waits, without writes, until all members have the same applied index and may lead, and nodes that left are
     stopped.
 
-    Raises Violation "no-progress".
+    Raises PromiseBroken "no-progress".
     """
 
     def equal() -> bool:
@@ -108,7 +108,7 @@ def settle(world: CoreWorld) -> None:
 
 def _leader_at_last(world: CoreWorld) -> CoreMachine:
     """Returns the leader, waiting for one if necessary: without pre-vote a member with a fast clock may depose the
-    leader also in calm times. Raises Violation."""
+    leader also in calm times. Raises PromiseBroken."""
     leader = world.leader()
     if leader is None:
         world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US)
@@ -307,7 +307,7 @@ def _heartbeats_in_time(world: CoreWorld) -> bool:
 
 def final(world: CoreWorld) -> None:
     """Checks, when all members are up again, that they have the same list, with everything acknowledged in it. Raises
-    Violation."""
+    PromiseBroken."""
     settle(world)
     if world.monitor is not None:
         world.monitor.full(list(world.machines.values()))

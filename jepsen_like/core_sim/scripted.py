@@ -57,7 +57,7 @@ class CoreStage(CoreCommands):
         """The number of entries sent to a disk that has them, and of refused messages."""
 
     def play(self, script: str) -> None:
-        """Carries out every line. Raises Violation, or ScriptError for a line that it does not understand."""
+        """Carries out every line. Raises PromiseBroken, or ScriptError for a line that it does not understand."""
         for line in lines_of(script):
             self.perform(line)
 

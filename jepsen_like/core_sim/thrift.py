@@ -77,7 +77,7 @@ class Thrift:
             self._run(machine).appends.on_reply(message, self._now_ms)
 
     def look(self, machine: CoreMachine) -> None:
-        """Sends what is due after an event of the member, and checks what is not. Raises Violation."""
+        """Sends what is due after an event of the member, and checks what is not. Raises PromiseBroken."""
         if not self._on or not machine.up:
             return
         run = self._run(machine)

@@ -105,7 +105,8 @@ class CoreWorld:
         heappush(self._heap, (self.now + delay, self._number, event, arguments))
 
     def run_until(self, done: Callable[[], bool], deadline: int) -> bool:
-        """Runs events until `done` or `deadline` (virtual time); returns False at the deadline. Raises Violation."""
+        """Runs events until `done`, or until `deadline` in virtual time, at which it returns False. Raises
+        PromiseBroken."""
         heap = self._heap
         while heap and not done():
             if heap[0][0] > deadline:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from jepsen_like.checkers.availability import quantile
 from jepsen_like.client_kit.frames import request
 from jepsen_like.fuzz.shot import Port, Shot
 from jepsen_like.fuzz.shot_connections import AGAIN_EVERY, ANSWER_S, RemotingLane, ShotDefect
+from jepsen_like.live.subjects.line_process import LineProcess
 from jepsen_like.live.subjects.processes import Processes
 from raftmq.commands.bench_load import signed_frame
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -35,7 +35,6 @@ EVERY_S = 0.15
 """Seconds from one send of a client to its next."""
 UNANSWERED = -1
 """The code of a send that was not answered."""
-_END_S = 10.0
 
 
 class HonestOrders(msgspec.Struct):
@@ -67,40 +66,19 @@ class Honest:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jepsen_like.fuzz.honest"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
-        self._processes.own(self._child.pid)
-        self._listener = threading.Thread(target=self._listen, name="raftmq-fuzz-honest", daemon=True)
-        self._listener.start()
-        assert self._child.stdin is not None
-        self._child.stdin.write(msgspec.json.encode(self._orders).decode() + "\n")
-        self._child.stdin.flush()
+        self._process = LineProcess(self._processes, "jepsen_like.fuzz.honest", self._hear)
+        self._process.order(self._orders)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        try:
-            self._child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        self._listener.join(_END_S)
+        self._process.end()
 
-    def _listen(self) -> None:
-        assert self._child.stdout is not None
-        with self._child.stdout as lines:
-            for line in lines:
-                start_ns, took_us, code = json.loads(line)
-                with self._lock:
-                    self._rows.append((start_ns, took_us, code))
+    def _hear(self, line: str) -> None:
+        start_ns, took_us, code = json.loads(line)
+        with self._lock:
+            self._rows.append((start_ns, took_us, code))
 
     def seen_in(self, spans: Iterable[tuple[int, int]]) -> SendFigures:
         """Gathers the sends that began in one of these spans (from, until), in nanoseconds of `time.monotonic_ns`."""

@@ -14,8 +14,10 @@ import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
 from raftlog.types import FIRST_GROUP
+from raftmq.commands.shared_options import show_problems
 from raftmq.commands.value_types import NameType
 from raftmq.local.http.admin_http import AdminApi, ApiRefusal, admin_addresses
+from raftmq.local.http.all_groups import Groups, told_by_each
 from raftmq_wire.errors import ExitCode, LocalError
 
 _QUICK_S = 1.0
@@ -121,3 +123,14 @@ def near_name(api: AdminApi, path: str, name: str) -> Iterator[None]:
             raise
         fix = f"did you mean {near}?    (raftmq {kind.removesuffix('s')} list shows all)"
         raise ApiRefusal(error.code, error.what, error.why, fix, error.exit_code) from None
+
+
+def told_of(
+    groups: Groups, path: str, name: str, ask: Callable[[AdminApi], dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """Asks each group of brokers for what it knows of a topic or a consumer group, and prints the problems. Returns
+    group -> answer; `path` and an unknown name as for `near_name`."""
+    with near_name(AdminApi(groups[FIRST_GROUP]), path, name):
+        told, silent = told_by_each(groups, ask)
+    show_problems(silent)
+    return told

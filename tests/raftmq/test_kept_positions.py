@@ -244,7 +244,7 @@ def bare_offsets(*kinds: Any) -> set[str]:
                 if (
                     parameter.name in OFFSETS
                     and not name.startswith("_")
-                    and not {"Position", "Where"} & words_of(told)
+                    and not {"Position", "WrittenBound"} & words_of(told)
                 ):
                     found.add(f"{name}.{parameter.name}")
     return found

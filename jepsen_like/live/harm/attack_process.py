@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -15,13 +13,13 @@ import msgspec
 
 from jepsen_like.client_kit.wire import Target
 from jepsen_like.hostile.attacker import AttackOrders
+from jepsen_like.live.subjects.line_process import LineProcess
 from jepsen_like.live.subjects.processes import Processes
 
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
 READY_S = 60.0
-_END_S = 10.0
 
 
 class AttackRound(msgspec.Struct):
@@ -71,62 +69,31 @@ class Assault:
         """True if the attacker ended without being told to."""
 
     def __enter__(self) -> Self:
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jepsen_like.hostile.attacker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            text=True,
+        self._process = LineProcess(
+            self._processes, "jepsen_like.hostile.attacker", self._hear, self._ready.set, with_errors=True
         )
-        self._processes.own(self._child.pid)
-        self._listener = threading.Thread(target=self._listen, name="raftmq-chaos-assault", daemon=True)
-        self._listener.start()
-        assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._child.stdin.write(msgspec.json.encode(self._orders).decode() + "\n")
-            self._child.stdin.flush()
-        if not self._ready.wait(READY_S) or not self._listener.is_alive():
-            self._end()
+            self._process.order(self._orders)
+        if not self._ready.wait(READY_S) or not self._process.is_heard:
+            self._process.end()
             raise AssaultError(f"the attacker could not begin: {' | '.join(self._noise[-3:]) or 'it said nothing'}")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.died = self._child.poll() is not None
-        self._end()
+        self.died = self._process.has_ended
+        self._process.end()
 
     def deal(self, attacks: Sequence[str]) -> None:
         """Plays these attacks from now on. With none, no new round begins, and those that run may end."""
-        assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died; the end of the context reports that
-            self._child.stdin.write(json.dumps(list(attacks)) + "\n")
-            self._child.stdin.flush()
+            self._process.say(json.dumps(list(attacks)))
 
     @property
     def noise(self) -> list[str]:
         """The last five lines of the attacker's output that are no reports: they say why it died."""
         return self._noise[-5:]
-
-    def _end(self) -> None:
-        assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._child.stdin.close()
-        try:
-            self._child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        self._listener.join(_END_S)
-        if self._child.stdout is not None:
-            self._child.stdout.close()
-
-    def _listen(self) -> None:
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            self._hear(line)
-        self._ready.set()
 
     def _hear(self, line: str) -> None:
         try:

@@ -13,14 +13,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from jepsen_like.checkers.history_steps import TopicQueue
-from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.nemeses.nemesis_interface import Counts
 from jepsen_like.live.probes.broadcast_members import GROUP as WATCHERS
 from jepsen_like.live.probes.broadcast_members import BroadcastMember
 from jepsen_like.live.probes.lanes import PAUSE_S, Lanes
+from jepsen_like.live.probes.recorded_sends import RecordedSends
 from jepsen_like.live.subjects.raftmq_subject import RaftMQLogClient
-from jepsen_like.live.subjects.subject import PlacedMessage, SendFailed
+from jepsen_like.live.subjects.subject import PlacedMessage
 from raftmq.client.errors import RaftMQError
 from raftmq.local.waiting import until
 from raftmq_wire.queue_numbers import group_of
@@ -60,12 +60,12 @@ class GroupsLoad(Lanes):
         """`rate`: sends per second to each topic. `prefix`: of all message ids."""
         super().__init__(history, random.Random(f"groups-{seed}"), PROCESSES_FROM)
         self._servers, self._options, self._rate, self._prefix = servers, options, rate, prefix
-        self._slots = Slots()
+        self.sends = RecordedSends(history, SENDERS_FROM)
+        """The sends, to all topics, with their counts."""
         self._sending = True
         self._senders: list[RaftMQLogClient] = []
         self._clients: list[AsyncClient] = []
         self._keys_busy: set[tuple[str, str]] = set()
-        self._acked = self._failed = self._unknown = 0
         self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
         """(topic, key) -> the queues in which its messages are, in the order in which these were first seen."""
         self.stored: dict[TopicQueue, set[int]] = defaultdict(set)
@@ -98,7 +98,7 @@ class GroupsLoad(Lanes):
     @property
     def counts(self) -> Counts:
         """The counts of sends so far."""
-        return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
+        return self.sends.counts
 
     # --- sends -------------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class GroupsLoad(Lanes):
             due -= 1
             key = self.free_key(topic)
             value = {"topic": topic, "id": f"{writer}-{number:07d}"}
-            invoked = self._history.invoke(SENDERS_FROM + self._slots.take(), "send", value)
+            invoked = self.sends.begin(value)
             outcome = await client.submit(value["id"], topic, key)
             in_flight.add(outcome)
             outcome.add_done_callback(in_flight.discard)
@@ -138,23 +138,13 @@ class GroupsLoad(Lanes):
 
     def settle(self, invoked: Op, key: str | None, done: asyncio.Future[PlacedMessage]) -> None:
         """Records the outcome of a send."""
-        error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        if key is not None and (error is None or isinstance(error, SendFailed)):
+        outcome = self.sends.end(invoked, done)
+        if key is not None and outcome is not None:
             self._keys_busy.remove((invoked.value["topic"], key))  # else it may still be stored
-        if error is None:
-            self._note_stored(invoked, key, done.result())
-        elif isinstance(error, SendFailed):
-            self._history.fail(invoked, invoked.value | {"error": str(error)})
-            self._failed += 1
-        else:
-            self._history.info(invoked, invoked.value | {"error": str(error)})
-            self._unknown += 1
-        self._slots.give_back(invoked.process - SENDERS_FROM, reusable=error is None or isinstance(error, SendFailed))
+        if isinstance(outcome, PlacedMessage):
+            self._note_stored(invoked, key, outcome)
 
     def _note_stored(self, invoked: Op, key: str | None, placed: PlacedMessage) -> None:
-        where = {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
-        self._history.ok(invoked, invoked.value | where)
-        self._acked += 1
         topic = invoked.value["topic"]
         self.stored[topic, placed.queue_id].add(placed.queue_offset)
         self.acks_s[group_of(placed.queue_id)].append(time.monotonic())
@@ -290,13 +280,13 @@ class GroupsLoad(Lanes):
         """Stops to send, waits until all sends have an outcome and consumers have all, and ends. Returns what is
         missing."""
         self._sending = False
-        until(lambda: self._slots.busy == 0, DRAIN_S, 0.05)
+        until(lambda: self.sends.counts.in_flight == 0, DRAIN_S, 0.05)
         until(lambda: not self.missing(), DRAIN_S, 0.2)
         until(lambda: not any(map(self.unseen, {*self.acks_s} - self._left)), DRAIN_S if self.watchers else 0.0, 0.2)
         missing = self.missing() + [each for group in {*self.acks_s} - self._left for each in self.unseen(group)]
         missing += [each for member in self.watchers for each in member.wrong]
-        if self._slots.busy:
-            missing.append(f"{self._slots.busy} sends never had an outcome")
+        if self.sends.counts.in_flight:
+            missing.append(f"{self.sends.counts.in_flight} sends never had an outcome")
         self.stop()
         return missing
 

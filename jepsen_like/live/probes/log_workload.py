@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from jepsen_like.demo_send import Slots
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.nemeses.nemesis_interface import Counts
-from jepsen_like.live.subjects.subject import LoadPlan, LogClient, PlacedMessage, SendFailed, Subject
+from jepsen_like.live.probes.recorded_sends import RecordedSends
+from jepsen_like.live.subjects.subject import LoadPlan, LogClient, PlacedMessage, Subject
 from raftmq.client.loop_thread import LoopThread
 from raftmq.local.waiting import until
 
@@ -24,13 +24,11 @@ class LogWorkload:
         self.factor = 1.0
         """Multiplies the rate of sends and the number that may be in flight."""
         self._subject = subject
-        self._history = history
         self._rate = load.rate
         self._in_flight_max = load.in_flight_max
         self.writers = tuple(f"{load.prefix}{number}" for number in range(writers))
         """The names of the writers: what their message ids have before the dash."""
-        self._slots = Slots()
-        self._acked = self._failed = self._unknown = 0
+        self._sends = RecordedSends(history)
         self._position = -1
         self._stopping = False
         self._thread = LoopThread()
@@ -40,7 +38,7 @@ class LogWorkload:
     @property
     def counts(self) -> Counts:
         """The counts so far. Any thread may read them."""
-        return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
+        return self._sends.counts
 
     @property
     def position(self) -> int:
@@ -72,9 +70,9 @@ class LogWorkload:
         self._stopping = True
         await asyncio.gather(*self._tasks)
         deadline = asyncio.get_running_loop().time() + _SETTLE_S
-        while self._slots.busy and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - once, at the end
+        while self._sends.counts.in_flight and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(TICK_S)
-        left = self._slots.busy
+        left = self._sends.counts.in_flight
         for client in self._clients:
             await client.close()
         return left
@@ -85,8 +83,8 @@ class LogWorkload:
 
     def wait_acks(self, more: int, timeout_s: float) -> bool:
         """Waits until `more` sends were acknowledged from now on, which shows that the cluster makes progress."""
-        wanted = self._acked + more
-        return until(lambda: self._acked >= wanted, timeout_s, 0.02)
+        wanted = self.counts.acked + more
+        return until(lambda: self.counts.acked >= wanted, timeout_s, 0.02)
 
     async def _write(self, writer: str, client: LogClient) -> None:
         loop = asyncio.get_running_loop()
@@ -96,7 +94,7 @@ class LogWorkload:
             now = loop.time()
             due += (now - begun) * self._rate * self.factor / len(self.writers)
             begun = now
-            room = max(0, int(self._in_flight_max * self.factor) - self._slots.busy) // len(self.writers)
+            room = max(0, int(self._in_flight_max * self.factor) - self._sends.counts.in_flight) // len(self.writers)
             count = min(int(due), room)
             due -= int(due)  # sends without room are not made up for: no load piles up behind an outage
             for _ in range(count):
@@ -105,25 +103,11 @@ class LogWorkload:
 
     async def _send(self, client: LogClient, message_id: str) -> None:
         value = {"topic": self._subject.topic, "id": message_id}
-        invoked = self._history.invoke(self._slots.take(), "send", value)
+        invoked = self._sends.begin(value)
         outcome = await client.submit(message_id)
         outcome.add_done_callback(lambda done: self._settle(invoked, done))
 
     def _settle(self, invoked: Op, done: asyncio.Future[PlacedMessage]) -> None:
-        error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        reusable = True
-        if error is None:
-            placed = done.result()
-            self._history.ok(
-                invoked, invoked.value | {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
-            )
-            self._acked += 1
-            self._position = max(self._position, placed.position)
-        elif isinstance(error, SendFailed):
-            self._history.fail(invoked, invoked.value | {"error": str(error)})
-            self._failed += 1
-        else:
-            self._history.info(invoked, invoked.value | {"error": str(error)})
-            self._unknown += 1
-            reusable = False
-        self._slots.give_back(invoked.process, reusable=reusable)
+        outcome = self._sends.end(invoked, done)
+        if isinstance(outcome, PlacedMessage):
+            self._position = max(self._position, outcome.position)

@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jepsen_like.sim.callbacks import Report
+from jepsen_like.sim.checks.standstill import Standstill
 from statemachine.delivery.staged_writes import AttemptState
 from statemachine.rows import meta_keys
 from statemachine.rows.keys import Queue
@@ -32,15 +33,6 @@ ROWS_PER_ROW = 2
 """Rows removed per row counted: the removal of a unique-key row also removes the row that finds it by its time."""
 
 
-class _Still(NamedTuple):
-    """The last progress of removals under one leader: the progress, the time in seconds, and the last index of the
-    leader's log then."""
-
-    place: tuple[object, ...]
-    since_s: float
-    tail: int
-
-
 class RemovalCheck:
     """The check itself, called with what nodes write and apply. `report` takes the checker's name and what is wrong."""
 
@@ -48,7 +40,7 @@ class RemovalCheck:
         """`rows_max`: number of rows that one slice may remove."""
         self._report = report
         self._rows_max = rows_max * ROWS_PER_ROW
-        self._still: _Still | None = None
+        self._standstill = Standstill(PATIENCE_S)
         self._slices = 0
         """Number of slices that nodes have applied."""
         self._removing: set[int] = set()
@@ -110,16 +102,8 @@ class RemovalCheck:
         node = machine.node
         if node is None or not node.state.removing or not node.serving.proposals.open:
             return
-        state, tail = node.state, node.storage.directory.log.tail.index
-        place = (machine.node_id, node.raw.term, self._slices)
-        if self._still is None or self._still.place != place:
-            self._still = _Still(place, now_s, tail)
-        applied = state.applied.index
-        if now_s - self._still.since_s > PATIENCE_S and (
-            applied == tail or applied > self._still.tail + 64  # no further slice is on its way
-        ):
+        if self._standstill.is_reached(node, (machine.node_id, self._slices), now_s):
             self._report(CHECKER, f"what is to be removed stands still on node {machine.node_id}, which leads")
-            self._still = None
 
 
 def _seen(state: BrokerState) -> Iterable[int]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.checks.retention_pin_check import PinCheck
+from jepsen_like.sim.checks.standstill import Standstill
 from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
 from statemachine import payload
@@ -65,15 +66,6 @@ class _Tiered(NamedTuple):
     stored_bytes: int = 0
 
 
-class _Still(NamedTuple):
-    """The last progress of a leader's sweep: the progress, the time in seconds, and the last index of the leader's log
-    then."""
-
-    place: tuple[object, ...]
-    since_s: float
-    tail: int
-
-
 class TrimCheck:
     """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
 
@@ -96,7 +88,7 @@ class TrimCheck:
         self._cuts: list[_Cut] = []
         self._over = -1
         """Index of the newest TRIM whose sweep some node has finished; -1 if none."""
-        self._still: _Still | None = None
+        self._standstill = Standstill(SWEEP_PATIENCE_S)
         self.pins = PinCheck(report)
         self._began: dict[NodeId, tuple[object, int]] = {}
 
@@ -182,19 +174,12 @@ class TrimCheck:
         node = machine.node
         if node is None or node.state.sweep is None or not node.serving.proposals.open:
             return
-        sweep, tail = node.state.sweep, node.storage.directory.log.tail.index
-        place = (machine.node_id, node.raw.term, sweep.index, sweep.family, sweep.at)
-        if self._still is None or self._still.place != place:
-            self._still = _Still(place, now_s, tail)
-        applied = node.state.applied.index
-        if now_s - self._still.since_s > SWEEP_PATIENCE_S and (
-            applied == tail or applied > self._still.tail + 64  # no further slice is on its way
-        ):
+        sweep = node.state.sweep
+        if self._standstill.is_reached(node, (machine.node_id, sweep.index, sweep.family, sweep.at), now_s):
             self._report(
                 "retention",
                 f"the sweep that began at index {sweep.index} stands still on node {machine.node_id}, which leads",
             )
-            self._still = None
 
     def files(self, machine: Machine) -> None:
         """Checks the log files that a node may have deleted since the last call."""

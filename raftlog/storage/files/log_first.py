@@ -11,45 +11,30 @@ stored twice. Big-endian::
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
-from raftlog.storage.files import layout
+from raftlog.storage.files import layout, previous_tail
 from raftlog.storage.files.fs import FileSystem, if_readable, read_file, write_file
-from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
+from raftlog.storage.files.sealed_record import refuse_unknown
 from raftlog.types import EMPTY_TAIL, LogTail
 
 MAGIC = 0x524D5146
 FORMAT = 10
-_REST = struct.Struct(">HHIQQQQIQI")
-SIZE = HEAD_SIZE + _REST.size
 
 
 def encode(previous: LogTail, group_id: int) -> bytes:
     """Returns the bytes of log/FIRST. `previous`: the log's tail before its first entry."""
-    rest = _REST.pack(
-        FORMAT,
-        0,
-        group_id,
-        previous.end_position,
-        previous.index + 1,
-        previous.term,
-        previous.timestamp_ms,
-        previous.header_crc,
-        previous.segment_base,
-        0,
-    )
-    return seal(MAGIC, rest)
+    return previous_tail.encode(MAGIC, FORMAT, previous, group_id)
 
 
 def decode(data: bytes, group_id: int) -> LogTail | None:
     """Returns the log's tail before its first entry from the bytes of FIRST; None if they are damaged or of another
     group. Raises CorruptLogError if their format is newer."""
-    if len(data) != SIZE or not is_intact(MAGIC, data):
+    found = previous_tail.decode(MAGIC, data)
+    if found is None:
         return None
-    fmt, _, group, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(data, HEAD_SIZE)
-    refuse_unknown(f"log/{layout.FIRST}", fmt, FORMAT)
-    return LogTail(term, index - 1, position, header_crc, segment_base, timestamp_ms) if group == group_id else None
+    refuse_unknown(f"log/{layout.FIRST}", found.version, FORMAT)
+    return found.tail if found.group_id == group_id else None
 
 
 def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:

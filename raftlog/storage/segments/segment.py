@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError
+from raftlog.storage.files import previous_tail
 from raftlog.storage.files.fs import File
 from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
 from raftlog.storage.segments.segment_index import IndexHead, SegmentIndex
@@ -32,10 +33,9 @@ MARK_OFFSETS = (512, 1024)
 FORMAT = 10
 _HEADER_MAGIC = 0x524D5153
 _MARK_MAGIC = 0x524D5150
-_HEADER_REST = struct.Struct(">HHIQQQQIQI")
 _MARK_REST = struct.Struct(">QQQQII")
 MARK_SIZE = HEAD_SIZE + _MARK_REST.size
-HEADER_BYTES = HEAD_SIZE + _HEADER_REST.size
+HEADER_BYTES = previous_tail.SIZE
 
 
 class SyncMark(NamedTuple):
@@ -82,20 +82,8 @@ def decode_mark(data: bytes) -> SyncMark | None:
 def encode_header(previous: LogTail, group_id: int) -> bytes:
     """Returns the first 4096 bytes of a new file: the local header, and both sync marks, which say that everything
     before this file is on disk."""
-    rest = _HEADER_REST.pack(
-        FORMAT,
-        0,
-        group_id,
-        previous.end_position,
-        previous.index + 1,
-        previous.term,
-        previous.timestamp_ms,
-        previous.header_crc,
-        previous.segment_base,
-        0,
-    )
     page = bytearray(LOCAL_HEADER_SIZE)
-    page[:HEADER_BYTES] = seal(_HEADER_MAGIC, rest)
+    page[:HEADER_BYTES] = previous_tail.encode(_HEADER_MAGIC, FORMAT, previous, group_id)
     for seq in (0, 1):
         page[MARK_OFFSETS[seq] : MARK_OFFSETS[seq] + MARK_SIZE] = encode_mark(mark_of(previous, seq))
     return bytes(page)
@@ -113,25 +101,14 @@ def group_in_header(data: bytes) -> int | None:
 
 def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
     """Reads sector 0 of a segment file. Raises CorruptLogError, which names the file."""
-    if header_is_damaged(data):
+    found = previous_tail.decode(_HEADER_MAGIC, data[:HEADER_BYTES])
+    if found is None:
         raise CorruptLogError(f"local header of {path} is damaged: restore this file from a peer or a backup")
-    (
-        fmt,
-        _,
-        group,
-        base,
-        base_index,
-        term,
-        timestamp_ms,
-        header_crc,
-        segment_base,
-        _,
-    ) = _HEADER_REST.unpack_from(data, HEAD_SIZE)
-    refuse_unknown(path, fmt, FORMAT)
+    version, group, previous = found
+    refuse_unknown(path, version, FORMAT)
     if group != group_id:
         raise CorruptLogError(f"{path} belongs to group {group}, not {group_id}: a file of another log was put here")
-    previous = LogTail(term, base_index - 1, base, header_crc, segment_base, timestamp_ms)
-    return SegmentHeader(group, base, base_index, previous)
+    return SegmentHeader(group, previous.end_position, previous.index + 1, previous)
 
 
 def newest_mark(page: bytes) -> SyncMark | None:

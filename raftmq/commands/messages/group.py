@@ -11,7 +11,7 @@ import click
 
 from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
-from raftmq.commands.name_completion import complete_groups, complete_topics, near_name
+from raftmq.commands.name_completion import complete_groups, complete_topics, told_of
 from raftmq.commands.point_in_time import AGES, moment_ms
 from raftmq.commands.shared_options import (
     cluster_options,
@@ -89,10 +89,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}"
     api, plan = AdminApi(groups[FIRST_GROUP]), dict[str, Any]()
     if dry_run or not yes or len(groups) > 1:
-        with near_name(api, "/v1/groups", name):
-            told, silent = told_by_each(groups, lambda each: each.delete(f"{path}?dry_run=true"))
-        show_problems(silent)
-        plan = one_group(told)
+        plan = one_group(told_of(groups, "/v1/groups", name, lambda each: each.delete(f"{path}?dry_run=true")))
     if dry_run or not yes:
         held = f"{plan['offsets']} offsets, lag {plan['lag']}, {plan['members']} connected consumers"
         if dry_run:
@@ -188,10 +185,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the members of the group NAME and its offset and lag in each queue."""
     groups, path = all_groups(admin, data), f"/v1/groups/{quote(name, safe='')}"
-    with near_name(AdminApi(groups[FIRST_GROUP]), "/v1/groups", name):
-        told, silent = told_by_each(groups, lambda api: api.whole(path, "offsets"))
-    answer = one_group(told)
-    show_problems(silent)
+    answer = one_group(told_of(groups, "/v1/groups", name, lambda api: api.whole(path, "offsets")))
     if as_json:
         print_json({"schema": 1, **answer})
         return

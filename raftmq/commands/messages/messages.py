@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -44,8 +45,47 @@ class PatternType(click.ParamType["re.Pattern[bytes]"]):
             self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
 
 
-def selection(command: Any) -> Any:
-    """Adds the options that select messages of a topic."""
+class Wanted(NamedTuple):
+    """The messages of a topic that a person selects."""
+
+    queues: tuple[int, ...]
+    start: Start
+    until: int | None
+    pattern: re.Pattern[bytes] | None
+    expression: str | None
+
+    def of_topic(self, mq: Client, topic: str) -> Iterator[Message]:
+        """Yields them, queue by queue. Raises LocalError if there is no such topic or queue."""
+        with with_near_miss(topic, mq.admin.topics):
+            known = {queue.queue_id for queue in mq.admin.describe_topic(topic).queues}
+        if wrong := sorted(set(self.queues) - known):
+            raise LocalError(
+                f"{topic} has no queue {queue_text(wrong[0])}",
+                f"it has the queues {queues_text(known)}",
+                f"raftmq topic describe {topic}",
+                ExitCode.REFUSED,
+            )
+        for one in walk(mq, topic, self.start, queues=self.queues, expression=self.expression):
+            if self.until is not None and one.store_ms >= self.until:
+                continue
+            if self.pattern is None or self.pattern.search(one.decoded().body):
+                yield one
+
+
+def selection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that select messages of a topic; the command gets them as `wanted`."""
+
+    @functools.wraps(command)
+    def with_wanted(
+        queues: tuple[int, ...],
+        start: Start,
+        until: int | None,
+        pattern: re.Pattern[bytes] | None,
+        expression: str | None,
+        **more: Any,
+    ) -> Any:
+        return command(wanted=Wanted(queues, start, until, pattern, expression), **more)
+
     options = (
         click.option("--queue", "queues", type=QueueType(), multiple=True, help="This queue alone; repeatable."),
         from_option("Where to begin in each queue."),
@@ -54,9 +94,7 @@ def selection(command: Any) -> Any:
         click.option("--body", "pattern", type=PatternType(), metavar="REGEX", help="Only bodies that match."),
         click.option("--filter", "expression", metavar="SQL92", help="Only messages whose properties fit."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return functools.reduce(lambda made, option: option(made), reversed(options), with_wanted)
 
 
 @command_group()
@@ -76,11 +114,7 @@ messages.add_command(find, "find")
 @json_option
 def browse(
     topic: str,
-    queues: tuple[int, ...],
-    start: Start,
-    until: int | None,
-    pattern: re.Pattern[bytes] | None,
-    expression: str | None,
+    wanted: Wanted,
     most: int,
     form: str | None,
     servers: str | None,
@@ -91,7 +125,7 @@ def browse(
     A body that cannot be decompressed is shown as stored; --body looks at what is shown.
     """
     with connect(servers) as mq:
-        found = itertools.islice(_selected(mq, topic, queues, start, until, pattern, expression), most)
+        found = itertools.islice(wanted.of_topic(mq, topic), most)
         printed = Printer(as_json=as_json, form=form)
         for message in found:
             printed.show(message)
@@ -112,11 +146,7 @@ def browse(
 def republish(
     topic: str,
     to: str | None,
-    queues: tuple[int, ...],
-    start: Start,
-    until: int | None,
-    pattern: re.Pattern[bytes] | None,
-    expression: str | None,
+    wanted: Wanted,
     again: bool,
     dry_run: bool,
     servers: str | None,
@@ -134,7 +164,7 @@ def republish(
 
     target = to or topic
     with connect(servers) as mq, mq.producer() as producer:
-        walked = _selected(mq, topic, queues, start, until, pattern, expression)
+        walked = wanted.of_topic(mq, topic)
         chosen = list(itertools.islice((one for one in walked if ORIGIN not in one.properties), REPUBLISHED_MAX + 1))
         if len(chosen) > REPUBLISHED_MAX:
             raise LocalError(
@@ -153,28 +183,3 @@ def republish(
     answer = {"topic": topic, "to": target, "selected": len(chosen), "sent": copied.sent}
     show(as_json, answer | copied.to_json(), f"sent {counted(copied.sent)} of {topic} to {target}{rest}")
     return copied.tell()
-
-
-def _selected(
-    mq: Client,
-    topic: str,
-    queues: tuple[int, ...],
-    start: Start,
-    until: int | None,
-    pattern: re.Pattern[bytes] | None,
-    expression: str | None,
-) -> Iterator[Message]:
-    with with_near_miss(topic, mq.admin.topics):
-        known = {queue.queue_id for queue in mq.admin.describe_topic(topic).queues}
-    if wrong := sorted(set(queues) - known):
-        raise LocalError(
-            f"{topic} has no queue {queue_text(wrong[0])}",
-            f"it has the queues {queues_text(known)}",
-            f"raftmq topic describe {topic}",
-            ExitCode.REFUSED,
-        )
-    for one in walk(mq, topic, start, queues=queues, expression=expression):
-        if until is not None and one.store_ms >= until:
-            continue
-        if pattern is None or pattern.search(one.decoded().body):
-            yield one

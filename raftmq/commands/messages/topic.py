@@ -12,7 +12,7 @@ import click
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from cluster.runtime.byte_sizes import size_of
 from raftmq.commands.command_group import command_group
-from raftmq.commands.name_completion import complete_topics, near_name
+from raftmq.commands.name_completion import complete_topics, near_name, told_of
 from raftmq.commands.shared_options import (
     NOW,
     cluster_options,
@@ -280,10 +280,7 @@ def gather(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admi
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the queues of the topic NAME."""
     groups, path = all_groups(admin, data), f"/v1/topics/{quote(name, safe='')}"
-    with near_name(AdminApi(groups[FIRST_GROUP]), "/v1/topics", name):
-        told, silent = told_by_each(groups, lambda api: api.whole(path, "queues"))
-    answer = one_topic_with_queues(told)
-    show_problems(silent)
+    answer = one_topic_with_queues(told_of(groups, "/v1/topics", name, lambda api: api.whole(path, "queues")))
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -313,10 +310,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     api = AdminApi(groups[FIRST_GROUP])
 
     def held() -> dict[str, Any]:
-        with near_name(api, "/v1/topics", name):
-            told, silent = told_by_each(groups, lambda each: _topic(each, name))
-        show_problems(silent)
-        return one_topic(told)
+        return one_topic(told_of(groups, "/v1/topics", name, lambda each: _topic(each, name)))
 
     if dry_run:
         with near_name(api, "/v1/topics", name):

@@ -36,7 +36,7 @@ def settle(load: GroupsLoad, key: str | None, outcome: PlacedMessage | Exception
         done.set_exception(outcome)
     else:
         done.set_result(outcome)
-    invoked = load._history.invoke(load._slots.take() + 6_000_000, "send", {"topic": "T", "id": f"g-{number}"})
+    invoked = load.sends.begin({"topic": "T", "id": f"g-{number}"})
     load.settle(invoked, key, done)
     loop.close()
 

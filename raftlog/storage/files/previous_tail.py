@@ -1,0 +1,51 @@
+"""The sealed record of the log's tail before a position: the whole of log/FIRST, and the head of each segment file.
+
+Both are drawn where they are written: `log_first`, `raftlog.storage.segments.segment`. Each has a magic, and versions
+of its format, of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, seal
+from raftlog.types import LogTail
+
+_REST = struct.Struct(">HHIQQQQIQI")
+SIZE = HEAD_SIZE + _REST.size
+
+
+class PreviousTail(NamedTuple):
+    """The content of a record. `tail` means nothing if `version` is not known."""
+
+    version: int
+    group_id: int
+    tail: LogTail
+
+
+def encode(magic: int, version: int, tail: LogTail, group_id: int) -> bytes:
+    """Returns the record of this kind, in this version of its format."""
+    rest = _REST.pack(
+        version,
+        0,
+        group_id,
+        tail.end_position,
+        tail.index + 1,
+        tail.term,
+        tail.timestamp_ms,
+        tail.header_crc,
+        tail.segment_base,
+        0,
+    )
+    return seal(magic, rest)
+
+
+def decode(magic: int, data: bytes) -> PreviousTail | None:
+    """Returns the content of a record of this kind; None if it is damaged."""
+    if len(data) != SIZE or not is_intact(magic, data):
+        return None
+    version, _, group_id, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(
+        data, HEAD_SIZE
+    )
+    return PreviousTail(version, group_id, LogTail(term, index - 1, position, header_crc, segment_base, timestamp_ms))
