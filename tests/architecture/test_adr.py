@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import PACKAGES, ROOT
+
 ADRS = ROOT / "docs" / "adr"
 PAGES = sorted(page for page in ADRS.glob("[0-9]*.md") if not page.name.startswith("0000-"))
 ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -43,17 +43,7 @@ def test_every_decision_that_is_mentioned_has_a_page() -> None:
     known = {*parts, *(page.name[:4] for page in ADRS.glob("[0-9]*.md"))}
     unknown = {
         f"{path.relative_to(ROOT)}: {number}"
-        for folder in (
-            "docs",
-            "raftmq_wire",
-            "raftlog",
-            "statemachine",
-            "cluster",
-            "raftmq",
-            "jepsen_like",
-            "pyspark_raftmq",
-            "tests",
-        )
+        for folder in ("docs", *PACKAGES, "tests")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".md", ".toml") and path.is_file()
         for number in MENTION.findall(path.read_text())

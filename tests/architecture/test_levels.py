@@ -17,21 +17,11 @@ from statemachine import levels
 from statemachine.levels import LEVEL, LEVELS
 from tests.support.older_build import newest_level, older_commit
 from tests.support.tools import needs
-from tests.support.tree import ROOT, nodes, sources
+from tests.support.tree import PACKAGES, ROOT, nodes, sources
 
 SCRIPT = runpy.run_path(str(ROOT / ".ci" / "levels.py"))
 PAGE = ROOT / "docs" / "levels.toml"
-PLACES = (
-    "raftmq_wire",
-    "raftlog",
-    "statemachine",
-    "cluster",
-    "raftmq",
-    "jepsen_like",
-    "pyspark_raftmq",
-    "bench",
-    "tests",
-)
+PLACES = (*PACKAGES, "bench", "tests")
 # What is about the newest level, whichever it is: the level that rises, and what may be installed below it.
 ABOUT_THE_NEWEST = {
     "jepsen_like/sim/options.py",

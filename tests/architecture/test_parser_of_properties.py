@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.rows import each_row
-from tests.support.tree import ROOT, nodes, sources
+from tests.support.tree import PACKAGES, ROOT, nodes, sources
 
-PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 THE_PARSER = "raftmq_wire/properties.py"
 SEARCHES = {
     *("find", "rfind", "index", "rindex", "split", "rsplit", "partition", "rpartition", "startswith", "removeprefix"),

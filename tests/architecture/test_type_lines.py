@@ -12,9 +12,8 @@ import click
 import pytest
 
 from raftmq.cli import cli
-from tests.support.tree import parsed, sources
+from tests.support.tree import PACKAGES, parsed, sources
 
-PACKAGES = ("cluster", "jepsen_like", "pyspark_raftmq", "raftlog", "raftmq", "raftmq_wire", "statemachine")
 ERRORS = {"LocalError": 2, "ConfigError": 2, "show_error": 2, "ApiRefusal": 3}
 """Name of what makes an error -> the place of `fix` among its arguments."""
 NAMES = {"fix", "hint", "instead"}

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,6 +24,7 @@ import pytest
 import raftmq
 from cluster.config.local_layout import NodeRecord
 from raftmq.local.cluster import LocalCluster
+from tests.compat.background_sends import sending
 from tests.compat.kills import killed
 from tests.support.pace import at_most
 
@@ -157,27 +155,6 @@ def wait_for_keys(client: Any, keys: set[str]) -> Counter[str]:
         if keys <= got.keys():
             return got
         count = len(lines) + 1  # some of them came twice
-
-
-@contextmanager
-def sending(mq: raftmq.Client, topic: str) -> Iterator[dict[str, Future[raftmq.SendResult]]]:
-    """Our producer sends in the background, a message every 5 ms, until the block ends; all are settled then."""
-    sent: dict[str, Future[raftmq.SendResult]] = {}
-    stop = threading.Event()
-
-    def run() -> None:
-        with mq.producer() as producer:
-            while not stop.wait(0.005):
-                key = f"sent-{len(sent)}"
-                sent[key] = producer.send_soon(topic, b"body", key=key, tag="t", properties={"shade": "s"})
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield sent
-    finally:
-        stop.set()
-        thread.join()
 
 
 def longest_gap_s(acks: list[dict[str, Any]]) -> float:

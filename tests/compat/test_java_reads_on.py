@@ -18,8 +18,8 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.compat.background_sends import sending
 from tests.compat.kills import killed
-from tests.compat.test_orderly_stop import sending
 
 KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
 
@@ -69,7 +69,7 @@ def test_a_consumer_asks_for_its_routes_when_the_leader_is_dead(
     client = start(kind, "consume", topic, "--group", f"{topic}-readers", servers=servers)
     client.wait("ready")
     gaps = []
-    with sending(mq, topic):
+    with sending(mq, topic, every_s=0.02):
         client.wait("message", 100)
         for _ in range(KILLS):
             time.sleep(POLL_S + 5 + chance.uniform(0, POLL_S))  # its route of the retry topic is one without brokers

@@ -6,10 +6,8 @@ Without that time a consumer stands still until its next route poll, as after a 
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +17,7 @@ import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import drain_node
 from raftmq.local.process import stop_nodes
+from tests.compat.background_sends import sending
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
@@ -28,25 +27,6 @@ DOWN_S = 12.0
 """Seconds that the node stays down: a client that waits for it would show."""
 GAP_MAX_S = 8.0
 """Seconds without a message: far above what a failover or a retry takes (3 s), far below the route poll."""
-
-
-@contextmanager
-def sending(mq: raftmq.Client, topic: str) -> Iterator[None]:
-    """A message every 20 ms until the block ends."""
-    stop = threading.Event()
-
-    def run() -> None:
-        with mq.producer() as producer:
-            while not stop.wait(0.02):
-                producer.send_soon(topic, b"x", key="k")
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def stop_leader(live: LocalCluster, grace_s: float) -> tuple[int, float]:
@@ -78,7 +58,7 @@ def test_a_consumer_reads_on_while_the_leader_stops(
     mq.admin.create_topic(topic, QUEUES)
     client = start(kind, "consume", topic, "--group", group)
     client.wait("ready")
-    with sending(mq, topic):
+    with sending(mq, topic, every_s=0.02):
         client.wait("message", 100)
         time.sleep(chance.uniform(10.0, 40.0) if not grace_s else 10.0)
         leader, stopped = stop_leader(live, grace_s)

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 import raftmq
 from pyspark_raftmq.writing.sink import TopicWriter
 from pyspark_raftmq.writing.sink_options import parse_sink_options
+from tests.support.stream_between_topics import StreamBetweenTopics
 from tests.support.topic_rows import wait_for_rows
 
 if TYPE_CHECKING:
@@ -78,29 +79,14 @@ def test_a_stream_goes_from_topic_to_topic(
 ) -> None:
     for name in ("sink-from", "sink-to"):
         mq.admin.create_topic(name, 2)
-
-    def run() -> None:
-        read = spark.readStream.format("raftmq").options(servers=servers, topic="sink-from", columns="body,keys")
-        query = (
-            read.option("startingOffsets", "earliest")
-            .load()
-            .writeStream.format("raftmq")
-            .options(servers=servers, topic="sink-to", checkpointLocation=str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            assert query.awaitTermination(120)
-        finally:
-            query.stop()
+    stream = StreamBetweenTopics(spark, servers, "sink-from", "sink-to", tmp_path / "checkpoint", columns="body,keys")
 
     mq.send_batch("sink-from", [b"%d" % number for number in range(40)], queue_id=0)
-    run()
-    for done in (tmp_path / "checkpoint" / "commits").iterdir():
-        done.unlink()  # as if the driver had died before it noted that the batch was done
-    run()
+    stream.run()
+    stream.forget_the_end()
+    stream.run()
     mq.send_batch("sink-from", [b"%d" % number for number in range(40, 60)], queue_id=1)
-    run()
+    stream.run()
     rows = wait_for_rows(mq, "sink-to", 60)
     assert sorted(int(row.body) for row in rows) == list(range(60))
 

@@ -25,6 +25,7 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import group_of, number_of
 from tests.support.pace import at_most
 from tests.support.small_segments import small_segments
+from tests.support.stream_between_topics import StreamBetweenTopics
 from tests.support.topic_rows import wait_for_rows
 from tests.support.wait_until import wait
 
@@ -142,30 +143,17 @@ def test_a_stream_reads_all_groups_once_through_restarts(
 ) -> None:
     for name in ("both-from", "both-to"):
         mq.admin.create_topic(name, 2)
-
-    def run() -> None:
-        read = spark.readStream.format("raftmq").options(servers=servers, topic="both-from", columns="body,queue_id")
-        query = (
-            read.option("startingOffsets", "earliest")
-            .load()
-            .writeStream.format("raftmq")
-            .options(servers=servers, topic="both-to", checkpointLocation=str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            assert query.awaitTermination(120)
-        finally:
-            query.stop()
+    stream = StreamBetweenTopics(
+        spark, servers, "both-from", "both-to", tmp_path / "checkpoint", columns="body,queue_id"
+    )
 
     for queue in queues:
         mq.send_batch("both-from", [b"%d-%d" % (queue, number) for number in range(10)], queue_id=queue)
-    run()
-    for done in (tmp_path / "checkpoint" / "commits").iterdir():
-        done.unlink()  # as if the driver had died before it noted that the batch was done
-    run()
+    stream.run()
+    stream.forget_the_end()
+    stream.run()
     mq.send_batch("both-from", [b"last"], queue_id=queues[2])
-    run()
+    stream.run()
     rows = wait_for_rows(mq, "both-to", 10 * len(queues) + 1)
     assert {bytes(row.body) for row in rows} == {
         b"last",

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
+"""The packages of the product, lowest first."""
 
 
 @cache

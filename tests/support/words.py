@@ -8,20 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.support.tree import ROOT, parsed, python_files, text_of
+from tests.support.tree import PACKAGES, ROOT, parsed, python_files, text_of
 
-FOLDERS = (
-    "raftmq_wire",
-    "raftlog",
-    "statemachine",
-    "cluster",
-    "raftmq",
-    "jepsen_like",
-    "pyspark_raftmq",
-    "bench",
-    "examples",
-    ".ci",
-)
+FOLDERS = (*PACKAGES, "bench", "examples", ".ci")
 
 Text = tuple[int, str]
 """(line, words)."""

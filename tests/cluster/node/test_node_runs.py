@@ -22,22 +22,14 @@ from cluster.runtime.environment import Environment
 from cluster.state.state_opening import StateLostError
 from raftlog.errors import DiskFullError
 from raftlog.storage.files.fs import OsFileSystem
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
 from statemachine.rows.kv import KVFullError
-from tests.support.small_segments import LOG
+from tests.support.lone_node import write_lone_node
 from tests.support.wait_until import PATIENCE_S, until
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    base = free_base_port(3)
-    path = tmp_path / "raftmq.toml"
-    path.write_text(
-        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}'
-    )
-    create_data_dirs([path])
+    path, _ = write_lone_node(tmp_path)
     return load(path)
 
 

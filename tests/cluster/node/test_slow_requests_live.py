@@ -18,8 +18,7 @@ from cluster.replication.slow_requests import LINE_EVERY_MS
 from cluster.runtime.environment import Environment
 from cluster.runtime.logs import extras
 from raftmq.client import connect
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
+from tests.support.lone_node import write_lone_node
 from tests.support.samples import sample, text_of
 from tests.support.small_segments import LOG
 from tests.support.wait_until import PATIENCE_S, until
@@ -37,14 +36,7 @@ class Served:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    base = free_base_port(4)
-    path = tmp_path / "raftmq.toml"
-    path.write_text(
-        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
-        f"[failpoints]\nenabled = true\n[log_output]\nslow_request_ms = 400\n{LOG}"
-    )
-    create_data_dirs([path])
+    path, base = write_lone_node(tmp_path, f"[failpoints]\nenabled = true\n[log_output]\nslow_request_ms = 400\n{LOG}")
     lives: list[Node] = []
     life = NodeRuns(load(path), Environment(), lives.append)
     running = asyncio.get_running_loop().create_task(life.run())

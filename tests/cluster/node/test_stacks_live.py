@@ -11,8 +11,7 @@ import pytest
 
 from jepsen_like.live.subjects.owned_resources import owning
 from jepsen_like.live.subjects.processes import Processes
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
+from tests.support.lone_node import write_lone_node
 from tests.support.wait_until import until
 
 pytestmark = pytest.mark.live
@@ -22,13 +21,8 @@ def test_sigquit_prints_the_stacks_of_all_threads_and_the_node_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAFTMQ_CHAOS_STATE", str(tmp_path / "state"))
-    base = free_base_port(4)
-    path, log = tmp_path / "raftmq.toml", tmp_path / "node.log"
-    path.write_text(
-        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
-    )
-    create_data_dirs([path])
+    log = tmp_path / "node.log"
+    path, _ = write_lone_node(tmp_path, "")
     with owning(tmp_path, lambda _: None) as owned:
         processes = Processes(owned)
         assert not processes.print_stacks(1)

@@ -11,10 +11,9 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
 from raftmq_wire.codec import BINARY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
 from tests.support.first_leader import stand
+from tests.support.lone_node import write_lone_node
 from tests.support.pace import at_most
 from tests.support.small_segments import LOG
 
@@ -72,14 +71,7 @@ ANSWERED = {
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    base = free_base_port(3)
-    path = tmp_path / "raftmq.toml"
-    path.write_text(
-        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
-        f"[limits]\nframe_bytes_max = {FRAME_MAX}\nmessage_bytes_max = 32768\n{LOG}"
-    )
-    create_data_dirs([path])
+    path, _ = write_lone_node(tmp_path, f"[limits]\nframe_bytes_max = {FRAME_MAX}\nmessage_bytes_max = 32768\n{LOG}")
     running = Node(load(path))
     await running.start()
     stand(running)

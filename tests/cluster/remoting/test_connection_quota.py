@@ -17,8 +17,6 @@ from cluster.flow.quota_limits import CONNECTIONS
 from cluster.flow.quota_rules import QuotaRules
 from cluster.node.node import Node
 from cluster.remoting.connection.open_connections import ENDS_S, OpenConnections
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from statemachine.access.quotas import Quota, SetQuotas
@@ -27,8 +25,8 @@ from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import LEVEL
 from tests.support.contexts import CONFIG
 from tests.support.first_leader import stand
+from tests.support.lone_node import write_lone_node
 from tests.support.pace import at_most
-from tests.support.small_segments import LOG
 from tests.support.wait_until import until
 
 LIMIT = 4
@@ -37,13 +35,7 @@ ANN = 7
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    base = free_base_port(3)
-    path = tmp_path / "raftmq.toml"
-    path.write_text(
-        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}'
-    )
-    create_data_dirs([path])
+    path, _ = write_lone_node(tmp_path)
     made = Node(load(path))
     await made.start()
     stand(made)

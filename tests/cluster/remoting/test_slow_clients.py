@@ -18,12 +18,11 @@ from cluster.config.loading import load
 from cluster.config.ranges import ranges_of
 from cluster.node.node import Node
 from cluster.remoting.connection import server
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
 from raftmq_wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
 from raftmq_wire.codes import ResponseCode
 from tests.support.certificates import make_files
 from tests.support.first_leader import stand
+from tests.support.lone_node import write_lone_node
 from tests.support.small_segments import LOG
 from tests.support.wait_until import PATIENCE_S, until
 
@@ -57,14 +56,8 @@ async def start(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     tls = files.section(mode="enforcing") if files is not None else ""
 
     async def start(log: str = LOG, **limits: int) -> Node:
-        base = free_base_port(3)
-        path = tmp_path / "raftmq.toml"
         rows = "".join(f"{key} = {value}\n" for key, value in {**LIMITS, **limits}.items())
-        path.write_text(
-            f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{log}[limits]\n{rows}{tls}'
-        )
-        create_data_dirs([path])
+        path, _ = write_lone_node(tmp_path, f"{log}[limits]\n{rows}{tls}")
         node = Node(load(path))
         running.append(node)
         await node.start()

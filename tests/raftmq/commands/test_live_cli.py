@@ -44,6 +44,16 @@ class Shell:
         assert done.returncode == code, (arguments, done.returncode, out, err)
         return out, err
 
+    def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts a command that goes on; whoever starts it ends it."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
     def json(self, *arguments: str, code: int = 0) -> dict[str, object]:
         loaded = json.loads(self(*arguments, "--json", code=code)[0])
         assert isinstance(loaded, dict)
@@ -155,13 +165,7 @@ def test_kill_restart_and_a_second_start(shell: Shell) -> None:
 @pytest.mark.ci
 def test_up_in_the_foreground_ends_its_nodes_on_ctrl_c(shell: Shell) -> None:
     """Ctrl-C reaches `up` only: the nodes have a session of their own, and are stopped in order."""
-    process = subprocess.Popen(
-        shell.command("up", "--json", "--base-port", str(free_base_port(12))),
-        cwd=shell.folder,
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = shell.begin("up", "--json", "--base-port", str(free_base_port(12)))
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -215,13 +219,7 @@ def test_a_data_directory_in_use_by_another_node(shell: Shell) -> None:
 def test_follow_prints_what_comes(shell: Shell) -> None:
     shell("up", "--detach", "--base-port", str(free_base_port(12)))
     shell("topic", "create", "t", "--queues", "1")
-    reader = subprocess.Popen(
-        shell.command("consume", "t", "--follow", "--max", "2"),
-        cwd=shell.folder,
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    reader = shell.begin("consume", "t", "--follow", "--max", "2")
     try:
         shell("produce", "t", stdin=b"one\n")
         assert reader.stdout is not None
@@ -237,13 +235,7 @@ def test_follow_prints_what_comes(shell: Shell) -> None:
 
 @pytest.mark.ci
 def test_up_in_the_foreground_tells_of_a_dead_node_and_ends_after_down(shell: Shell) -> None:
-    process = subprocess.Popen(
-        shell.command("up", "--json", "--base-port", str(free_base_port(12))),
-        cwd=shell.folder,
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = shell.begin("up", "--json", "--base-port", str(free_base_port(12)))
     try:
         assert process.stdout is not None
         assert process.stderr is not None

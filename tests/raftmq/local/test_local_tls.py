@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import raftmq
-from raftmq import cli
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.http.admin_http import parse_addresses
 from raftmq.local.http.https import chosen_tls, forget_tls, local_tls
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port
 from raftmq_wire.errors import LocalError
+from tests.raftmq.local.conftest import Run
 from tests.support.certificates import make_files
-
-Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -30,19 +26,6 @@ def _nothing_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     forget_tls()
     yield
     forget_tls()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def ran(*words: str) -> tuple[int, Any]:
-        code = cli.run([*words, "--json"])
-        told = capsys.readouterr()
-        try:
-            return code, json.loads(told.out)
-        except ValueError:
-            return code, told.out + told.err
-
-    return ran
 
 
 @pytest.mark.ci

@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,22 +25,8 @@ from raftmq.local.http.admin_http import ApiRefusal
 from raftmq.local.local_users import client_options, enforce, has_users, lack_key, provide_key
 from raftmq.local.process import free_base_port
 from raftmq_wire.codes import ResponseCode
+from tests.raftmq.local.conftest import Run
 from tests.support.rows import each_row
-
-Run = Callable[..., tuple[int, Any]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def ran(*words: str) -> tuple[int, Any]:
-        code = cli.run([*words, "--json"])
-        told = capfd.readouterr()
-        try:
-            return code, json.loads(told.out)
-        except ValueError:
-            return code, told.out + told.err
-
-    return ran
 
 
 @pytest.mark.ci

@@ -13,11 +13,10 @@ import raftmq
 from cluster.config.loading import load
 from cluster.node.node import Node
 from cluster.runtime.tls import tls_maintenance
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
 from raftmq.local.tls.certificates import new_node, write_pair
 from tests.support.certificates import CLUSTER, NODE, Files, make_files
 from tests.support.first_leader import stand
+from tests.support.lone_node import write_lone_node
 from tests.support.pace import at_most
 from tests.support.small_segments import LOG
 from tests.support.wait_until import until
@@ -49,15 +48,8 @@ async def running(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Running]:
     monkeypatch.setattr(tls_maintenance, "LOOK_EVERY_MS", 200)
-    base = free_base_port(3)
     files = make_files(tmp_path / "pki")
-    path = tmp_path / "raftmq.toml"
-    path.write_text(
-        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}'
-        + files.section(mode="enforcing", **getattr(request, "param", {}))
-    )
-    create_data_dirs([path])
+    path, base = write_lone_node(tmp_path, LOG + files.section(mode="enforcing", **getattr(request, "param", {})))
     node = Node(load(path))
     await node.start()
     stand(node)
