@@ -99,7 +99,7 @@ def create(
             f"{target / name} exists already", "one was made within the same second", "try again", ExitCode.REFUSED
         )
     partial = target / (name + files.PARTIAL)
-    work = _Work(request, source, partial, on_stage)
+    work = _BackupWork(request, source, partial, on_stage)
     try:
         files.remove_unfinished(target, str(identity.cluster_uuid), identity.node_id)
         manifest = work.run(name)
@@ -205,7 +205,7 @@ def _other_node(path: Path, data: Path) -> Path | None:
     return None
 
 
-class _Work:
+class _BackupWork:
     """The making of one backup."""
 
     def __init__(self, request: BackupOrder, source: _Source, partial: Path, on_stage: Callable[[str], None]) -> None:

@@ -52,18 +52,18 @@ class ReadIndexes(Protocol):
         """Schedules the callback on the event loop."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingRead(NamedTuple):
     deadline_ms: int
     done: Confirmed
 
 
-class _Asked(NamedTuple):
+class _AskedIndex(NamedTuple):
     """A READ_INDEX question that is in flight."""
 
     number: int
     leader: NodeId
     again_ms: int
-    waiting: list[_Waiting]
+    waiting: list[_WaitingRead]
 
 
 class ConfirmedIndex:
@@ -84,10 +84,10 @@ class ConfirmedIndex:
         self._links, self._reads, self._turns, self._leader = links, reads, turns, leader
         self._applied, self._level = applied, level
         self._numbers = links.request_ids()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingRead] = []
         """Those who wait for the next question."""
-        self._asked: _Asked | None = None
-        self._behind: deque[tuple[int, list[_Waiting]]] = deque()
+        self._asked: _AskedIndex | None = None
+        self._behind: deque[tuple[int, list[_WaitingRead]]] = deque()
         """(index that this node has not applied yet, those who wait for it), ascending."""
         self._looks = False
         """True while a look at the applied index is due. It is not told of each: most nodes wait for none."""
@@ -110,7 +110,7 @@ class ConfirmedIndex:
     def ask(self, done: Confirmed) -> None:
         """Calls `done(True)` later, when the applied state contains whatever was acknowledged before this call, and
         `done(False)` if no leader confirms that within WAIT_MS. What waits is bounded by the caller."""
-        self._waiting.append(_Waiting(self._reads.monotonic_ms() + WAIT_MS, done))
+        self._waiting.append(_WaitingRead(self._reads.monotonic_ms() + WAIT_MS, done))
         self._put()
 
     def _put(self) -> None:
@@ -125,7 +125,7 @@ class ConfirmedIndex:
         if leader == NOBODY or not self._links.send_frame(leader, Kind.READ_INDEX, [number], b""):
             return
         again_ms = self._reads.monotonic_ms() + ANSWER_MS
-        self._asked, self._waiting = _Asked(number, leader, again_ms, self._waiting), []
+        self._asked, self._waiting = _AskedIndex(number, leader, again_ms, self._waiting), []
 
     def _put_again(self) -> None:
         asked, self._asked = self._asked, None
@@ -194,7 +194,7 @@ class ConfirmedIndex:
         held = [self._waiting, *(waiting for _, waiting in self._behind)]
         if self._asked is not None:
             held.append(self._asked.waiting)
-        late: list[_Waiting] = []
+        late: list[_WaitingRead] = []
         for waiting in held:  # each in the order of deadlines
             count = next((at for at, each in enumerate(waiting) if each.deadline_ms > now_ms), len(waiting))
             late += waiting[:count]
@@ -204,12 +204,12 @@ class ConfirmedIndex:
         if self._asked is None or self._asked.again_ms <= now_ms:
             self._put_again()
 
-    def _tell(self, waiting: list[_Waiting], ok: bool) -> None:
+    def _tell(self, waiting: list[_WaitingRead], ok: bool) -> None:
         if waiting:
             self._turns.begin_later("confirmed index", _told(waiting, ok))
 
 
-def _told(waiting: list[_Waiting], ok: bool) -> Generator[None, None, None]:
+def _told(waiting: list[_WaitingRead], ok: bool) -> Generator[None, None, None]:
     """Answers the waiting reads in steps: each continues with a request, whose signature may have to be checked."""
     for at, each in enumerate(waiting):
         if at % TOLD_PER_STEP == 0:

@@ -254,7 +254,7 @@ class _Dial(asyncio.Protocol):
                 self._transport.abort()
 
 
-class _Wanted:
+class _WantedLink:
     """The state of one target: its attempts, or its link."""
 
     def __init__(self, target: LinkTarget) -> None:
@@ -289,7 +289,7 @@ class GroupLinks:
         """Sent with each connection whose handshake is complete, dialled or accepted."""
         self._leader_of = leader_of
         self._handlers: dict[int, OnGroupFrame] = {}
-        self._wanted: dict[tuple[int, NodeId], _Wanted] = {}
+        self._wanted: dict[tuple[int, NodeId], _WantedLink] = {}
         self._dialled: dict[GroupLink, None] = {}
         self._accepted: dict[tuple[int, NodeId], GroupLink] = {}
         self._random = random.Random(transport.incarnation)
@@ -343,7 +343,7 @@ class GroupLinks:
             self._leave(self._wanted.pop(key))
         loop = asyncio.get_running_loop()
         for key, target in wanted.items():
-            state = self._wanted.setdefault(key, _Wanted(target))
+            state = self._wanted.setdefault(key, _WantedLink(target))
             state.target = target
             if state.link is None and state.task is None and target.node != NOBODY:
                 self._take_over(state)
@@ -351,7 +351,7 @@ class GroupLinks:
                 name = f"dial-group-{target.group}-{target.node}"
                 state.task = loop.create_task(self._dial(state), name=name)
 
-    def _take_over(self, state: _Wanted) -> None:
+    def _take_over(self, state: _WantedLink) -> None:
         """Uses an existing connection to any member of a group for the node of that group that is to be dialled, if it
         leads to that node: a second connection would soon end the first, and requests in flight on it would be lost."""
         target, now_s = state.target, asyncio.get_running_loop().time()
@@ -361,13 +361,13 @@ class GroupLinks:
                 state.link, other.link, other.due_s = link, None, now_s + REDIAL_MAX_S
                 return
 
-    def _leave(self, state: _Wanted) -> None:
+    def _leave(self, state: _WantedLink) -> None:
         if state.task is not None:
             state.task.cancel()
         if state.link is not None:
             state.link.abort()
 
-    async def _dial(self, state: _Wanted) -> None:
+    async def _dial(self, state: _WantedLink) -> None:
         target, made = state.target, list[_Dial]()
         host, port = target.addresses[state.attempts % len(target.addresses)]
 

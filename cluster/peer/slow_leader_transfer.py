@@ -46,7 +46,7 @@ TURNS_MAX: Final = 1_000_000
 ALARM = Code("slow_turns", "warning", "raftmq logs {n}")
 
 
-class _Turn(NamedTuple):
+class _TimedTurn(NamedTuple):
     at_ms: int
     took_ms: int
     worked: bool
@@ -55,7 +55,7 @@ class _Turn(NamedTuple):
     """True if the node was the leader when the turn ended."""
 
 
-class _Word(NamedTuple):
+class _TurnReport(NamedTuple):
     """A peer's report about its own turns."""
 
     at_ms: int
@@ -78,8 +78,8 @@ class SlowTurns:
         the group of brokers."""
         self._group = group
         self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
-        self._turns: deque[_Turn] = deque(maxlen=100)
-        self._words: dict[NodeId, _Word] = {}
+        self._turns: deque[_TimedTurn] = deque(maxlen=100)
+        self._words: dict[NodeId, _TurnReport] = {}
         self.slower: Slower = none_slower
         self._own_ms: int | None = None
         """Time when this node last handed over for slow turns."""
@@ -104,7 +104,7 @@ class SlowTurns:
         if took_ms > SLOW_MS:
             self.total += 1
             led = self._raw.role is Role.LEADER
-            self._turns.append(_Turn(self._clock.monotonic_ms(), int(took_ms), worked, what, led))
+            self._turns.append(_TimedTurn(self._clock.monotonic_ms(), int(took_ms), worked, what, led))
             self.on_slow()
 
     # --- between nodes -----------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class SlowTurns:
             return
         turns, since_ms = _numbers(word)
         now_ms = self._clock.monotonic_ms()
-        self._words[peer] = _Word(now_ms, turns)
+        self._words[peer] = _TurnReport(now_ms, turns)
         if since_ms >= 0:
             self._handed_ms = max(now_ms - since_ms, -PAUSE_MS if self._handed_ms is None else self._handed_ms)
 
@@ -161,7 +161,7 @@ class SlowTurns:
         if self._raw.role is Role.LEADER and not self.paused:
             self._hand_over(now_ms)
 
-    def _lately(self, now_ms: int) -> deque[_Turn]:
+    def _lately(self, now_ms: int) -> deque[_TimedTurn]:
         turns = self._turns
         while turns and now_ms - turns[0].at_ms > WINDOW_MS:
             turns.popleft()
@@ -196,7 +196,7 @@ def _numbers(word: object) -> tuple[int, int]:
     return fields[0], max(-1, fields[1])
 
 
-def _text(turns: list[_Turn]) -> str:
+def _text(turns: list[_TimedTurn]) -> str:
     longest = max(turns, key=lambda turn: turn.took_ms)
     worked = sum(turn.worked for turn in turns)
     did = "worked" if worked == len(turns) else "waited for the processor" if not worked else f"worked in {worked}"

@@ -35,7 +35,7 @@ class _Count(NamedTuple):
     seconds: float
 
 
-class _Word(NamedTuple):
+class _SyncReport(NamedTuple):
     at_ms: int
     sync_ms: float
 
@@ -51,7 +51,7 @@ class SyncTimes:
         self._counted = counted
         self._counts: deque[_Count] = deque(maxlen=WINDOW + 1)
         self._due_ms = 0
-        self._words: dict[NodeId, _Word] = {}
+        self._words: dict[NodeId, _SyncReport] = {}
         self.own_ms: float | None = None
         """The mean of this node's syncs within the window, milliseconds; None if there was none."""
         self.reload(interval_ms)
@@ -85,7 +85,7 @@ class SyncTimes:
             return
         if type(word) is not int or not 0 <= word <= SYNC_US_MAX:
             raise WireError("malformed sync time")
-        self._words[peer] = _Word(self._clock.monotonic_ms(), word / 1000)
+        self._words[peer] = _SyncReport(self._clock.monotonic_ms(), word / 1000)
 
     def of(self, peer: NodeId) -> float | None:
         """Returns the mean of a node's syncs in milliseconds, as a peer reported it recently; None if it did not, or

@@ -44,7 +44,7 @@ def _opens_ms(limiting: Limiting) -> float:
     return limiting.opens_ms()
 
 
-class _Line:
+class _PacedLine:
     """The waiting sends of one owner to one topic, oldest first."""
 
     __slots__ = ("buckets", "sends")
@@ -75,7 +75,7 @@ class PacedSends:
         self.active = False
         """True if a send may have to wait. Set by `look`, several times a second, so that nothing is asked per send as
         long as there is no quota."""
-        self._lines: dict[tuple[int | str, int], _Line] = {}
+        self._lines: dict[tuple[int | str, int], _PacedLine] = {}
         """(owner, id of the topic) -> line; none is empty."""
         self._names: dict[tuple[bytes, int], Send] = {}
         """(id of the session, sequence) -> send."""
@@ -152,7 +152,7 @@ class PacedSends:
                     _take(buckets, send, now_ms)
                     going.append(send)
                     continue
-                line = self._lines[owner, slot.topic_id] = _Line(buckets)
+                line = self._lines[owner, slot.topic_id] = _PacedLine(buckets)
             if not line.buckets or self._has_room(owner, send.size):
                 self._wait(owner, line, send)
             else:
@@ -204,7 +204,7 @@ class PacedSends:
             and self._gate.paced.bytes + size <= HOLD_SHARES * self._bytes_max
         )
 
-    def _wait(self, owner: int | str, line: _Line, send: Send) -> None:
+    def _wait(self, owner: int | str, line: _PacedLine, send: Send) -> None:
         self._hold(owner, send)
         line.sends.append(send)
         if send.producer_id:

@@ -104,7 +104,7 @@ class _Locks(msgspec.Struct, rename="camel", gc=False):
     mq_set: list[_Queue] = []
 
 
-class _Named(msgspec.Struct, rename="camel", gc=False):
+class _NamedSubjects(msgspec.Struct, rename="camel", gc=False):
     topic: str = ""
     consumer_group: str = ""
     group: str = ""
@@ -113,7 +113,7 @@ class _Named(msgspec.Struct, rename="camel", gc=False):
 
 _heartbeat = metered_json.decoder(_Heartbeat, strict=False)
 _locks = metered_json.decoder(_Locks, strict=False)
-_named = metered_json.decoder(_Named, strict=False)
+_named = metered_json.decoder(_NamedSubjects, strict=False)
 
 
 def of_heartbeat(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:

@@ -197,7 +197,7 @@ class LaneCalls:
 
     def start(self) -> None:
         """Starts the lane; called before the first call."""
-        context, lane = self._context, _Lane(self._raises)
+        context, lane = self._context, _SegmentLane(self._raises)
         self._runner = context.environment.runner(self._name, lane, context.loop, self._on_done, context.fail)
 
     async def close(self) -> None:
@@ -225,7 +225,7 @@ class LaneCalls:
                 waiter.set_result(answer.value)
 
 
-class _Lane(NeverIdle):
+class _SegmentLane(NeverIdle):
     def __init__(self, raises: type[Exception]) -> None:
         self._raises = raises
 

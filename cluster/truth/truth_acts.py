@@ -43,7 +43,7 @@ _OWN: Final = (JournalNames, ForgetEnds)
 """Commands of the truth that the first group gives itself."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingAct(NamedTuple):
     commands: list[Command]
     done: Done
     deadline_ms: int
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
 
 class _Copying(NamedTuple):
     version: int
-    waiting: _Waiting
+    waiting: _WaitingAct
     result: ProposeResult
 
 
@@ -75,7 +75,7 @@ class ActsAsked:
         self._state, self._group, self._submit = state, group, submit
         self._source, self._hurry, self._monotonic_ms, self._deadline_ms = source, hurry, monotonic_ms, deadline_ms
         self._number = 0
-        self._asked: dict[int, tuple[TruthLink, _Waiting]] = {}
+        self._asked: dict[int, tuple[TruthLink, _WaitingAct]] = {}
         self._copying: list[_Copying] = []
 
     def part(self) -> Part:
@@ -125,7 +125,7 @@ class ActsAsked:
         if len(packed) > PAYLOAD_MAX:
             done(ProposeResult(Outcome.FAIL, [], None, f"{PAYLOAD_MAX} bytes are allowed at a time", unacceptable=True))
         elif link.send(Kind.ACT, [self._number, author], packed):
-            waiting = _Waiting(commands, done, self._monotonic_ms() + self._deadline_ms, is_offer)
+            waiting = _WaitingAct(commands, done, self._monotonic_ms() + self._deadline_ms, is_offer)
             self._asked[self._number] = link, waiting
         else:
             done(_failed(f"the connection to group {FIRST_GROUP} was lost; nothing was done, try again"))

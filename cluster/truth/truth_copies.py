@@ -52,7 +52,7 @@ class _Copied(NamedTuple):
     at_ms: int
 
 
-class _Asked(NamedTuple):
+class _AskedPage(NamedTuple):
     number: int
     link: TruthLink
     version: int
@@ -80,7 +80,7 @@ class TruthCopies:
         self._state, self._submit = state, submit
         self._leads, self._source, self._monotonic_ms, self._alarms = leads, source, monotonic_ms, alarms
         self._number = 0
-        self._asked: _Asked | None = None
+        self._asked: _AskedPage | None = None
         self._is_copying = False
         self._due_ms = 0
         self._confirmed_ms: int | None = None
@@ -172,7 +172,7 @@ class TruthCopies:
         if link is None or self._state.level < GROUPS_LEVEL:
             return
         self._number += 1
-        asked = _Asked(self._number, link, self._state.truth.copied, now_ms)
+        asked = _AskedPage(self._number, link, self._state.truth.copied, now_ms)
         if link.send(Kind.TRUTH, question_header(TruthQuestion(asked.number, asked.version, self._state.level))):
             self._asked = asked
 
@@ -207,7 +207,7 @@ class TruthCopies:
         if coming is not None and self._state.truth.copied >= coming.version:
             self._coming, self._sure_ms = None, coming.at_ms
 
-    def _copy(self, asked: _Asked, page: TruthPage) -> None:
+    def _copy(self, asked: _AskedPage, page: TruthPage) -> None:
         self._is_copying = True
 
         def copied(result: ProposeResult) -> None:

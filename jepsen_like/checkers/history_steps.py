@@ -54,6 +54,8 @@ VOCABULARY = NOTES | {
 
 TopicQueue = tuple[str, int]
 """A queue: (topic, queue id)."""
+GroupQueue = tuple[str, str, int]
+"""A queue as a consumer group reads it: (group, topic, queue id)."""
 
 
 class MalformedStep(Exception):

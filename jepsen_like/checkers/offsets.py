@@ -25,7 +25,7 @@ OPEN = 1 << 62
 """The completion that is assumed for an operation that may still happen."""
 
 
-class _Write(NamedTuple):
+class _OffsetWrite(NamedTuple):
     invoked: int
     completed: int
     """Index of the completion; OPEN unless the outcome is ok."""
@@ -42,7 +42,7 @@ class _Fetch(NamedTuple):
 def check(operations: Operations, workload: Workload) -> CheckerResult:
     """Checks commits, resets and fetches of every group and queue, and commits against what the group had read."""
     findings = Findings()
-    writes: dict[Register, list[_Write]] = defaultdict(list)
+    writes: dict[Register, list[_OffsetWrite]] = defaultdict(list)
     fetches: dict[Register, list[_Fetch]] = defaultdict(list)
     with values_of(operations.of("commit_offset", "reset_offset", "fetch_offset")) as watched:
         for operation in watched:
@@ -60,20 +60,22 @@ def register_of(operation: Operation) -> Register:
     return str(value["group"]), queue_of(value)
 
 
-def _collect(operation: Operation, writes: dict[Register, list[_Write]], fetches: dict[Register, list[_Fetch]]) -> None:
+def _collect(
+    operation: Operation, writes: dict[Register, list[_OffsetWrite]], fetches: dict[Register, list[_Fetch]]
+) -> None:
     invoked, completed = operation
     register = register_of(operation)
     if invoked.f != "fetch_offset":
         if operation.outcome != "fail":
             done = completed.index if completed is not None and completed.type == "ok" else OPEN
             offset = int(invoked.value["offset"])
-            writes[register].append(_Write(invoked.index, done, offset, invoked.f == "reset_offset"))
+            writes[register].append(_OffsetWrite(invoked.index, done, offset, invoked.f == "reset_offset"))
     elif completed is not None and completed.type == "ok":
         offset = completed.value["offset"]
         fetches[register].append(_Fetch(invoked.index, completed.index, None if offset is None else int(offset)))
 
 
-def _fetched(register: Register, writes: list[_Write], fetches: list[_Fetch], findings: Findings) -> None:
+def _fetched(register: Register, writes: list[_OffsetWrite], fetches: list[_Fetch], findings: Findings) -> None:
     """Checks fetches: an answer needs a write of that offset that no other write had replaced before the fetch began.
 
     A write is certainly replaced if another was invoked after it completed, and completed before the fetch was invoked.
@@ -81,8 +83,8 @@ def _fetched(register: Register, writes: list[_Write], fetches: list[_Fetch], fi
     """
     done = sorted((write for write in writes if write.completed != OPEN), key=lambda write: write.completed)
     completions = [write.completed for write in done]
-    latest: list[_Write] = list(accumulate(done, _later))
-    by_offset: dict[int, list[_Write]] = defaultdict(list)
+    latest: list[_OffsetWrite] = list(accumulate(done, _later))
+    by_offset: dict[int, list[_OffsetWrite]] = defaultdict(list)
     for write in writes:
         by_offset[write.offset].append(write)
     for fetch in fetches:
@@ -98,11 +100,13 @@ def _fetched(register: Register, writes: list[_Write], fetches: list[_Fetch], fi
             _replaced(register, latest[before - 1], fetch, candidates, findings)
 
 
-def _later(a: _Write, b: _Write) -> _Write:
+def _later(a: _OffsetWrite, b: _OffsetWrite) -> _OffsetWrite:
     return a if a.invoked > b.invoked else b
 
 
-def _replaced(register: Register, newer: _Write, fetch: _Fetch, candidates: list[_Write], findings: Findings) -> None:
+def _replaced(
+    register: Register, newer: _OffsetWrite, fetch: _Fetch, candidates: list[_OffsetWrite], findings: Findings
+) -> None:
     is_back = not newer.is_reset and (fetch.offset is None or fetch.offset < newer.offset)
     how = "reset" if newer.is_reset else "committed"
     what = f"{_name(register)} was {how} to {newer.offset}, and afterwards answered as {fetch.offset}"

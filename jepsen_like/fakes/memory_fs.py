@@ -35,7 +35,7 @@ class PowerCut(Exception):
     """The machine has no power. It is not an OSError, because no code may handle it."""
 
 
-class _Write(NamedTuple):
+class _UnsyncedWrite(NamedTuple):
     offset: int
     data: bytes
 
@@ -54,9 +54,9 @@ class _Inode:
         """Numbers of sectors that cannot be read."""
         self.data = bytearray()
         self.durable = bytearray()
-        self.pending: list[_Write | _Truncate] = []
+        self.pending: list[_UnsyncedWrite | _Truncate] = []
 
-    def change(self, change: _Write | _Truncate) -> None:
+    def change(self, change: _UnsyncedWrite | _Truncate) -> None:
         _apply(self.data, change)
         self.pending.append(change)
 
@@ -80,7 +80,7 @@ class _Rename(NamedTuple):
     target: Path
 
 
-class _Link(NamedTuple):
+class _HardLink(NamedTuple):
     path: Path
     inode: _Inode
 
@@ -98,7 +98,7 @@ class _RemoveDirectory(NamedTuple):
     path: Path
 
 
-_NameChange = _Rename | _Link | _Unlink | _RenameTree | _RemoveDirectory
+_NameChange = _Rename | _HardLink | _Unlink | _RenameTree | _RemoveDirectory
 
 
 class _Names:
@@ -118,7 +118,7 @@ class _Names:
     def change(self, change: _NameChange) -> None:
         files = self.files
         match change:
-            case _Link(path, inode):
+            case _HardLink(path, inode):
                 files[path] = inode
             case _Unlink(path):
                 files.pop(path, None)
@@ -177,7 +177,7 @@ class MemoryFile:
         if self._inode.bad:  # writing all of a bad sector makes it good: the disk remaps it
             whole = range(-(-offset // SECTOR), (offset + len(data)) // SECTOR)
             self._inode.bad.difference_update(whole)
-        self._inode.change(_Write(offset, data))
+        self._inode.change(_UnsyncedWrite(offset, data))
 
     def _growth(self, size: int, offset: int) -> int:
         return max(0, offset + size - len(self._inode.data))
@@ -268,8 +268,8 @@ class MemoryFileSystem:
     def damage(self, path: Path, offset: int, data: bytes) -> None:
         """Overwrites bytes on the disk without any call of its users, as rot does."""
         inode = self._inode(path)
-        _apply(inode.data, _Write(offset, data))
-        _apply(inode.durable, _Write(offset, data))
+        _apply(inode.data, _UnsyncedWrite(offset, data))
+        _apply(inode.durable, _UnsyncedWrite(offset, data))
 
     def durable(self, path: Path, size: int, offset: int) -> bytes:
         """Returns bytes of the file as they are on the disk, without writes that were not synced."""
@@ -326,7 +326,7 @@ class MemoryFileSystem:
             self._fallible("create", path)
             if path.parent not in self._names.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
-            self._change(_Link(path, _Inode()))
+            self._change(_HardLink(path, _Inode()))
         return MemoryFile(self, path, self._inode(path))
 
     def lock(self, path: Path, owner: str) -> MemoryFile:
@@ -371,7 +371,7 @@ class MemoryFileSystem:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
         self._fallible("link", target)
         self._directory(target.parent)
-        self._change(_Link(target, inode))
+        self._change(_HardLink(target, inode))
 
     def remove_tree(self, path: Path) -> None:
         for name in self.listdir(path):
@@ -418,7 +418,7 @@ class MemoryFileSystem:
         self._pending_names.append(change)
 
 
-def _apply(data: bytearray, change: _Write | _Truncate) -> None:
+def _apply(data: bytearray, change: _UnsyncedWrite | _Truncate) -> None:
     if isinstance(change, _Truncate):
         if change.size <= len(data):
             del data[change.size :]
@@ -434,14 +434,14 @@ def _sector_numbers(start: int, stop: int) -> range:
     return range(start // SECTOR, -(-stop // SECTOR))
 
 
-def _sectors(change: _Write | _Truncate) -> Iterator[_Write | _Truncate]:
+def _sectors(change: _UnsyncedWrite | _Truncate) -> Iterator[_UnsyncedWrite | _Truncate]:
     if isinstance(change, _Truncate):
         yield change
         return
     at, end = change.offset, change.offset + len(change.data)
     while at < end:
         stop = min(end, (at // SECTOR + 1) * SECTOR)
-        yield _Write(at, change.data[at - change.offset : stop - change.offset])
+        yield _UnsyncedWrite(at, change.data[at - change.offset : stop - change.offset])
         at = stop
 
 

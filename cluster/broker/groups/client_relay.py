@@ -57,7 +57,7 @@ _LOST = "the client, or the node that it is connected to, was lost before it ans
 RelayAnswered = Callable[[ClientAnswer | Refused], None]
 
 
-class _Asked:
+class _AskedPeers:
     """A request of this node that its peers are asked to pass on."""
 
     __slots__ = ("busy", "done", "handed_over", "own_too", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
@@ -101,7 +101,7 @@ class ClientRelay:
         self._services = services
         self._members = members
         self._transport = transport
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _AskedPeers] = {}
         self._ids = transport.request_ids()
         self._calls = 0
         """Requests whose client has not answered yet."""
@@ -160,7 +160,7 @@ class ClientRelay:
         if first is not None and other_first:
             peers.remove(first)
             peers.append(first)
-        asked = self._asked[relayed.relay_id] = _Asked(relayed, peers, done)
+        asked = self._asked[relayed.relay_id] = _AskedPeers(relayed, peers, done)
         asked.own_too = other_first
         asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
         self._ask_next(asked)
@@ -198,7 +198,7 @@ class ClientRelay:
 
     # --- the node that asks ------------------------------------------------------------------------------------------
 
-    def _ask_next(self, asked: _Asked) -> None:
+    def _ask_next(self, asked: _AskedPeers) -> None:
         asked.stop_silence()
         header, payload = encode_relay(asked.relayed)
         while asked.peers:
@@ -217,10 +217,10 @@ class ClientRelay:
         of = f" of group {group}" if group is not None else ""
         self._end(asked, Refused(Reason.NO_CONSUMER, f"no {who}{of} is connected"))
 
-    def _too_late(self, asked: _Asked) -> None:
+    def _too_late(self, asked: _AskedPeers) -> None:
         self._end(asked, _outcome(None, asked.relayed.timeout_ms))
 
-    def _end(self, asked: _Asked, outcome: ClientAnswer | Refused) -> None:
+    def _end(self, asked: _AskedPeers, outcome: ClientAnswer | Refused) -> None:
         asked.stop_silence()
         asked.stop_deadline()
         if self._asked.pop(asked.relayed.relay_id, None) is not None:

@@ -53,7 +53,7 @@ class MemberLink(Protocol):
         """Sends a frame. Returns False if it is lost."""
 
 
-class _Asked(NamedTuple):
+class _AskedGroups(NamedTuple):
     left: set[int]
     """The groups of brokers that have not answered."""
     found: set[str]
@@ -67,7 +67,7 @@ class OtherMembers:
         self._services, self._members = services, members
         self._links: GroupLinks | None = None
         self._number = 0
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _AskedGroups] = {}
 
     def serve(self, links: GroupLinks) -> None:
         """Asks, and answers, over these connections from now on."""
@@ -98,7 +98,7 @@ class OtherMembers:
         if not sent:
             done(None)
             return
-        self._asked[number] = _Asked(set(groups), set(), done)
+        self._asked[number] = _AskedGroups(set(groups), set(), done)
         self._services.call_later(ANSWER_MS, lambda: self._give_up(number))
 
     def _give_up(self, number: int) -> None:

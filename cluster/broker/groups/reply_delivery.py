@@ -65,13 +65,13 @@ class Reply(NamedTuple):
     """The request 326."""
 
 
-class _Asked:
+class _AskedNodes:
     """The question, put to the other nodes, which of them knows a client that waits for the reply; and their
     answers."""
 
     __slots__ = ("done", "known", "lost", "peers", "stop_silence")
 
-    def __init__(self, own: NodeId, waits: RequesterKnown, done: Callable[[_Asked], None]) -> None:
+    def __init__(self, own: NodeId, waits: RequesterKnown, done: Callable[[_AskedNodes], None]) -> None:
         self.known: dict[NodeId, RequesterKnown] = {own: waits}
         """Node -> its answer."""
         self.peers: set[NodeId] = set()
@@ -102,7 +102,7 @@ class ReplyDelivery:
         self._transport = transport
         self._rights = rights
         self._shared = shared
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _AskedNodes] = {}
         self._ids = transport.request_ids()
         self._gone_ms: dict[NodeId, int] = {}
         """Peer -> when its connection was last lost."""
@@ -121,7 +121,7 @@ class ReplyDelivery:
         if len(self._asked) >= IN_HAND_MAX:
             done(Refused(Reason.BUSY, f"{IN_HAND_MAX} questions about requesters are not answered yet"))
             return
-        asked = _Asked(self._services.node_id, own, lambda asked: self._decide(reply, asked, done))
+        asked = _AskedNodes(self._services.node_id, own, lambda asked: self._decide(reply, asked, done))
         ask_id = next(self._ids)
         header = encode_question(WhoWaits(ask_id, reply.client_id, reply.correlation_id, reply.ttl_ms))
         peers = self._transport.connected_members()
@@ -141,7 +141,7 @@ class ReplyDelivery:
         lacking = tuple(user for user, _ in users if notes.may_lack(ttl_ms, user))
         return RequesterKnown(note.user if note is not None else None, users, waiting, lacking, notes.age_ms)
 
-    def _decide(self, reply: Reply, asked: _Asked, done: RelayAnswered) -> None:
+    def _decide(self, reply: Reply, asked: _AskedNodes, done: RelayAnswered) -> None:
         known = asked.known.values()
         noted = {waits.user: node for node, waits in asked.known.items() if waits.user is not None}
         ages: dict[int, int] = {}
@@ -177,7 +177,7 @@ class ReplyDelivery:
             why = "the client waits for other replies only"
         self._to_nobody(reply, why, tuple(sorted({*users, *noted})), done)
 
-    def _lost_ms(self, asked: _Asked) -> int:
+    def _lost_ms(self, asked: _AskedNodes) -> int:
         """Returns the milliseconds since notes were last lost: because a node started, was lost, or does not answer. A
         node that has been down for long cannot have taken a recent request."""
         now_ms, gone = self._services.monotonic_ms(), self._gone_ms.items()

@@ -44,7 +44,7 @@ class EntryReads:
     def __init__(self, context: NodeContext, entry_at: EntryAt) -> None:
         """`entry_at`: `raftlog.storage.log.log_reader.LogReader.entry_at`."""
         self._context = context
-        self._lane = _Lane(entry_at)
+        self._lane = _EntryLane(entry_at)
         self._waiting = 0
         self._runner: LaneRunner[_Ask] | None = None
 
@@ -70,7 +70,7 @@ class EntryReads:
             self._runner.close()
 
 
-class _Lane(NeverIdle):
+class _EntryLane(NeverIdle):
     def __init__(self, entry_at: EntryAt) -> None:
         self._entry_at = entry_at
 

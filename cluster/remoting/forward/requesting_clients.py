@@ -103,14 +103,14 @@ STANDING: Final = "raftmqStanding"
 count as a member's."""
 
 
-class _Named(msgspec.Struct, rename="camel"):
+class _NamedClient(msgspec.Struct, rename="camel"):
     """The fields of a LockBody that identify the asking client."""
 
     consumer_group: GroupName
     client_id: ClientId
 
 
-_decode_named = metered_json.decoder(_Named, strict=False)
+_decode_named = metered_json.decoder(_NamedClient, strict=False)
 
 
 def standing_of(request: Request, group: str, client_id: str, members: Members) -> Standing:

@@ -49,7 +49,7 @@ class AnswerStage(IntEnum):
     """The entry is on the leader's disk, and the leader was in contact with a majority a moment ago."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingSends(NamedTuple):
     """Committed sends of level `all`, which wait until their entry is on every voter's disk."""
 
     index: int  # type: ignore[assignment]
@@ -86,7 +86,7 @@ class EarlyAnswers:
         self._open: dict[int, tuple[PendingEntry, dict[AnswerStage, list[int]]]] = {}
         """Proposed entries of this node, by index, that are undecided and some of whose sends have still to be answered
         early."""
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_WaitingSends] = []
         self._written: dict[NodeId, int] = {}
         """Node -> highest index that the node passed to its operating system in this term, this node included."""
         self._written_term = 0
@@ -188,7 +188,7 @@ class EarlyAnswers:
     def wait_for_all(self, index: int, now_ms: int, sends: list[Send], stored: Callable[[], None]) -> None:
         """Calls `stored` when every voter has the entry `index` on disk; answers the sends with UNKNOWN if that takes
         too long."""
-        self.waiting.append(_Waiting(index, now_ms + self._all_timeout_ms, sends, stored))
+        self.waiting.append(_WaitingSends(index, now_ms + self._all_timeout_ms, sends, stored))
         self._look_at_all(self._raw)
 
     def answer_stored(self, send: Send, *found: int) -> None:

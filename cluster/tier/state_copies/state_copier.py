@@ -133,7 +133,7 @@ LOOK_EVERY_MS = 10_000
 """Milliseconds between two looks at the node's own checkpoints, while none of them can be copied."""
 
 
-class _Wanted(NamedTuple):
+class _WantedLog(NamedTuple):
     """The part of the log that the tier holds when a copy is chosen."""
 
     tier_begins: int
@@ -184,7 +184,7 @@ class StateCopier:
         if self._work is None:
             if not self.wanted and not self._is_time(tier_begins):
                 return False
-            self._work = self._copy(_Wanted(tier_begins, tier_end), leads)
+            self._work = self._copy(_WantedLog(tier_begins, tier_end), leads)
         try:
             await anext(self._work)
         except StopAsyncIteration:
@@ -209,7 +209,7 @@ class StateCopier:
         # Without a copy, a restore begins with GENESIS; and only a copy names the ancestors of this cluster.
         return tier_begins > 0 or bool(self._storage.directory.identity.origin) or led_ms >= every_ms
 
-    async def _copy(self, wanted: _Wanted, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
+    async def _copy(self, wanted: _WantedLog, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
         """Writes one copy. Yields after each file, so that segments go first."""
         if self._copies is None:
             self._copies = await self._load()

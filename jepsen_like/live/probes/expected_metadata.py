@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jepsen_like.checkers.history_steps import GroupQueue
 from raftmq.client import AsyncClient
 from raftmq.client.admin import AsyncAdmin
 from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 16
 """The number of changes in flight at one time."""
-GroupQueue = tuple[str, str, int]
-"""A group's position: (group, topic, queue id)."""
 
 
 class TopicSpec(NamedTuple):

@@ -12,7 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from jepsen_like.live.probes.expected_metadata import ExpectedMetadata, GroupQueue, GroupSpec, TopicSpec
+from jepsen_like.checkers.history_steps import GroupQueue
+from jepsen_like.live.probes.expected_metadata import ExpectedMetadata, GroupSpec, TopicSpec
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from raftmq.client import AsyncClient, aconnect
 from raftmq.client.errors import RaftMQError

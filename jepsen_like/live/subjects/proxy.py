@@ -52,7 +52,7 @@ class Edge:
         self.passed_bytes = 0
         self.late_pieces = 0
         self.accepted = 0
-        self.links: set[_Link] = set()
+        self.links: set[_ProxiedConnection] = set()
         self.server: asyncio.Server | None = None
         self.answers: Edge | None = None
         """The edge to which the other direction of this one's connections belongs; None: answers are not counted."""
@@ -74,7 +74,7 @@ class Edge:
                 link.go_on()
 
 
-class _Link:
+class _ProxiedConnection:
     """One connection through the proxy: the dialler's side and, once it is made, the target's side."""
 
     def __init__(self, edge: Edge, dialler: asyncio.Transport) -> None:
@@ -220,7 +220,7 @@ class _Flow:
 class _Side(asyncio.Protocol):
     """One end of a link: it feeds one flow, and reports to the other when its own buffer is full."""
 
-    def __init__(self, link: _Link | None, flow: _Flow | None, edge: Edge | None = None) -> None:
+    def __init__(self, link: _ProxiedConnection | None, flow: _Flow | None, edge: Edge | None = None) -> None:
         self._link = link
         self._flow = flow
         self._edge = edge
@@ -229,7 +229,7 @@ class _Side(asyncio.Protocol):
         """Makes the link if this side was accepted; a dialled side belongs to a link already."""
         if self._edge is not None:
             self._edge.accepted += 1
-            self._link = _Link(self._edge, cast(asyncio.Transport, transport))
+            self._link = _ProxiedConnection(self._edge, cast(asyncio.Transport, transport))
             self._flow = self._link.forth
 
     def data_received(self, data: bytes) -> None:

@@ -7,13 +7,14 @@ import asyncio
 import json
 from collections.abc import Iterable
 
+from jepsen_like.checkers.history_steps import GroupQueue
 from jepsen_like.client_kit.fields import beat_body, group_body, place_of, pull_fields, topic_fields
 from jepsen_like.client_kit.frames import Answer
 from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.clients.raw_client import RawConnection
 from jepsen_like.sim.clients.single_request import ask, dial
-from jepsen_like.sim.locks.lock_judge import GroupQueue, LockJudge
+from jepsen_like.sim.locks.lock_judge import LockJudge
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 TELL_S = 0.5

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from jepsen_like.checkers.history_steps import GroupQueue
 from jepsen_like.sim.callbacks import Report
 from jepsen_like.sim.machines.machine import LOCK_TTL_MS
 
@@ -24,9 +25,6 @@ SLACK_S = 4.0
 clock and the last entry allow."""
 LATE_S = 10.0
 """Time in seconds after which a request that the client gave up is no longer carried out."""
-
-GroupQueue = tuple[str, str, int]
-"""A queue as (group, topic, queue id)."""
 
 
 class LockRequest(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from jepsen_like.fakes.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
+from jepsen_like.fakes.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _UnsyncedWrite
 from jepsen_like.fakes.memory_kv import MemoryKV
 from jepsen_like.sim.machines.lane_steps import may_stop
 from raftlog.work import METER
@@ -81,7 +81,9 @@ class FaultyFileSystem(MemoryFileSystem):
             if left == "nothing":
                 inode.pending.clear()
             elif left == "heads":
-                inode.pending = [c._replace(data=c.data[:SECTOR]) for c in inode.pending if isinstance(c, _Write)]
+                inode.pending = [
+                    c._replace(data=c.data[:SECTOR]) for c in inode.pending if isinstance(c, _UnsyncedWrite)
+                ]
             inode.sync()
         self.crash(0)  # nothing unsynced is left for chance to decide
 

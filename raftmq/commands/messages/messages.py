@@ -45,7 +45,7 @@ class PatternType(click.ParamType["re.Pattern[bytes]"]):
             self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
 
 
-class Wanted(NamedTuple):
+class SelectedMessages(NamedTuple):
     """The messages of a topic that a person selects."""
 
     queues: tuple[int, ...]
@@ -84,7 +84,7 @@ def selection(command: Callable[..., Any]) -> Callable[..., Any]:
         expression: str | None,
         **more: Any,
     ) -> Any:
-        return command(wanted=Wanted(queues, start, until, pattern, expression), **more)
+        return command(wanted=SelectedMessages(queues, start, until, pattern, expression), **more)
 
     options = (
         click.option("--queue", "queues", type=QueueType(), multiple=True, help="This queue alone; repeatable."),
@@ -114,7 +114,7 @@ messages.add_command(find, "find")
 @json_option
 def browse(
     topic: str,
-    wanted: Wanted,
+    wanted: SelectedMessages,
     most: int,
     form: str | None,
     servers: str | None,
@@ -146,7 +146,7 @@ def browse(
 def republish(
     topic: str,
     to: str | None,
-    wanted: Wanted,
+    wanted: SelectedMessages,
     again: bool,
     dry_run: bool,
     servers: str | None,
