@@ -29,9 +29,9 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
 from cluster.requests.table import too_long
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
-from jepsen_like.sim.machines.disk import Loss
+from cluster.runtime.lanes import Lane
 from jepsen_like.sim.machines.end_of_run import end_run
-from jepsen_like.sim.machines.lanes import SimLane
+from jepsen_like.sim.machines.lanes import DiskSpeed, LaneWatcher, SimLane
 from jepsen_like.sim.machines.loop import PROCESS, SimLoop
 from jepsen_like.sim.machines.machine import DATA, Machine, config_of
 from jepsen_like.sim.machines.network import EdgeConditions, Network
@@ -93,68 +93,92 @@ class StepLoop(SimLoop):
 
 
 class Failures:
-    """Implements `machine.Watcher`: a node that ends by itself is an error of the loop; the rest is not looked at."""
+    """Implements `machine.Watcher`: a node that ends by itself is an error of the loop; tells when its machine's node
+    has started and when its process has ended; the rest is not looked at."""
 
-    def __init__(self, loop: StepLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: StepLoop, started: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._loop, self._told_of_start, self._told_of_end = loop, started, ended
 
     def broken(self, what: str, error: BaseException) -> None:
         """Notes the error, so that the test fails."""
         self._loop.errors.append((what, error))
 
+    def started(self, machine: Machine) -> None:
+        self._told_of_start()
+
+    def ended(self, machine: Machine, how: str) -> None:
+        self._told_of_end()
+
     def _ignore(self, *_: object, **__: object) -> None:
         pass
 
-    opened = started = closed = draining = drained = worked = reported = ended = retired = _ignore
+    opened = closed = draining = drained = worked = reported = retired = _ignore
 
 
 class HeldLane(SimLane):
-    """A lane that a test can stop, before a drain or before its report."""
+    """A lane that a test can stop, before its work or before its report."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        name: str,
+        lane: Lane[Any, Any],
+        loop: SimLoop,
+        rng: random.Random,
+        speed: DiskSpeed,
+        slow: Callable[[], float],
+        watcher: LaneWatcher,
+        on_done: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name, lane, loop, rng, speed, slow, watcher, self._tell, on_failure)
         self._process = PROCESS.get()
-        self._held = False
+        self._heard = on_done
+        self._is_held = False
+        self.held: list[Any] = []
+        """The jobs that wait for `release`."""
         self.silent = False
         """True while nothing that is done is reported, until `speak`: as if a sync took long."""
-        self._unsaid: list[tuple[list[Any], Any]] = []
+        self._unsaid: list[Any] = []
+
+    def submit(self, job: Any) -> None:
+        """Queues a job; keeps it while the lane is held."""
+        if self._is_held:
+            self.held.append(job)
+        else:
+            super().submit(job)
 
     def hold(self) -> None:
-        """No drain begins until `release`."""
-        self._held = True
+        """Nothing that is submitted is begun until `release`."""
+        self._is_held = True
 
-    def release(self) -> None:
-        """Drains may begin again."""
-        self._held = False
-        if self._jobs and not (self._busy or self._dead):
-            self._run(self._begin)
+    def release(self, count: int | None = None) -> None:
+        """Begins what was held, and no longer holds anything; with `count`, only the first so many jobs of it."""
+        self._is_held = count is not None
+        begun, self.held = self.held[:count], self.held[len(self.held) if count is None else count :]
+        for job in begun:
+            self._run(super().submit, job)
 
     def speak(self) -> None:
         """Reports what was kept back, and from now on at once."""
         self.silent = False
         unsaid, self._unsaid = self._unsaid, []
-        for jobs, done in unsaid:
-            self._run(self._report, jobs, done)
+        for done in unsaid:
+            self._run(self._heard, done)
+
+    def close(self) -> None:
+        """Does what is held as well, and accepts no more."""
+        self.release()
+        super().close()
 
     def _run(self, step: Callable[..., None], *arguments: Any) -> None:
         assert self._process is not None
         self._process.run(step, *arguments)
 
-    def _begin(self) -> None:
-        if not self._held:
-            super()._begin()
-
-    def _drain(self) -> None:
-        if self._held:
-            self._busy = False
-        else:
-            super()._drain()
-
-    def _report(self, jobs: list[Any], done: Any) -> None:
+    def _tell(self, done: Any) -> None:
         if self.silent:
-            self._unsaid.append((jobs, done))
+            self._unsaid.append(done)
         else:
-            super()._report(jobs, done)
+            self._heard(done)
 
 
 class ClientPath(ReplyPath):
@@ -223,7 +247,8 @@ class SimNode(Machine):
         group: int = FIRST_GROUP,
     ) -> None:
         config = config_of_test(node_id, options, overrides, group)
-        super().__init__(node_id, options, loop, network, Failures(loop), config, group)
+        watcher = Failures(loop, self._note_start, self._note_end)
+        super().__init__(node_id, options, loop, network, watcher, config, group)
         self.loop: StepLoop = loop
         self.paths: list[ClientPath] = []
         self.is_started = False
@@ -235,16 +260,14 @@ class SimNode(Machine):
         if not self.loop.is_running():
             self.loop.turn_until(lambda: self.is_started)
 
-    def _started(self, node: Node) -> None:
-        super()._started(node)
+    def _note_start(self) -> None:
         self.is_started = True
 
     def lane_kind(self, name: str) -> type[SimLane]:
         """Returns the machine's kind of lane if appends run inline, else a lane that a test can hold."""
         return super().lane_kind(name) if self.options.append_inline else HeldLane
 
-    def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
-        super()._end(how, power=power, loss=loss)
+    def _note_end(self) -> None:
         self.is_started = False
         for path in self.paths:
             path.closed = True

@@ -270,18 +270,15 @@ def test_an_older_no_op_does_not_open_writes(sim_of: Any) -> None:
         source.transfer(to.node_id)
         sim.loop.run_until(lambda to=to: to.raw.role is Role.LEADER, 10)
     sim.loop.run_until(lambda: target.raw.commit_index == target.raw.last_index, 5)
-    backlog = target.apply._jobs
+    backlog = target.apply.held
     own = next(at for at, job in enumerate(backlog) if job[-1].term == target.raw.term)
     assert any(entry.type == EntryType.NOOP for job in backlog[:own] for entry in job)
-    later = backlog[own:]
-    del backlog[own:]
-    target.apply.release()
-    sim.loop.run_until(lambda: not target.apply._jobs, 1)
-    target.apply.hold()
+    before = backlog[own][0].index - 1
+    target.apply.release(own)
+    sim.loop.run_until(lambda: target.raw.applied_index == before, 1)
     sim.loop.run_for(0.2)
-    assert target.state.applied.index == later[0][0].index - 1
+    assert target.state.applied.index == before
     assert not target.proposals.open
-    target.apply._jobs[:0] = later
     target.apply.release()
     sim.loop.run_until(lambda: target.proposals.open, 1)
     assert sorted(stored(sim)) == sorted(b"of %d" % node.node_id for node in (old, third))
