@@ -45,7 +45,7 @@ def answer(sim: SimCluster, path: ClientPath, opaque: int, limit_s: float = 5.0)
 def held_for(node: SimNode) -> tuple[int, int]:
     """Costly requests under way, and bytes that are reserved for answers."""
     router = node.running.serving.remoting.router
-    return sum(len(each._running) for each in router.table.costly), router.memory.unsent.taken
+    return sum(each.under_way for each in router.table.costly), router.memory.unsent.taken
 
 
 @pytest.mark.parametrize("miss", MISSES)
