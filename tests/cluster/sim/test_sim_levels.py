@@ -335,13 +335,12 @@ def test_an_entry_of_an_earlier_term_is_not_answered_early(sim_of: Any) -> None:
     for node in sim.running:
         node.append.hold()
     ask(path, 1, level("leader"))
-    sim.loop.run_until(lambda: leader.early._open, 5)
-    ((pending, stages),) = leader.early._open.values()
+    sim.loop.run_until(lambda: leader.undecided, 5)
+    (pending,) = leader.undecided.values()
     pending.id = pending.id._replace(term=pending.id.term - 1)
     leader.append.release()
     sim.loop.run_until(lambda: leader.raw.persisted_index >= pending.id.index, 5)
     leader.early.advance(leader.raw)
-    assert stages
     assert quiet(sim, path, 1)
 
 
