@@ -143,19 +143,6 @@ def test_it_begins_and_is_undone_by_itself(sim_of: Any, cause: str) -> None:
     sim.check_equal()
 
 
-def test_a_slow_leader_is_not_helped_by_it(sim_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drain of the simulator's disk takes its time before the sync, which is then measured as none."""
-    sim = sim_of(**LEADER)
-    leader = sim.leader()
-    slow(*sim.followers())
-    monkeypatch.setattr(leader.running.serving.modes._degradation, "_own_sync_ms", lambda: 300.0)
-    sender = Sender(sim, leader)
-    sender.run(BEGUN_S)
-    assert not degraded(leader)
-    monkeypatch.setattr(leader.running.serving.modes._degradation, "_own_sync_ms", lambda: 3.0)
-    sender.run_until_degraded(leader)
-
-
 def test_one_slow_follower_is_no_slow_majority(sim_of: Any) -> None:
     sim = sim_of(**LEADER)
     leader = sim.leader()
