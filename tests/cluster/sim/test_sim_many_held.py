@@ -164,9 +164,19 @@ def test_what_came_early_is_handled_in_steps_and_before_what_comes_meanwhile(
     paths = [through.connect() for _ in range(CLIENTS)]
     sim.begin_term(leader)
     ask_many(paths)
-    sim.loop.run_until(lambda: leader.forwarder.gate.early.requests == MANY, 2)
-    leader.apply.release()
+    early, late = leader.forwarder.gate.early, list[tuple[Any, ...]]()
+    sim.loop.run_until(lambda: early.requests == MANY, 2)
+    hears = leader.hear(frame=lambda *frame: late.append(frame))
     ask_many(paths, LATER)
+    sim.loop.run_until(lambda: len(late) == len(LATER), 1)
+    leader.hear(frame=hears.frame)
+
+    def come() -> None:
+        for frame in late:
+            leader.run(hears.frame, *frame)
+
+    as_soon_as(sim, lambda: early.requests < MANY, come)
+    leader.apply.release()
     sim.loop.run_until(lambda: sum(len(path.replies) for path in paths) == MANY + CLIENTS, 10, "answers")
     assert by_client(stored(sim)) == IN_ORDER
     assert not long
