@@ -162,13 +162,14 @@ class Bucket(Refusals):
 class QuotaBuckets:
     """The buckets of one node. Event loop only."""
 
-    def __init__(self, rules: QuotaRules, limits: tuple[str, ...] = SENDS) -> None:
-        """`limits`: the rates that are judged here."""
+    def __init__(self, rules: QuotaRules, limits: tuple[str, ...] = SENDS, buckets_max: int = BUCKETS_MAX) -> None:
+        """`limits`: the rates that are judged here. `buckets_max`: the number of buckets at which the idle ones are
+        forgotten."""
         self.rules, self._limits = rules, limits
         self._seen: Mapping[str, Quota] = {}
         self._buckets: dict[tuple[str, str, str], Bucket] = {}
         """(subject, owner, limit) -> bucket."""
-        self._most = BUCKETS_MAX
+        self._most = self._most_idle = buckets_max
         self._elsewhere: Mapping[tuple[str, str, str], float] = {}
         self._judges: Callable[[], int] = lambda: 1
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
@@ -235,7 +236,7 @@ class QuotaBuckets:
         self._buckets = {
             key: each for key, each in self._buckets.items() if self.rules.holds(each.rule) and not each.is_full(now_ms)
         }
-        self._most = max(BUCKETS_MAX, 2 * len(self._buckets))
+        self._most = max(self._most_idle, 2 * len(self._buckets))
         self._found.clear()
 
     def all(self) -> Iterable[Bucket]:

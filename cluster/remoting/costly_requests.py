@@ -69,6 +69,11 @@ class CostlyRequests:
         """The number of requests that wait for their turn."""
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def under_way(self) -> int:
+        """The number of requests that have begun and are not answered."""
+        return len(self._running)
+
     def _in_turn(self, handler: Handler) -> Handler:
         def handle(request: Request) -> None:
             path = request.connection

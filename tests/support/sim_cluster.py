@@ -8,7 +8,7 @@ what a request does in the turn in which it comes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.peer.transport import FrameHandlers, PeerTransport
+from cluster.peer.transport import BULK, FrameHandlers, PeerTransport
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.connection.server import LONG_FRAME_BYTES
@@ -29,16 +29,16 @@ from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
 from cluster.requests.table import too_long
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
-from jepsen_like.sim.machines.disk import PowerLoss
+from cluster.runtime.lanes import Lane
 from jepsen_like.sim.machines.end_of_run import end_run
-from jepsen_like.sim.machines.lanes import SimLane
+from jepsen_like.sim.machines.lanes import DiskSpeed, LaneWatcher, SimLane
 from jepsen_like.sim.machines.loop import PROCESS, SimLoop
 from jepsen_like.sim.machines.machine import DATA, Machine, config_of
-from jepsen_like.sim.machines.network import EdgeConditions, Network
+from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 from jepsen_like.sim.options import Options, calm, stream
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.log.segmented_log import SegmentedLog
-from raftlog.types import FIRST_GROUP, NodeId
+from raftlog.types import FIRST_GROUP, Entry, NodeId, Role
 from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame
 from raftmq_wire.message_format import decode_message
 from statemachine.broker_state import BrokerState
@@ -93,68 +93,103 @@ class StepLoop(SimLoop):
 
 
 class Failures:
-    """Implements `MachineWatcher`: a node that ends by itself is an error of the loop; the rest is not looked at."""
+    """Implements `MachineWatcher`: a node that ends by itself is an error of the loop; tells when its machine's node
+    has started, when its process has ended, and what it has applied; the rest is not looked at."""
 
-    def __init__(self, loop: StepLoop) -> None:
-        self._loop = loop
+    def __init__(
+        self,
+        loop: StepLoop,
+        started: Callable[[], None],
+        ended: Callable[[], None],
+        applied: Callable[[list[Entry]], None],
+    ) -> None:
+        self._loop, self._told_of_start, self._told_of_end, self._told_of_apply = loop, started, ended, applied
 
     def broken(self, what: str, error: BaseException) -> None:
         """Notes the error, so that the test fails."""
         self._loop.errors.append((what, error))
 
+    def started(self, machine: Machine) -> None:
+        self._told_of_start()
+
+    def ended(self, machine: Machine, how: str) -> None:
+        self._told_of_end()
+
+    def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        if lane == "apply":
+            for entries in batch:
+                self._told_of_apply(entries)
+
     def _ignore(self, *_: object, **__: object) -> None:
         pass
 
-    opened = started = closed = draining = drained = worked = reported = ended = retired = _ignore
+    opened = closed = draining = worked = reported = retired = _ignore
 
 
 class HeldLane(SimLane):
-    """A lane that a test can stop, before a drain or before its report."""
+    """A lane that a test can stop, before its work or before its report."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        name: str,
+        lane: Lane[Any, Any],
+        loop: SimLoop,
+        rng: random.Random,
+        speed: DiskSpeed,
+        slow: Callable[[], float],
+        watcher: LaneWatcher,
+        on_done: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name, lane, loop, rng, speed, slow, watcher, self._tell, on_failure)
         self._process = PROCESS.get()
-        self._held = False
+        self._heard = on_done
+        self._is_held = False
+        self.held: list[Any] = []
+        """The jobs that wait for `release`."""
         self.silent = False
         """True while nothing that is done is reported, until `speak`: as if a sync took long."""
-        self._unsaid: list[tuple[list[Any], Any]] = []
+        self._unsaid: list[Any] = []
+
+    def submit(self, job: Any) -> None:
+        """Queues a job; keeps it while the lane is held."""
+        if self._is_held:
+            self.held.append(job)
+        else:
+            super().submit(job)
 
     def hold(self) -> None:
-        """No drain begins until `release`."""
-        self._held = True
+        """Nothing that is submitted is begun until `release`."""
+        self._is_held = True
 
-    def release(self) -> None:
-        """Drains may begin again."""
-        self._held = False
-        if self._jobs and not (self._busy or self._dead):
-            self._run(self._begin)
+    def release(self, count: int | None = None) -> None:
+        """Begins what was held, and no longer holds anything; with `count`, only the first so many jobs of it."""
+        self._is_held = count is not None
+        begun, self.held = self.held[:count], self.held[len(self.held) if count is None else count :]
+        for job in begun:
+            self._run(super().submit, job)
 
     def speak(self) -> None:
         """Reports what was kept back, and from now on at once."""
         self.silent = False
         unsaid, self._unsaid = self._unsaid, []
-        for jobs, done in unsaid:
-            self._run(self._report, jobs, done)
+        for done in unsaid:
+            self._run(self._heard, done)
+
+    def close(self) -> None:
+        """Does what is held as well, and accepts no more."""
+        self.release()
+        super().close()
 
     def _run(self, step: Callable[..., None], *arguments: Any) -> None:
         assert self._process is not None
         self._process.run(step, *arguments)
 
-    def _begin(self) -> None:
-        if not self._held:
-            super()._begin()
-
-    def _drain(self) -> None:
-        if self._held:
-            self._busy = False
-        else:
-            super()._drain()
-
-    def _report(self, jobs: list[Any], done: Any) -> None:
+    def _tell(self, done: Any) -> None:
         if self.silent:
-            self._unsaid.append((jobs, done))
+            self._unsaid.append(done)
         else:
-            super()._report(jobs, done)
+            self._heard(done)
 
 
 class ClientPath(ReplyPath):
@@ -223,7 +258,9 @@ class SimNode(Machine):
         group: int = FIRST_GROUP,
     ) -> None:
         config = config_of_test(node_id, options, overrides, group)
-        super().__init__(node_id, options, loop, network, Failures(loop), config, group)
+        self._appliers: list[list[Entry]] = []
+        watcher = Failures(loop, self._note_start, self._note_end, self._note_applied)
+        super().__init__(node_id, options, loop, network, watcher, config, group)
         self.loop: StepLoop = loop
         self.paths: list[ClientPath] = []
         self.is_started = False
@@ -235,16 +272,23 @@ class SimNode(Machine):
         if not self.loop.is_running():
             self.loop.turn_until(lambda: self.is_started)
 
-    def _started(self, node: Node) -> None:
-        super()._started(node)
+    def _note_start(self) -> None:
         self.is_started = True
+
+    def _note_applied(self, entries: list[Entry]) -> None:
+        for each in self._appliers:
+            each += entries
+
+    def entries_from_now(self) -> list[Entry]:
+        """Returns a list that gets the entries which the node applies from now on."""
+        self._appliers.append([])
+        return self._appliers[-1]
 
     def lane_kind(self, name: str) -> type[SimLane]:
         """Returns the machine's kind of lane if appends run inline, else a lane that a test can hold."""
         return super().lane_kind(name) if self.options.append_inline else HeldLane
 
-    def _end(self, how: str, *, power: bool, loss: PowerLoss | None = None) -> None:
-        super()._end(how, power=power, loss=loss)
+    def _note_end(self) -> None:
         self.is_started = False
         for path in self.paths:
             path.closed = True
@@ -351,19 +395,6 @@ class SimNode(Machine):
             patch.setattr(self.transport, "send_frame", lambda *frame: True)
             yield
 
-    @contextmanager
-    def shut(self, led_by: NodeId | None = None, *, passes_on: bool = False) -> Iterator[None]:
-        """The node does not accept writes meanwhile, though it may lead. `led_by` is the leader for it, if given; with
-        `passes_on` it passes requests on, as a node that does not lead."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.proposals, "_open_term", 0)
-            patch.setattr(self.proposals, "open", False)
-            if led_by is not None:
-                patch.setattr(self.forwarder, "_leader", lambda: led_by)
-            if passes_on:
-                patch.setattr(self.forwarder, "_leads", lambda: False)
-            yield
-
     def hear(self, **others: Any) -> FrameHandlers:
         """Gives frames of peers to others; returns those that had them before."""
         before = self.transport._handlers
@@ -462,6 +493,21 @@ class SimCluster:
         """Ends the connections between two nodes; what is on the way is lost."""
         self.network.reset({a.host, b.host})
 
+    @contextmanager
+    def unlinked(self, dialler: SimNode, other: SimNode) -> Iterator[None]:
+        """Ends the connection on which `dialler` sends requests and answers to `other`, and lets it dial again
+        afterwards. What it sends meanwhile on its control connection waits; what `other` sends arrives."""
+        edge, end = (dialler.host, other.host), dialler.transport.links[other.node_id, BULK].transport
+        assert isinstance(end, Endpoint)
+        self.network.cut([edge])
+        end.peer.reset()
+        end.reset()
+        self.loop.turn_until(
+            lambda: not any(inlet.peer == dialler.node_id and inlet.channel == BULK for inlet in other.transport.inlets)
+        )
+        yield
+        self.network.heal([edge])
+
     def mend(self) -> None:
         """Every direction carries again. Connections that were cut are reset: what was sent into the cut is lost."""
         cut = {tuple(sorted(edge)) for edge in self.network.links.cuts}
@@ -496,6 +542,19 @@ class SimCluster:
         results: list[ProposeResult] = []
         node.run(node.proposals.submit_commands, list(commands), results.append)
         return results
+
+    def begin_term(self, node: SimNode) -> None:
+        """Makes it the leader, which everybody knows. It takes no writes until `node.apply.release`."""
+        leader = self.leader()
+        if leader is node:
+            leader = self.followers()[0]
+            node.transfer(leader.node_id)
+            self.loop.run_until(lambda: leader.proposals.open, 10, "another leader")
+            self.settle()
+        node.apply.hold()
+        leader.transfer(node.node_id)
+        self.loop.run_until(lambda: node.raw.role is Role.LEADER, 10, "it leads")
+        self.loop.run_until(lambda: all(each.raw.leader_id == node.node_id for each in self.running), 1, "all know it")
 
     def create_topic(self, name: str, queues: int = 2, **config: Any) -> None:
         """Creates it and waits until every running node has it."""

@@ -74,9 +74,12 @@ class Ends:
         self.group = group
         self.is_open = True
         self.sent: list[tuple[Kind, bytes]] = []
+        self.frames = 0
+        """All that were ever sent."""
 
     def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
         if self.is_open:
+            self.frames += 1
             self.sent.append((kind, pack(kind, header, len(payload)) + payload))
         return self.is_open
 
@@ -95,7 +98,15 @@ class Two:
         self.now_ms = 0
         self.alarms = Alarms(lambda: self.now_ms)
         self.there, self.back = Ends(group), Ends(1)
+        self.follows_decisions = True
+        """False: nobody but requests asks what was decided."""
         self.source = TruthSource(self.first.log.state, self.first, self.first.submit, 512)
+        self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
+        self.begin_second()
+
+    def begin_second(self) -> None:
+        """Makes what the leader of the second group has for its term, by the rows that it has now."""
+        group = self.there.group
         self.copies = TruthCopies(
             self.second.log.state,
             self.second.submit,
@@ -105,7 +116,6 @@ class Two:
             alarms=self.alarms,
             copy_ms_max=0,
         )
-        self.taken = ActsTaken(self.first.log.state, self.first, self.first.submit)
         self.acts = ActsAsked(
             self.second.log.state,
             group,
@@ -163,7 +173,8 @@ class Two:
             self.source.tick(self.now_ms)
             self.copies.tick(self.now_ms)
             self.acts.tick(self.now_ms)
-            self.decisions.tick(self.now_ms)
+            if self.follows_decisions:
+                self.decisions.tick(self.now_ms)
             self.offers.tick(self.now_ms)
             self.first.decide()
             self.carry()

@@ -133,14 +133,14 @@ class UsersClient(ClientPath):
 
     def lock(self, group: str, *queues: int) -> list[int]:
         """Asks for locks of queues of T; returns those that are granted."""
-        opaque = self.begin(RequestCode.LOCK_BATCH_MQ, {}, self._queues(group, queues))
+        opaque = self.begin(RequestCode.LOCK_BATCH_MQ, {}, self.body_of(group, queues))
         assert self.answer(opaque)[0] == 0
         return sorted(row["queueId"] for row in json.loads(self._bodies[opaque])["lockOKMQSet"])
 
     def unlock(self, group: str, *queues: int) -> tuple[int, str]:
         """Gives locks up."""
-        return self.request(RequestCode.UNLOCK_BATCH_MQ, {}, self._queues(group, queues))
+        return self.request(RequestCode.UNLOCK_BATCH_MQ, {}, self.body_of(group, queues))
 
-    def _queues(self, group: str, queues: tuple[int, ...]) -> bytes:
+    def body_of(self, group: str, queues: tuple[int, ...]) -> bytes:
         rows = [{"topic": "T", "brokerName": "broker", "queueId": queue} for queue in queues]
         return json.dumps({"consumerGroup": group, "clientId": self.client_id, "mqSet": rows}).encode()

@@ -105,6 +105,7 @@ class MemberBounds(NamedTuple):
     connection_groups: int = CONNECTION_GROUPS_MAX
     memberships: int = MEMBERSHIPS_MAX
     ids_bytes: int = IDS_BYTES_MAX
+    text_bytes: int = TEXT_BYTES_MAX
 
 
 MEMBER_BOUNDS = MemberBounds()
@@ -133,7 +134,7 @@ class Members:
         """Connection -> its memberships, so that the end of a connection looks at no other client's groups."""
         self.count = 0
         """The number of all memberships."""
-        self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
+        self._text = Room(bounds.text_bytes, lambda callback: services.call_later(0, callback))
         """The room for the subscriptions of all groups."""
         self._scanning = False
         self._began_ms = services.awake_ms()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.broker.access.denials import KEPT_MAX, LINES_MAX, PAIRS_MAX, TEXT_MAX, Denials
+from tests.support.kept_memory import bytes_kept
 
 
 class Clock:
@@ -32,15 +33,23 @@ def test_a_user_at_an_address_leaves_one_line_a_second_with_the_count(caplog: py
     assert counted == [True] * 1_000 + [False, True]
 
 
+def deny_many(denials: Denials, count: int, why: str) -> None:
+    for number in range(count):
+        address = f"10.0.{number // 250}.{number % 250}"
+        denials.note(0, address, f"{number} {why}", "HEART_BEAT (34)", enforced=True)
+
+
 def test_names_of_two_megabytes_and_ever_new_addresses_take_little_memory(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    denials = Denials(clock)
-    long = "\N{GRINNING FACE}" * 500_000
-    for number in range(2 * PAIRS_MAX):
-        denials.note(0, f"10.0.{number // 250}.{number % 250}", f"{number} {long}", "HEART_BEAT (34)", enforced=True)
+    denials = Denials(Clock())
+    deny_many(denials, 2 * PAIRS_MAX, "\N{GRINNING FACE}" * 500_000)
     kept = denials.last_hour()
     assert len(kept) == KEPT_MAX
     assert max(len(each.why) for each in kept) == TEXT_MAX
-    assert len(denials._pairs) <= PAIRS_MAX
     assert len(caplog.messages) == LINES_MAX
     assert max(map(len, caplog.messages)) < 10 * TEXT_MAX + 100
+
+
+def test_ever_new_addresses_take_no_more_memory() -> None:
+    few, many = Denials(Clock()), Denials(Clock())
+    bound = 1.5 * bytes_kept(lambda: deny_many(few, PAIRS_MAX, "no right"))
+    assert bytes_kept(lambda: deny_many(many, 4 * PAIRS_MAX, "no right")) < bound

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from cluster.broker.evicted import evicted_key_search
 from cluster.broker.evicted.evicted_key_search import complete
 from cluster.broker.reads.message_lookup import KeyQuery, QueryResult
 from cluster.broker.refusal import Refused
@@ -34,7 +31,7 @@ class Tier:
 def told(here: QueryResult, tier: Any, evicted: bool = True) -> Any:
     """The positions and whether there may be more, or None if nobody knows."""
     answers: list[QueryResult | Refused] = []
-    state: Any = SimpleNamespace(kept=SimpleNamespace(position=0), end=100 * evicted)
+    state: Any = SimpleNamespace(kept=SimpleNamespace(position=0), sweep=None, trim_position=100 * evicted)
     topic: Any = None
     complete(state, tier, topic, QUERY, here, answers.append)
     (answer,) = answers
@@ -57,14 +54,10 @@ def told(here: QueryResult, tier: Any, evicted: bool = True) -> Any:
         ([], False, None, None),
     ],
 )
-def test_what_may_be_missing_is_said(
-    here: list[int], stopped: bool, tier: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evicted_key_search, "evicted_position", lambda state: state.end)
+def test_what_may_be_missing_is_said(here: list[int], stopped: bool, tier: Any, expected: Any) -> None:
     old = tier if tier is None else Tier(tier)
     assert told(QueryResult(messages(*here), None, stopped), old) == expected
 
 
-def test_without_evicted_messages_the_log_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evicted_key_search, "evicted_position", lambda state: state.end)
+def test_without_evicted_messages_the_log_has_all() -> None:
     assert told(QueryResult(messages(9, 8, 7), None, False), None, evicted=False) == ([9, 8, 7], False)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import pytest
-
-from cluster.broker import services as broker_services
-from cluster.broker.services import Services, propose_in_parts, rows_in_parts
+from cluster.broker.services import PART_MAX, Services, propose_in_parts, rows_in_parts
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.removal_slices import Expire
 from tests.support.rows import each_row
@@ -29,10 +26,11 @@ class Log:
         self.waits.pop()(ProposeResult(outcome, [], None, remark))
 
 
-def test_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_services, "PART_MAX", 3)
-    assert list(rows_in_parts(range(7))) == [[0, 1, 2], [3, 4, 5], [6]]
-    assert list(rows_in_parts(range(3))) == [[0, 1, 2]]
+def test_parts() -> None:
+    most = PART_MAX
+    cut = [range(most), range(most, 2 * most), range(2 * most, 2 * most + 1)]
+    assert list(rows_in_parts(range(2 * most + 1))) == [list(part) for part in cut]
+    assert list(rows_in_parts(range(most))) == [list(range(most))]
     assert list(rows_in_parts([])) == [[]]
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.flow import quota_buckets
-from cluster.flow.quota_buckets import BURST_MS, QuotaBuckets
+from cluster.flow.quota_buckets import BUCKETS_MAX, BURST_MS, QuotaBuckets
 from cluster.flow.quota_rules import QuotaRules
 from statemachine.access.quotas import Quota
 
@@ -27,10 +26,10 @@ class Rows:
         self.by_subject = {subject: Quota(given, 0, "") for subject, given in limits.items()}
         self.limited = {name for given in limits.values() for name in given}
 
-    def buckets(self) -> QuotaBuckets:
+    def buckets(self, buckets_max: int = BUCKETS_MAX) -> QuotaBuckets:
         users = {ANN: SimpleNamespace(name="ann"), BEA: SimpleNamespace(name="bea")}
         rules = QuotaRules(self, SimpleNamespace(by_id=users))  # type: ignore[arg-type]
-        made: Any = QuotaBuckets(rules)
+        made: Any = QuotaBuckets(rules, buckets_max=buckets_max)
         assert made.active is bool(self.by_subject)
         found: QuotaBuckets = made
         return found
@@ -69,17 +68,15 @@ def test_each_limit_is_looked_up_by_itself() -> None:
     assert of_u[1].subject == "user=*"
 
 
-def test_owners_are_forgotten_while_rows_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_buckets, "BUCKETS_MAX", 40)
+def test_owners_are_forgotten_while_rows_come_and_go() -> None:
     rows = Rows(topic__t0={"send_messages": 1})
-    buckets = rows.buckets()
-    buckets._most = 40
+    buckets = rows.buckets(40)
     for n in range(200):
         rows.set({f"topic=t{n}": {"send_messages": 1}, "topic=kept": {"send_messages": 1}})
         for topic in (f"t{n}", "kept"):
             for each in buckets.of(ANN, "", topic, 0):
                 each.take(0, 50, 0)
-    assert len(buckets._buckets) <= 41
+    assert len(list(buckets.all())) <= 41
     assert [each.owner for each in buckets.rules.in_force(buckets.all())] == ["topic=kept", "topic=t199"]
     assert buckets.of(ANN, "", "kept", 0)[0].opens_ms() > 0, "what was taken is not forgotten"
 

@@ -29,9 +29,9 @@ def look(shares: QuotaShares, now_ms: int) -> None:
 class Node:
     """A node at which a number of messages a second come, each of which waits for a second at most."""
 
-    def __init__(self, name: int, nodes: int, limits: dict[str, int]) -> None:
+    def __init__(self, name: int, nodes: int, limits: dict[str, int], subject: str = "topic=T") -> None:
         self.name, self.asked, self.waiting, self.passed = name, 0.0, 0.0, 0
-        quota = {"topic=T": Quota(limits, 0, "")}
+        quota = {subject: Quota(limits, 0, "")}
         quotas: Any = SimpleNamespace(by_subject=quota, limited=set(limits))
         access: Any = SimpleNamespace(by_id={})
         self.buckets = QuotaBuckets(QuotaRules(quotas, access), SENDS)
@@ -162,9 +162,7 @@ def test_a_share_changes_the_rate_and_not_what_was_taken() -> None:
 
 
 def test_a_look_at_many_owners_is_cut_into_short_steps() -> None:
-    node = Node(1, 1, {"send_messages": 100})
-    rows: Any = {"address=*": Quota({"send_messages": 100}, 0, "")}
-    node.buckets.rules._quotas.by_subject = rows
+    node = Node(1, 1, {"send_messages": 100}, "address=*")
     owners = 5_000
     for number in range(owners):
         (bucket,) = node.buckets.of(0, f"10.0.{number // 256}.{number % 256}", "T", 0)

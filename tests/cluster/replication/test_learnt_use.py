@@ -112,10 +112,10 @@ def test_topics_are_demoted_only_in_an_overload_by_limits_that_count(
 
 
 def test_other_limits_begin_with_full_buckets_and_another_mode_does_not() -> None:
-    learnt = used(limits(1))
+    family: Any = SimpleNamespace(in_force=limits(1))
+    learnt = LearntUse(family)
     learnt.look(MONDAY_MS, 0, overloaded=False)
     learnt.came([send("t")], 0)
-    family: Any = learnt._learnt
     family.in_force = limits(1, mode=LearntMode.SHADOW)
     learnt.look(MONDAY_MS, 0, overloaded=False)
     assert learnt.of("t") is not None

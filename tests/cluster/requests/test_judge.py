@@ -46,12 +46,13 @@ def test_who_may_not_is_told_why(known: Verdicts | None) -> None:
 
 
 def test_a_super_is_the_same_for_a_row_and_for_a_handler_that_judges_in_every_mode() -> None:
-    judge, _ = judge_in(Mode.OFF)
+    access: Any = SimpleNamespace(mode=Mode.OFF, supers=1)
+    judge = Judge(access, Denials(lambda: 0), "C")
     users: list[Any] = [User(), User(is_super=True), User(is_super=True, enabled=False)]
     for user in users:
         assert judge.why_no_super(user, "10.0.0.1") == judge.why_not(user, "10.0.0.1", None)
     assert "sign the request" in judge.why_no_super(None, "10.0.0.1")
-    judge._access.supers = 0
+    access.supers = 0
     assert {judge.why_no_super(user, "10.0.0.1") for user in (*users, None)} == {NO_SUPER}
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import pytest
-
-from cluster.replication import raft_driver
-from cluster.replication.raft_driver import DriverInbox, DriverLanes, RaftDriver
+from cluster.replication.raft_driver import APPLY_GATHER_MAX, DriverInbox, DriverLanes, RaftDriver
 from raftlog.types import EntryType, NodeId, Role
 
 
@@ -47,10 +44,11 @@ def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
 class _Entry(int):
     type: int = EntryType.MESSAGES
     position = 0
+    payload = b""
 
 
 def _committed(driver: RaftDriver, *entries: int) -> None:
-    driver._apply_soon([_Entry(entry) for entry in entries])  # type: ignore[misc]
+    driver._apply_soon([entry if isinstance(entry, _Entry) else _Entry(entry) for entry in entries])  # type: ignore[misc]
 
 
 async def test_a_leader_applies_at_once() -> None:
@@ -60,17 +58,17 @@ async def test_a_leader_applies_at_once() -> None:
     assert lane.runs == [[1], [2]]
 
 
-async def test_a_follower_gathers_until_the_timer_or_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raft_driver, "APPLY_GATHER_MAX", 3)
+async def test_a_follower_gathers_until_the_timer_or_the_limit() -> None:
     driver, lane = _driver(Role.FOLLOWER)
-    _committed(driver, 1)
-    _committed(driver, 2)
+    most = APPLY_GATHER_MAX
+    for entry in range(1, most):
+        _committed(driver, entry)
     assert lane.runs == []
-    _committed(driver, 3)
-    assert lane.runs == [[1, 2, 3]], "the limit"
-    _committed(driver, 4)
+    _committed(driver, most)
+    assert [entry for run in lane.runs for entry in run] == list(range(1, most + 1)), "the limit"
+    _committed(driver, most + 1)
     await asyncio.sleep(0.05)
-    assert lane.runs == [[1, 2, 3], [4]], "the timer"
+    assert lane.runs[-1] == [most + 1], "the timer"
 
 
 async def test_what_a_follower_gathered_goes_before_what_it_applies_as_leader() -> None:
@@ -95,5 +93,5 @@ async def test_a_follower_applies_a_no_op_at_once_for_its_leader_waits() -> None
     _committed(driver, 1)
     no_op = _Entry(2)
     no_op.type = EntryType.NOOP
-    driver._apply_soon([no_op])  # type: ignore[list-item]
+    _committed(driver, no_op)
     assert lane.runs == [[1, 2]]

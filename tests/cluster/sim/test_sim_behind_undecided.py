@@ -45,7 +45,7 @@ def test_later_sends_wait_until_the_log_has_decided_those_before(sim_of: Any, fa
     new = sim.leader(besides=old)
     sim.loop.run_until(lambda: new.proposals.open, 5)
     sim.mend()
-    sim.loop.run_until(lambda: old.forwarder._leader() == new.node_id, 5)
+    sim.loop.run_until(lambda: old.raw.leader_id == new.node_id, 5)
     asked(path, 4)  # came when it had ceased to lead
     sim.loop.run_for(0.3)
     assert path.replies == {}

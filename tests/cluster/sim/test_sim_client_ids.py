@@ -280,7 +280,7 @@ def test_a_client_does_not_say_its_own_standing(sim: SimCluster, at: int, standi
     ann = client(sim, sim.running[at], ANN)
     assert ann.lock("g", 0) == [0]
     bob = UsersClient(sim, sim.running[at], BOB, "c")
-    body = ann._queues("g", (0, 1))
+    body = ann.body_of("g", (0, 1))
     assert bob.request(RequestCode.LOCK_BATCH_MQ, {STANDING: standing.value}, body)[0] == 0
     bob.request(RequestCode.UNLOCK_BATCH_MQ, {STANDING: standing.value}, body)
     sim.settle()

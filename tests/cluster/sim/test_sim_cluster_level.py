@@ -296,13 +296,14 @@ def test_a_checkpoint_alone_above_the_level_is_refused_in_words_and_nothing_chan
     """As after a copy from a node of a newer version: the rows and the log beside it are of this one."""
     sim = sim_of()
     node = sim.followers()[0]
-    checkpoints = Checkpoints(node.fs, DATA, node.running.storage.directory.identity.group_id)
+    group_id = node.running.storage.directory.identity.group_id
+    checkpoints = Checkpoints(node.fs, DATA, group_id)
     sim.loop.run_until(checkpoints.all, 60, "a checkpoint")
     node.kill(power=False)
     (found, *_) = checkpoints.all()
     file = found.path / manifests.FILE
     before = read_file(node.fs, file)
-    above = manifests.encode(found.manifest._replace(level=LEVEL + 1), checkpoints._group_id)
+    above = manifests.encode(found.manifest._replace(level=LEVEL + 1), group_id)
     write_file(node.fs, file, above)
     sim.loop.tolerant = True
     node.start()

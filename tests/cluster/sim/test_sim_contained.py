@@ -122,7 +122,7 @@ def test_a_send_that_cannot_be_built_costs_its_batch_nothing(sim: SimCluster, mo
 
 def test_effects_that_cannot_be_encoded_hold_nobody_up(sim: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
     leader = sim.leader()
-    leader.proposals._effects.offset("g", 1, 0, 10**30, 0)
+    leader.proposals.offsets.commit_later("g", 1, 0, 10**30)
     path = leader.connect()
     path.ask(send_frame(1, "T", b"a"))
     sim.loop.run_until(lambda: path.replies, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -44,39 +45,47 @@ def flood(sim: SimCluster, node: SimNode) -> ClientPath:
 
 def under_way(sim: SimCluster) -> int:
     """The resets that wait or are under way on the leader."""
-    return sum(each.waiting + len(each._running) for each in sim.leader().running.serving.remoting.router.table.costly)
+    return sum(each.waiting + each.under_way for each in sim.leader().running.serving.remoting.router.table.costly)
+
+
+def resets_in(entries: list[Entry]) -> list[int]:
+    """The number of resets in each entry."""
+    return [
+        len([command for command in in_entry(entry.type, entry.payload) if isinstance(command, ResetOffsets)])
+        for entry in entries
+    ]
+
+
+def left_in_memory() -> int:
+    """The requests of other nodes' clients of which any leader still has something."""
+    gc.collect()
+    return sum(type(each) is ForwardedPath for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_no_entry_has_the_rows_of_two_resets(sim: SimCluster, leads: bool) -> None:
     """200 of them in one read made entries of tens of thousands of rows; sends of others waited for seconds."""
-    entries: list[Entry] = []
-    state = sim.leader().state
-    apply = state.apply
-    state.apply = lambda run: entries.extend(run) or apply(run)  # type: ignore[method-assign, assignment]
+    entries = sim.leader().entries_from_now()
     path = flood(sim, sim.leader() if leads else sim.followers()[0])
     other = sim.leader().connect()
     other.ask(send_frame(1, "T", b"between"))
     sim.loop.run_until(lambda: len(path.replies) == FLOOD and other.replies.get(1), 60, "answers")
     assert {codes(path, opaque)[0] for opaque in range(1, FLOOD + 1)} == {0}
-    rows = [
-        len([command for command in in_entry(entry.type, entry.payload) if isinstance(command, ResetOffsets)])
-        for entry in entries
-    ]
-    assert max(rows) == 1
-    assert sum(rows) == FLOOD
+    assert max(resets_in(entries)) == 1
+    assert sum(resets_in(entries)) == FLOOD
     sim.settle()
     sim.check_equal()
 
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_what_a_client_that_is_gone_has_asked_for_is_not_carried_out(sim: SimCluster, leads: bool) -> None:
+    before = left_in_memory()
     path = flood(sim, sim.leader() if leads else sim.followers()[0])
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     path.close()
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
-    assert not sim.leader().running.serving.remoting.forwarder._open
     sim.loop.run_for(5)
+    assert left_in_memory() == before
     assert len(path.replies) < FLOOD // 2
 
 
@@ -95,53 +104,56 @@ def test_clients_that_ask_and_leave_keep_nobody_waiting(sim: SimCluster, leads: 
     sim.settle()
 
 
-def test_what_waits_for_a_leader_is_not_forwarded_once_its_client_is_gone(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_for_a_leader_is_not_forwarded_once_its_client_is_gone(sim: SimCluster) -> None:
     """Seed 961000021: it was forwarded after its client had gone, when there was nothing left that would end it."""
-    through, begun = sim.followers()[0], list[object]()
-    monkeypatch.setattr(sim.leader().forwarder, "_local", begun.append)
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "connected", lambda peer: False)
+    leader, through = sim.leader(), sim.followers()[0]
+    entries, held = leader.entries_from_now(), through.forwarder.gate.forwarded
+    with sim.unlinked(through, leader):
         path, other = flood(sim, through), flood(sim, through)
-        sim.loop.run_until(lambda: len(through.forwarded) == 2 * FLOOD, 1)
+        of_both = held.bytes
         path.close()
-        sim.loop.run_until(lambda: len(through.forwarded) == FLOOD, 1)
-    sim.loop.run_until(lambda: len(begun) == FLOOD, 5, "those of the other client")
-    sim.loop.run_for(1)
-    assert len(begun) == FLOOD
+        sim.loop.run_for(0.01)
+        assert 2 * held.bytes == of_both
+    sim.loop.run_until(lambda: len(other.replies) == FLOOD, 20, "those of the other client")
+    assert sum(resets_in(entries)) == FLOOD
     assert not path.replies
-    assert not other.closed
 
 
 def test_a_node_that_is_gone_leaves_nothing_behind(sim: SimCluster) -> None:
-    follower = sim.followers()[0]
+    before, follower = left_in_memory(), sim.followers()[0]
     flood(sim, follower)
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     follower.kill(power=False)
     sim.loop.run_until(lambda: not under_way(sim), 20, "nothing waits")
-    assert not sim.leader().running.serving.remoting.forwarder._open
+    sim.loop.run_for(1)
+    assert left_in_memory() == before
 
 
 def test_what_a_follower_has_given_up_is_not_carried_out(sim: SimCluster) -> None:
     """Seed 770000022: the client was answered and had gone, and the leader went on with its requests."""
-    for each in sim.leader().running.serving.remoting.router.table.costly:
-        each._at_once_max = 0
+    before, leader = left_in_memory(), sim.leader()
+    entries = leader.entries_from_now()
+    for follower in sim.followers():
+        follower.append.hold()
     path = flood(sim, sim.followers()[0])
     sim.loop.run_until(lambda: under_way(sim) > 1, 20, "they have come to the leader")
     sim.loop.run_until(lambda: len(path.replies) == FLOOD, 60, "the follower's answers")
+    sim.loop.run_until(lambda: under_way(sim) <= 1, 5, "none waits behind the first, whose rows are written")
+    for follower in sim.followers():
+        follower.append.release()
     sim.loop.run_until(lambda: not under_way(sim), 5, "nothing waits")
-    assert not sim.leader().running.serving.remoting.forwarder._open
+    sim.loop.run_for(1)
+    assert sum(resets_in(entries)) <= 2, "what had begun"
+    assert left_in_memory() == before
 
 
 def test_a_oneway_request_that_was_forwarded_leaves_nothing_behind(sim: SimCluster) -> None:
-    path = sim.followers()[0].connect()
+    before, path = left_in_memory(), sim.followers()[0].connect()
     for opaque in range(1, 5):
         path.ask(encode_frame(RequestCode.GET_TOPIC_STATS_INFO, opaque, FLAG_ONEWAY, ext={"topic": "T"}))
     sim.loop.run_for(2)
     assert not under_way(sim)
-    assert not sim.leader().running.serving.remoting.forwarder._open
-    assert not any(each._paths for each in sim.leader().running.serving.remoting.router.table.costly)
+    assert left_in_memory() == before
 
 
 def test_the_room_for_an_answer_that_nobody_waits_for_is_given_back(sim: SimCluster) -> None:
@@ -166,9 +178,7 @@ def test_requests_that_were_forwarded_and_answered_leave_nothing_in_memory(sim: 
     def paths() -> int:
         return sum(type(each) is ForwardedPath for each in gc.get_objects())
 
-    path = sim.followers()[0].connect()
-    gc.collect()
-    before = paths()
+    path, before = sim.followers()[0].connect(), left_in_memory()
     gc.disable()
     try:
         for opaque in range(1, 41):
@@ -178,26 +188,23 @@ def test_requests_that_were_forwarded_and_answered_leave_nothing_in_memory(sim: 
         assert paths() == before
     finally:
         gc.enable()
-    assert not any(each._paths for each in sim.leader().running.serving.remoting.router.table.costly)
 
 
-def test_what_came_early_is_not_begun_once_its_client_is_gone(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["no way back", "no writes yet"])
+def test_what_came_early_is_not_begun_once_its_client_is_gone(sim: SimCluster, why: str) -> None:
     """The leader had no connection to the follower yet, and looked for what was to end among what it had begun."""
     leader, through = sim.leader(), sim.followers()[0]
-    forwarder, begun = leader.forwarder, 0
-
-    def local(frame: object) -> None:
-        nonlocal begun
-        begun += 1
-
-    monkeypatch.setattr(forwarder, "_local", local)
-    with monkeypatch.context() as patch:
-        patch.setattr(leader.transport, "connected", lambda peer: False)
+    early, entries = leader.forwarder.gate.early, leader.entries_from_now()
+    with ExitStack() as until_then:
+        if why == "no way back":
+            until_then.enter_context(sim.unlinked(leader, through))
+        else:
+            sim.begin_term(leader)
+            until_then.callback(leader.apply.release)
         path, other = flood(sim, through), flood(sim, through)
-        sim.loop.run_until(lambda: len(forwarder._early) == 2 * FLOOD, 5)
+        sim.loop.run_until(lambda: early.requests == 2 * FLOOD, 1)
         path.close()
-        sim.loop.run_until(lambda: len(forwarder._early) == FLOOD, 5)
-    sim.loop.run_until(lambda: not forwarder._early, 5)
-    assert begun == FLOOD, "those of the other client"
-    assert not other.closed
-    assert forwarder.gate.early.bytes == 0
+        sim.loop.run_until(lambda: early.requests == FLOOD, 1)
+    sim.loop.run_until(lambda: len(other.replies) == FLOOD, 20, "those of the other client")
+    assert sum(resets_in(entries)) == FLOOD
+    assert early.bytes == 0

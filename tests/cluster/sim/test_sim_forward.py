@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import Counter
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from cluster.broker.refusal import Reason, Refused
 from cluster.flow.gate import ITSELF, GateRequest
 from cluster.peer.transport import CONTROL
-from cluster.remoting.forward.forwarded_path import WORKS_MAX
+from cluster.remoting.forward.forwarded_path import WORKS_MAX, ForwardedPath
 from cluster.runtime.peer_frames import Kind
 from jepsen_like.sim.world import run_seed
 from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
@@ -257,22 +258,26 @@ def test_a_request_meant_for_the_leader_of_another_term_is_handed_back(sim: SimC
     assert everywhere(sim) == []
 
 
-def test_the_leader_knows_whose_work_a_forwarded_request_is(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_knows_whose_work_a_forwarded_request_is() -> None:
     """Neither each request alone, which would give a client a share for each, nor all clients of the other node."""
-    leader, owners = sim.leader(), []
-    through = sim.followers()
-    monkeypatch.setattr(leader.forwarder, "_local", lambda frame: owners.append(frame.path.owner))
-    paths = [through[0].connect(), through[0].connect(), through[1].connect()]
-    paths[1].peer_address = ("10.0.0.9", 4001)
-    for at in range(2):
-        for path in paths:
-            path.ask(send_frame(at, "T", b"x"))
-    sim.loop.run_until(lambda: len(owners) == 6, 5)
-    assert {owner: owners.count(owner) for owner in owners} == {
-        (through[0].node_id, ("10.0.0.9", 4000), "broker"): 2,
-        (through[0].node_id, ("10.0.0.9", 4001), "broker"): 2,
-        (through[1].node_id, ("10.0.0.9", 4000), "broker"): 2,
-    }
+    with SimCluster(3, **{"limits.batches_inflight_max": 1}) as sim:
+        sim.create_topic("T")
+        leader, through = sim.leader(), sim.followers()
+        for node in through:
+            node.append.hold()
+        leader.connect().ask(send_frame(1, "T", b"under way"))
+        sim.loop.run_for(0.01)
+        paths = [through[0].connect(), through[0].connect(4001), through[1].connect()]
+        for at in range(2):
+            for path in paths:
+                path.ask(send_frame(at, "T", b"x"))
+        waiting = leader.proposals.flow.queue
+        sim.loop.run_until(lambda: len(waiting) == 6, 5)
+        assert Counter(cast(ForwardedPath, send.connection).owner for send in waiting) == {
+            (through[0].node_id, ("10.0.0.9", 4000), "broker"): 2,
+            (through[0].node_id, ("10.0.0.9", 4001), "broker"): 2,
+            (through[1].node_id, ("10.0.0.9", 4000), "broker"): 2,
+        }
 
 
 def test_so_much_work_of_a_client_behind_another_node_waits_and_no_more(
@@ -299,22 +304,21 @@ def test_so_much_work_of_a_client_behind_another_node_waits_and_no_more(
     sim.loop.run_until(lambda: len(begun) == WORKS_MAX + 2, 5)
     for each in begun[1:]:
         each.work_waits(-1)
-    assert not leader.forwarder._works
+    for at in range(WORKS_MAX):
+        path.ask(send_frame(2 * WORKS_MAX + at, "T", b"x"))
+    sim.loop.run_until(lambda: len(begun) == 2 * WORKS_MAX + 2, 5, "as many as at first")
 
 
-def test_a_request_waits_until_its_answer_has_a_way_back(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_waits_until_its_answer_has_a_way_back(sim: SimCluster) -> None:
     """After a start the leader may be reached before it has dialled back (seed 820099: nobody ever answered)."""
     through, leader = follower_of(sim), sim.leader()
-    way_back = [False]
-    sends = leader.transport.send_frame
-    monkeypatch.setattr(leader.transport, "connected", lambda peer: way_back[0])
-    monkeypatch.setattr(leader.transport, "send_frame", lambda *frame: way_back[0] and sends(*frame))
-    path = through.connect()
-    path.ask(send_frame(1, "T", b"a"))
-    path.ask(send_frame(2, "T", b"b"))
-    sim.loop.run_for(0.3)
-    assert not path.replies
-    way_back[0] = True
+    with sim.unlinked(leader, through):
+        path = through.connect()
+        path.ask(send_frame(1, "T", b"a"))
+        path.ask(send_frame(2, "T", b"b"))
+        sim.loop.run_for(0.3)
+        assert leader.forwarder.gate.early.requests == 2
+        assert not path.replies
     sim.loop.run_until(lambda: len(path.replies) == 2, 5)
     assert [codes(path, 1), codes(path, 2)] == [[0], [0]]
     assert everywhere(sim) == [b"a", b"b"]

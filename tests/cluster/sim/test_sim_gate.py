@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from cluster.flow.gate import ITSELF, GateRequest, Holder, Over
+from cluster.flow.gate import ITSELF, GateRequest, Holder
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
@@ -76,65 +77,48 @@ def test_a_copy_that_the_node_makes_is_nobody_s(sim: SimCluster) -> None:
     assert taken == [(CLIENT, 0, GateRequest.NEW), ("", ITSELF, GateRequest.OWN)]
 
 
-@pytest.mark.parametrize("label", ["busy", "a_further_limit"])
-def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored_is_none(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, label: Any
-) -> None:
+def fill(node: SimNode) -> None:
+    """Lets the node take no further byte of sends and of what goes to the leader."""
+    config = node.running.config
+    node.proposals.gate.reload(replace(config, limits=replace(config.limits, node_inflight_bytes_max=1)))
+
+
+def test_a_refusal_is_counted_under_its_limit_and_a_repetition_of_what_is_stored_is_none(sim: SimCluster) -> None:
     """The answer "busy" would deny what is stored."""
     leader = sim.leader()
     path = leader.connect()
     path.ask(send_frame(1, "T", b"a", pid=PID, seq=1, low=1))
     assert answered(sim, path, 1) == [[0]]
-    asked: list[GateRequest] = []
-
-    def refusal(holder: Holder, size: int, user: int, ask: GateRequest) -> Over:
-        asked.append(ask)
-        return Over(label, "so many are enough")
-
-    monkeypatch.setattr(leader.proposals.gate, "refusal", refusal)
+    fill(leader)
     path.ask(send_frame(2, "T", b"a", pid=PID, seq=1, low=1))
     assert answered(sim, path, 2) == [[0]]
     assert leader.refused == {}
     path.ask(send_frame(3, "T", b"b", pid=PID, seq=2, low=1))
     assert answered(sim, path, 3) == [[2]]
-    assert path.replies[3][0][1] == "so many are enough"
-    assert leader.refused == {label: 1}
-    assert asked == [GateRequest.NEW, GateRequest.NEW]
+    assert "limits.node_inflight_bytes_max = 1" in path.replies[3][0][1]
+    assert leader.refused == {"busy": 1}
 
 
 @pytest.mark.parametrize(
-    ("frame", "ask"),
-    [
-        (send_frame(1, "T", b"a"), GateRequest.FORWARDED_SEND),
-        (encode_frame(RequestCode.LOCK_BATCH_MQ, 1, 0, body=LOCK), GateRequest.FORWARDED),
-    ],
+    "frame",
+    [send_frame(1, "T", b"a"), encode_frame(RequestCode.LOCK_BATCH_MQ, 1, 0, body=LOCK)],
     ids=["send", "other"],
 )
-def test_a_refusal_on_the_way_to_the_leader_is_counted_by_the_node_of_the_client(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, frame: bytes, ask: GateRequest
-) -> None:
+def test_a_refusal_on_the_way_to_the_leader_is_counted_by_the_node_of_the_client(sim: SimCluster, frame: bytes) -> None:
     follower, leader = sim.followers()[0], sim.leader()
-    label: Any = "a_further_limit"
-    asked: list[GateRequest] = []
-
-    def refusal(holder: Holder, size: int, user: int, ask: GateRequest) -> Over:
-        asked.append(ask)
-        return Over(label, "so many are enough")
-
-    monkeypatch.setattr(follower.proposals.gate, "refusal", refusal)
+    fill(follower)
     path = follower.connect()
     path.ask(frame)
     assert answered(sim, path, 1) == [[2]]
-    assert path.replies[1][0][1] == "so many are enough"
-    assert (asked, follower.refused, leader.refused) == ([ask], {label: 1}, {})
+    assert "limits.node_inflight_bytes_max = 1" in path.replies[1][0][1]
+    assert (follower.refused, leader.refused) == ({"busy": 1}, {})
 
 
-def test_a_refusal_of_the_leader_is_counted_there_once(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_leader_is_counted_there_once(sim: SimCluster) -> None:
     """The node that holds the connection passes the answer on."""
     follower, leader = sim.followers()[0], sim.leader()
-    label: Any = "a_further_limit"
-    monkeypatch.setattr(leader.proposals.gate, "refusal", lambda *_: Over(label, "so many are enough"))
+    fill(leader)
     path = follower.connect()
     path.ask(send_frame(1, "T", b"a"))
     assert answered(sim, path, 1) == [[2]]
-    assert (follower.refused, leader.refused) == ({}, {label: 1})
+    assert (follower.refused, leader.refused) == ({}, {"busy": 1})

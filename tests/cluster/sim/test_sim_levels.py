@@ -8,7 +8,8 @@ import pytest
 
 from cluster.replication.acks.early_answer_file import LostAnswers
 from cluster.replication.acks.write_reports import LEASE_MS
-from raftlog.types import Role
+from cluster.runtime.peer_frames import Kind
+from raftlog.types import NodeId, Role
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 OK, UNKNOWN, REFUSED, ILLEGAL = 0, 1, 14, 13
@@ -113,18 +114,26 @@ def test_quorum_waits_until_a_majority_has_written(sim_of: Any) -> None:
 
 def test_nobody_tells_what_he_writes_unless_asked_lately(sim_of: Any) -> None:
     sim = sim_of()
-    leader, follower = sim.leader(), sim.followers()[0]
-    path = leader.connect()
-    ask(path, 1)
-    answer(sim, path, 1)
-    assert follower.log._writer._on_written is None
-    ask(path, 2, level("quorum"))
-    answer(sim, path, 2)
-    sim.loop.run_for(0.05)
-    assert follower.log._writer._on_written is not None
+    leader = sim.leader()
+    path, heard, hears = leader.connect(), list[int](), leader.hear()
+
+    def on_frame(peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        heard.append(kind)
+        hears.frame(peer, kind, header, payload)
+
+    def told(number: int, **fields: Any) -> bool:
+        heard.clear()
+        ask(path, number, **fields)
+        answer(sim, path, number)
+        sim.loop.run_for(0.05)
+        return Kind.WRITTEN in heard
+
+    leader.hear(frame=on_frame)
+    assert not told(1)
+    assert told(2, properties=level("quorum"))
+    assert told(3)
     sim.loop.run_for(3 * LEASE_MS / 1000)
-    assert follower.log._writer._on_written is None
-    assert leader.log._writer._on_written is None
+    assert not told(4)
 
 
 def test_all_waits_for_the_last_disk_and_is_unknown_if_that_takes_too_long(sim_of: Any) -> None:
@@ -335,13 +344,12 @@ def test_an_entry_of_an_earlier_term_is_not_answered_early(sim_of: Any) -> None:
     for node in sim.running:
         node.append.hold()
     ask(path, 1, level("leader"))
-    sim.loop.run_until(lambda: leader.early._open, 5)
-    ((pending, stages),) = leader.early._open.values()
+    sim.loop.run_until(lambda: leader.undecided, 5)
+    (pending,) = leader.undecided.values()
     pending.id = pending.id._replace(term=pending.id.term - 1)
     leader.append.release()
     sim.loop.run_until(lambda: leader.raw.persisted_index >= pending.id.index, 5)
     leader.early.advance(leader.raw)
-    assert stages
     assert quiet(sim, path, 1)
 
 

@@ -59,10 +59,13 @@ def test_repeats_are_recognised_after_one_reading(sim: SimCluster, monkeypatch: 
     assert len(stored(sim)) == SENDS
 
 
-def test_a_new_send_needs_no_reading(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dedup_of(sim), "read_session", None)
+def test_a_new_send_needs_no_reading(sim: SimCluster) -> None:
+    path, queue = sim.leader().connect(), sim.leader().proposals.flow.queue
+    send(path, 5, 1)
+    assert len(queue) == 0, "what needs it waits for it"
     path = sim.leader().connect()
     send(path, SENDS + 1, 0)
+    assert len(queue) == 1, "at once"
     assert answered(sim, path, 1) == [[OK]]
     assert len(stored(sim)) == SENDS + 1
 

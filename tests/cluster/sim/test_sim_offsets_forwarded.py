@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from cluster.remoting.connection.frame import Frame
-from cluster.remoting.forward.forward_frame import decode_forward
 from cluster.runtime.peer_frames import Kind
-from raftlog.types import NOBODY, NodeId
-from raftmq_wire.codec import decode_header, encode_frame
+from raftlog.types import NodeId
+from raftmq_wire.codec import encode_frame
 from statemachine.consuming.groups import PutGroup
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
@@ -99,26 +95,27 @@ def test_a_node_that_leads_now_does_not_do_again_what_it_had_passed_on(sim: SimC
 
 def test_what_came_before_writes_were_open_goes_first(sim: SimCluster) -> None:  # noqa: F811
     leader, follower = sim.leader(), sim.followers()[0]
-    header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term, 0]
-    leader.forwarder._early.put(follower.node_id, decode_forward(header), commit(1, 7)[4:])
-    leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, [78, *header[1:]], commit(2, 9, oneway=True)[4:])
+    sim.begin_term(leader)
+    path = follower.connect()
+    path.ask(commit(1, 7))
+    sim.loop.run_until(lambda: leader.forwarder.gate.early.requests, 1)
+
+    def come_at_once() -> None:
+        header = [78, *path.peer_address, path.listener, None, leader.raw.term, 0]
+        leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, header, commit(2, 9, oneway=True)[4:])
+
+    leader.proposals.opened.add(come_at_once)
+    leader.apply.release()
     assert settled_offset(sim) == 9
 
 
-def test_what_was_held_goes_before_what_comes_when_writes_are_open(
-    sim: SimCluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_held_goes_before_what_comes_when_writes_are_open(sim: SimCluster) -> None:  # noqa: F811
     leader = sim.leader()
+    sim.begin_term(leader)
     path = leader.connect()
-    frame = commit(1, 7)
-    end = 8 + int.from_bytes(frame[5:8], "big")
-    with monkeypatch.context() as patch:
-        patch.setattr(leader.forwarder, "_leads", lambda: False)
-        patch.setattr(leader.forwarder, "_leader", lambda: NOBODY)
-        header = decode_header(frame[4], frame[8:end])
-        leader.forwarder.forward(Frame(path, frame[4], header, frame[8:end], frame[end:], len(frame) - 8))
-    path.ask(commit(2, 9))
+    path.ask(commit(1, 7))
+    leader.proposals.opened.add(lambda: path.ask(commit(2, 9)))
+    leader.apply.release()
     assert [answered(sim, path, at) for at in (1, 2)] == [OK, OK]
     assert settled_offset(sim) == 9
 

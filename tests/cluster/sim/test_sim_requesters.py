@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.groups import reply_notes
 from cluster.broker.groups.reply_notes import TTL_MAX_MS, TTL_MIN_MS, ttl_of
 from raftmq_wire.codes import ResponseCode
 from statemachine.levels import OWNERS_LEVEL
@@ -225,13 +224,15 @@ def test_a_client_whose_time_is_over_is_forgotten(sim: SimCluster) -> None:
     notes = node.running.serving.broker.reply_notes
     for at in range(5):
         client.wants_reply(f"id-{at}", ttl_ms=TTL_MIN_MS + 2_000 * at)
-    assert notes.find("c", "id-0") is not None
+    note = notes.find("c", "id-0")
+    assert note is not None
+    assert notes.waits("c", note.user)
     sim.loop.run_for(TTL_MIN_MS / 1000 + 0.5)
     assert notes.find("c", "id-0") is None
     assert notes.find("c", "id-1") is not None
     sim.loop.run_for(15)
     assert len(notes) == 0
-    assert (notes._ending, notes._of_user, notes._of_client, notes._bytes) == ({}, {}, {}, 0)
+    assert not notes.waits("c", note.user)
 
 
 @pytest.mark.parametrize(
@@ -247,19 +248,20 @@ def test_how_long_a_requester_waits(text: str, wanted_ms: int) -> None:
     assert ttl_of(text) == wanted_ms
 
 
-@pytest.mark.parametrize("bound", ["NOTES_MAX", "BYTES_MAX"])
-def test_who_asks_for_many_replies_loses_only_own_notes(
-    sim: SimCluster, bound: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reply_notes, bound, 40 if bound == "NOTES_MAX" else 40 * 600)
+@pytest.mark.parametrize(("length", "most"), [(0, 50_000), (200, (16 << 20) // 1_300)], ids=["notes", "bytes"])
+def test_who_asks_for_many_replies_loses_only_own_notes(sim: SimCluster, length: int, most: int) -> None:
     with_users(sim)
     node = sim.running[0]
     notes = node.running.serving.broker.reply_notes
     honest, flood = producer(sim, node, ANN, "a"), producer(sim, node, EVE, "e")
     honest.wants_reply("id-1")
-    for at in range(200):
-        flood.wants_reply(f"id-{at}", topic="S")
-    assert len(notes) <= 45
+    flood.wants_reply("id-0", topic="S")
+    first = notes.find("e", "id-0")
+    assert first is not None
+    for at in range(most):
+        node.run(notes.note, "e", f"{at}".rjust(length, "-"), TTL_MIN_MS, first.user, first.connection)
+    flood.wants_reply("id-199", topic="S")
+    assert len(notes) <= most
     assert notes.find("a", "id-1") is not None
     assert notes.find("e", "id-0") is None
     assert notes.find("e", "id-199") is not None

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from cluster.runtime.peer_frames import Kind
-from raftlog.types import NOBODY, NodeId, Role
+from raftlog.types import NodeId, Role
 from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster, codes
 
@@ -40,11 +40,12 @@ def sim(sim_of: Callable[..., SimCluster]) -> SimCluster:
 def test_held_sends_go_before_those_that_come_when_writes_are_open(sim: SimCluster) -> None:
     """A node that has just become the leader has them in hand; what was held goes in a later turn of its loop."""
     leader = sim.leader()
+    sim.begin_term(leader)
     path = leader.connect()
-    with leader.shut(NOBODY):
-        for sequence in (1, 2, 3):
-            path.ask(send(sequence))
-    path.ask(send(4))
+    for sequence in (1, 2, 3):
+        path.ask(send(sequence))
+    leader.proposals.opened.add(lambda: path.ask(send(4)))
+    leader.apply.release()
     sim.loop.run_until(lambda: all(codes(path, n) == [OK] for n in (1, 2, 3, 4)), 5)
     assert stored(sim) == [1, 2, 3, 4]
 
@@ -90,26 +91,23 @@ def test_what_waits_behind_a_repetition_stays_there_when_leadership_is_lost(sim_
     assert [each for each in stored(sim) if each != 9] == [1, 2, 3]
 
 
-def test_what_a_former_leader_has_goes_to_the_next_one_before_what_came_later(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_former_leader_has_goes_to_the_next_one_before_what_came_later(sim: SimCluster) -> None:
     """The way to the next leader opens after the node has heard of it."""
-    leader, through = sim.leader(), sim.followers()[0]
+    former, (through, next_one) = sim.leader(), sim.followers()
     path = through.connect()
-    with monkeypatch.context() as patch:
-        patch.setattr(through.forwarder, "_leader", lambda: NodeId(9))
-        patch.setattr(through.transport, "connected", lambda _: True)
-        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+    with sim.unlinked(through, next_one):
+        sim.cut(through, former)
         path.ask(send(1))
         path.ask(send(2))
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "connected", lambda _: False)
-        through.run(through.forwarder.pump)
+        former.transfer(next_one.node_id)
+        sim.loop.run_until(lambda: through.raw.leader_id == next_one.node_id, 1)
         path.ask(send(3))
+        sim.loop.run_for(0.01)
+    sim.loop.run_until(lambda: through.transport.connected(next_one.node_id), 5)
     path.ask(send(4))
     sim.loop.run_until(lambda: all(codes(path, n) == [OK] for n in (1, 2, 3, 4)), 5)
+    assert sim.find_leader() is next_one
     assert stored(sim) == [1, 2, 3, 4]
-    assert leader.raw.term == through.raw.term
 
 
 def test_random_faults_keep_the_order_of_each_connection(sim_of: Callable[..., SimCluster]) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from cluster.broker.message_copies import copies_of
-from cluster.broker.transactions import staged_delivery, staged_writes
+from cluster.broker.transactions import staged_delivery
 from cluster.broker.transactions.staged_delivery import WRITE_LEFT
+from cluster.broker.transactions.staged_writes import DISCARDED_MAX
 from raftlog.errors import StorageError
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
 from statemachine.cluster_wide.cluster_level import Finalize
-from statemachine.delivery.staged_writes import WINNERS_MAX, AttemptState
+from statemachine.delivery.staged_writes import WINNERS_MAX, AttemptState, OpenAttempt
 from statemachine.delivery.timers import TimerCounts
 from statemachine.levels import GROUPS_LEVEL
 from tests.support.sim_cluster import SimCluster, SimNode
@@ -196,13 +197,13 @@ def test_the_next_leader_goes_on_with_discarding_many_attempts(sim: SimCluster) 
     assert sim.leader().bodies("T") == [b"%d" % winner]
 
 
-def test_attempts_of_a_write_are_aborted_page_by_page(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_writes, "DISCARDED_MAX", 8)
-    writer = Writer(sim, sim.leader())
+def test_attempts_of_a_write_are_aborted_page_by_page(sim: SimCluster) -> None:
+    writer, many = Writer(sim, sim.leader()), 2 * DISCARDED_MAX + 30
     kept = writer.open(6)
-    for _ in range(30):
-        assert writer.stage(writer.open(5), 1, b"a")[0] == 0
-    assert writer.ask(RequestCode.ABORT_WRITE, name="q", write=5)[2] == {"attempts": "30"}
+    opened = sim.propose(sim.leader(), *[OpenAttempt("q", 5, 60_000) for _ in range(many - 1)])
+    sim.loop.run_until(lambda: opened, 10, "the attempts are opened")
+    assert writer.stage(writer.open(5), 1, b"a")[0] == 0
+    assert writer.ask(RequestCode.ABORT_WRITE, name="q", write=5)[2] == {"attempts": str(many)}
     assert writer.ask(RequestCode.ABORT_WRITE, name="q", write=5)[2] == {"attempts": "0"}
     assert writer.commit((kept, 0), write=6)[0] == 0
     ended(sim)

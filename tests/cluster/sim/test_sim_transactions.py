@@ -10,7 +10,7 @@ import pytest
 
 from cluster.broker.transactions import transaction_end
 from cluster.flow.gate import ITSELF, GateRequest
-from cluster.replication.proposals import Proposals
+from cluster.retention.disk_space import RESERVE_BYTES_MAX
 from raftlog.types import Entry, EntryType
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.message_format import Message, decode_message, decode_message_id
@@ -444,21 +444,19 @@ def test_a_message_is_parked_in_its_group_of_brokers_though_the_topic_is_in_anot
     assert sim.leader().state.topics[PARKED].queues_of_groups == {1: (1, 1), 2: (1, 1)}
 
 
-def test_no_check_is_counted_while_nothing_can_be_committed(
-    sim_of: Callable[..., SimCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Proposals, "refuse", lambda self, why: None)  # the node looks at its disk all the time
+def test_no_check_is_counted_while_nothing_can_be_committed(sim_of: Callable[..., SimCluster]) -> None:
     sim = sim_of(**CHECK)
     leader = sim.leader()
     producer = Producer(leader)
     half = producer.send(sim, "K1")
-    leader.proposals.refusing = "the disk is full"
+    leader.fs.fill(RESERVE_BYTES_MAX // 2)
+    sim.loop.run_until(lambda: leader.proposals.refusing, 5, "the disk is full")
     producer.end(half, COMMIT)
     sim.loop.run_for(10.0)
     row = leader.state.halves.get(half.position)
     assert row is not None
     assert (row.checks, producer.checks) == (0, [])
-    leader.proposals.refusing = ""
+    leader.fs.fill(1 << 40)
     sim.loop.run_until(lambda: producer.checks, 10, "a check")
     producer.end(half, COMMIT)
     wait_for_end(sim)

@@ -12,6 +12,7 @@ from cluster.runtime.peer_frames import Kind
 from raftmq_wire.codes import ResponseCode
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import OWNERS_LEVEL
+from tests.cluster.sim.test_sim_costly import left_in_memory
 from tests.cluster.sim.test_sim_proposals import OK, answered, ask, hold_disks, release_disks, stored
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 from tests.support.sim_users import OPERATOR, ROOT, SHOP, begin, send, with_key
@@ -23,11 +24,14 @@ DENIED = ResponseCode.NO_PERMISSION
 
 
 @pytest.fixture
-def sim(sim_of: Callable[..., SimCluster]) -> SimCluster:
+def sim(sim_of: Callable[..., SimCluster]) -> Iterator[SimCluster]:
+    """Nothing is left in memory of what was forwarded."""
+    before = left_in_memory()
     made = sim_of(**WINDOW)
     made.propose(made.leader(), Finalize(OWNERS_LEVEL))
     made.loop.run_until(lambda: all(node.state.level >= OWNERS_LEVEL for node in made.running), 10, "the level")
-    return made
+    yield made
+    assert left_in_memory() == before
 
 
 @pytest.fixture(params=["leader", "follower"])
@@ -54,7 +58,6 @@ def go_on(sim: SimCluster) -> list[bytes]:
     release_disks(sim.followers())
     found = stored(sim)
     assert not any(each.proposals.gate.left() for each in sim.running)
-    assert not any(each.forwarded or each.forwarder._open for each in sim.running)
     return found
 
 
@@ -96,13 +99,10 @@ def test_the_repetition_of_one_that_was_taken_back_is_stored_once(
     assert answered(sim, second, 1) == [[OK]]
 
 
-def test_what_a_node_holds_for_a_closed_connection_goes_nowhere(
-    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_node_holds_for_a_closed_connection_goes_nowhere(sim: SimCluster) -> None:
     through = sim.followers()[0]
     gone, stays = through.connect(), through.connect(4001)
-    with monkeypatch.context() as patch:
-        patch.setattr(through.transport, "connected", lambda peer: False)
+    with sim.unlinked(through, sim.leader()):
         ask(gone, b"a")
         ask(gone, b"quiet", oneway=True, first=5)
         ask(stays, b"b")
@@ -147,10 +147,10 @@ def test_the_repetition_of_one_that_is_not_passed_on_again_is_recognised(sim: Si
     gone, stays = through.connect(), through.connect(4001)
     ask(gone, b"m", key="K")
     sim.loop.run_until(lambda: waiting(sim) == [b"m"], 1)
-    ((number, held),) = through.forwarded.items()
     gone.close()
     through.run(through.forwarder.peer_closed, leader.node_id)
-    through.run(through.forwarder._pass_on, number, held)
+    through.run(through.forwarder.pump)
+    sim.loop.turn_until(lambda: not through.forwarded)
     assert not through.forwarded
     sim.loop.run_for(0.05)
     ask(stays, b"m", key="K")
@@ -209,9 +209,11 @@ def test_what_is_proposed_is_left_to_the_log(sim: SimCluster, node: SimNode) -> 
 
 @pytest.fixture
 def owned(tmp_path: Path) -> Iterator[SimCluster]:
+    before = left_in_memory()
     with with_key(tmp_path, **WINDOW) as made:
         made.create_topic("T")
         yield made
+        assert left_in_memory() == before
 
 
 @pytest.mark.parametrize("place", ["leader", "follower"])
@@ -238,7 +240,7 @@ def test_what_waits_is_judged_again_when_a_right_is_taken_away(
         each.ask(send(SHOP, 1, body=b"shop", session=True))
     other.ask(send(ROOT, 1, body=b"root"))
     sim.loop.run_until(lambda: sorted(waiting(sim)) == [b"root", b"shop"], 1)
-    sim.loop.run_until(lambda: sim.leader().proposals._twins.waiting, 1)
+    sim.loop.run_until(lambda: sim.leader().proposals.gate.clients.requests == 4, 1, "the repetition waits too")
     leader, told = sim.leader(), list[Any]()
     ask_for = getattr(leader.running.serving.broker.user_admin, change)
     leader.run(lambda: ask_for(OPERATOR, "shop", *arguments, told.append))

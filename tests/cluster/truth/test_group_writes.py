@@ -11,7 +11,6 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.transactions.group_writes import GroupWrite, GroupWriteRequests
 from cluster.broker.transactions.staged_writes import CommitAnswer
 from cluster.replication.outcome import Outcome
-from cluster.truth.write_decisions import WriteDecisions
 from statemachine.delivery.prepared_writes import PrepareWrite
 from statemachine.delivery.staged_writes import CommitWrite, DiscardAttempts, OpenAttempt
 from tests.support.two_groups import Leader, Two
@@ -70,9 +69,9 @@ def test_a_write_is_prepared_and_committed(two: Two, at: str) -> None:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(two: Two) -> None:
     """Nobody but the requests follows decisions."""
-    monkeypatch.setattr(WriteDecisions, "_ask", lambda decisions, now_ms: None)
+    two.follows_decisions = False
 
 
 def test_an_earlier_driver_does_not_end_what_a_later_one_prepared(two: Two) -> None:

@@ -12,7 +12,6 @@ from cluster.truth.write_decisions import (
     AT_ONCE,
     UNDECIDED_MS,
     WRITE_UNDECIDED,
-    WriteDecisions,
     abort_command,
 )
 from statemachine.delivery.prepared_writes import DecideWrite, PreparedState
@@ -63,8 +62,7 @@ def test_the_next_leader_goes_on_wherever_the_last_one_stopped(two: Two, turns: 
     two.run(50 * turns)
     two.second.proposed.clear()
     two.second.log.restart()
-    two.copies._state = two.acts._state = two.second.log.state
-    two.decisions = WriteDecisions(two.second.log.state, two.second, two.submit_in_second, 2, two.alarms)
+    two.begin_second()
     two.run(3 * ASK_EVERY_MS)
     assert states(two) == {attempt: "committed"}
     assert nothing_waits(two)
