@@ -64,7 +64,7 @@ def leader() -> RawNode:
 
 
 def state(raw: RawNode) -> tuple[object, ...]:
-    terms = [raw.raft.log.term_at(index) for index in range(raw.tail.index + 1)]
+    terms = [raw.raft.log.terms.at(index) for index in range(raw.tail.index + 1)]
     return raw.raft.hard_state, raw.tail, raw.commit_index, raw.role, terms
 
 
