@@ -158,23 +158,26 @@ def test_the_others_may_start_beside_a_disk_that_is_half_gone_and_nothing_is_del
         create_data_dirs(configs(nodes), leave_lost=True)
 
 
-def starts_of(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The nodes that the cluster starts from now on: only their names, and they lead at once."""
-    started: list[Any] = []
-    monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
-    return started
+class NamedStarts(LocalCluster):
+    """Its nodes are only named when they start, and lead at once."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.started: list[Any] = []
+
+    def start(self, node: Any) -> None:
+        self.started.append(node)
+
+    def wait_leader(self, *_: Any, **__: Any) -> int:
+        return 1
 
 
-def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(tmp_path: Path) -> None:
     nodes = load_cluster(tmp_path)
     shutil.rmtree(data(nodes[1]))
-    cluster = LocalCluster(tmp_path)
-    started = starts_of(cluster, monkeypatch)
+    cluster = NamedStarts(tmp_path)
     cluster.up()
-    assert started == [1, 3]
+    assert cluster.started == [1, 3]
     with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
         cluster.restart(2)
     assert caught.value.fix.startswith("raftmq node replace 2")
@@ -184,18 +187,15 @@ def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
 
 
 @pytest.mark.parametrize("left", ["remnants", "nothing", "no folder"])
-def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
-) -> None:
+def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(tmp_path: Path, left: str) -> None:
     nodes = load_cluster(tmp_path)
     shutil.rmtree(nodes[1].home if left == "no folder" else data(nodes[1]))
     if left == "remnants":  # its node wrote this again while it died
         (data(nodes[1]) / "checkpoints").mkdir(parents=True)
         (data(nodes[1]) / "STATE_SUSPECT").touch()
-    cluster = LocalCluster(tmp_path)
-    started = starts_of(cluster, monkeypatch)
+    cluster = NamedStarts(tmp_path)
     cluster.up()
-    assert started == [1, 3]
+    assert cluster.started == [1, 3]
     assert [node.id for node in cluster.nodes] == [1, 2, 3]
     with pytest.raises(LocalError, match="data directory of node 2") as caught:
         cluster.restart(2)
