@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jepsen_like.history import HistoryWriter, read_history
+from jepsen_like.history import HistoryWriter, Op, read_history
 from jepsen_like.live.probes.broadcast_members import BroadcastMember
-from jepsen_like.live.probes.groups_load import IN_ORDER, GroupsLoad
+from jepsen_like.live.probes.groups_load import IN_ORDER, SENDERS_FROM, GroupsLoad
 from jepsen_like.live.stories.groups_scene import GroupsScene
 from jepsen_like.live.stories.story_group_drain import is_read_by_others
 from jepsen_like.live.stories.story_groups import longest_gap
@@ -21,27 +22,39 @@ from raftmq_wire.queue_numbers import number_of
 from tests.support.rows import each_row
 
 
+class PretendedLoad(GroupsLoad):
+    """A load whose sends are begun by the test."""
+
+    def __init__(self, history: HistoryWriter) -> None:
+        super().__init__("127.0.0.1:1", {}, history, 7, 10)
+        self.history = history
+
+    def invoke(self, number: int) -> Op:
+        """Begins a send."""
+        value = {"topic": "T", "id": f"g-{number}"}
+        return self.history.invoke(SENDERS_FROM + self._slots.take(), "send", value)
+
+
 @pytest.fixture
-def load(tmp_path: Path) -> Any:
+def load(tmp_path: Path) -> Iterator[PretendedLoad]:
     with HistoryWriter(tmp_path / "h.jsonl") as history:
-        made = GroupsLoad("127.0.0.1:1", {}, history, 7, 10)
+        made = PretendedLoad(history)
         yield made
         made.abort()
 
 
-def settle(load: GroupsLoad, key: str | None, outcome: Placed | Exception, number: int = 1) -> None:
+def settle(load: PretendedLoad, key: str | None, outcome: Placed | Exception, number: int = 1) -> None:
     loop = asyncio.new_event_loop()
     done: asyncio.Future[Placed] = loop.create_future()
     if isinstance(outcome, Exception):
         done.set_exception(outcome)
     else:
         done.set_result(outcome)
-    invoked = load._history.invoke(load._slots.take() + 6_000_000, "send", {"topic": "T", "id": f"g-{number}"})
-    load.settle(invoked, key, done)
+    load.settle(load.invoke(number), key, done)
     loop.close()
 
 
-def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_path: Path) -> None:
+def test_a_key_waits_for_the_outcome_of_its_last_message(load: PretendedLoad, tmp_path: Path) -> None:
     keys = {load.free_key("T") for _ in range(2000)} - {None}
     assert len(keys) > 50
     assert {load.free_key("T") for _ in range(200)} == {None}, "all are busy"
@@ -50,25 +63,25 @@ def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_p
     settle(load, "key-3", SendUnknown("?"), 3)
     assert {load.free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
     assert (load.counts.acked, load.counts.failed, load.counts.unknown, load.counts.in_flight) == (1, 1, 1, 0)
-    load._history.close()
+    load.history.close()
     outcomes = [op.type for op in read_history(tmp_path / "h.jsonl").ops if op.type != "invoke"]
     assert outcomes == ["ok", "fail", "info"]
 
 
-def test_what_was_acknowledged_and_never_handed_out_is_missing(load: GroupsLoad) -> None:
+def test_what_was_acknowledged_and_never_handed_out_is_missing(load: PretendedLoad) -> None:
     far = number_of(2, 1)
-    load._keys_busy |= {("T", "k")}
-    settle(load, "k", Placed(far, 5))
+    key = next(key for key in iter(lambda: load.free_key("T"), 0) if key is not None)
+    settle(load, key, Placed(far, 5))
     for name in ("alone", "pair"):
         assert f"'{name}' never got 1 acknowledged messages of T/{far}, the first at 5" in load.missing()
     for handed in load.handed.values():
         handed["T", far].add(5)
     assert load.missing() == []
-    assert load.places["T", "k"] == [far]
+    assert load.places["T", key] == [far]
     assert len(load.acks_s[2]) == 1
 
 
-def test_what_comes_out_of_order_or_not_at_all_is_reported(load: GroupsLoad) -> None:
+def test_what_comes_out_of_order_or_not_at_all_is_reported(load: PretendedLoad) -> None:
     load.handed[IN_ORDER] = defaultdict(set)
     for offset in (0, 1, 1, 2, 0, 1):
         load.take_in_order(("T", 0), offset)
@@ -81,7 +94,7 @@ def test_what_comes_out_of_order_or_not_at_all_is_reported(load: GroupsLoad) -> 
     assert any(what.startswith("'in-order' never got 1") for what in load.missing())
 
 
-def test_each_member_of_a_broadcasting_group_gets_all(load: GroupsLoad) -> None:
+def test_each_member_of_a_broadcasting_group_gets_all(load: PretendedLoad) -> None:
     far = number_of(2, 1)
     load.watchers = [BroadcastMember(name, None, ()) for name in ("a", "b")]  # type: ignore[arg-type]
     for number, offset in enumerate((0, 1)):
@@ -126,7 +139,7 @@ class Consumer:
 
 
 @pytest.mark.parametrize(("group", "broken"), [("alone", 1), ("pair", 0)])
-async def test_what_one_reader_has_committed_never_comes_again(load: GroupsLoad, group: str, broken: int) -> None:
+async def test_what_one_reader_has_committed_never_comes_again(load: PretendedLoad, group: str, broken: int) -> None:
     floor: dict[tuple[str, int], int] = {}
     first: Any = Consumer(0, 1, 2)
     await load.take_some(group, first, floor)
@@ -139,7 +152,7 @@ async def test_what_one_reader_has_committed_never_comes_again(load: GroupsLoad,
     assert idle.commits == 0
 
 
-def test_a_key_that_moves_is_found(load: GroupsLoad) -> None:
+def test_a_key_that_moves_is_found(load: PretendedLoad) -> None:
     broken: list[str] = []
     scene: Any = SimpleNamespace(demand=lambda holds, what: None if holds else broken.append(what))
     groups: Any = SimpleNamespace(load=load, scene=scene)
