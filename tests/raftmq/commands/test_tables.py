@@ -35,7 +35,7 @@ WORDS = [str(cell) for row in ROWS for cell in row if cell is not None]
 def test_a_terminal_shows_every_cell_whole(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": str(width)}.items():
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
         monkeypatch.setenv(name, value)
     shared_options.print_table(TITLES, ROWS)
     shown = capsys.readouterr().out

@@ -188,9 +188,11 @@ def test_small_files_become_one_and_the_others_go(
     (day / "_of-an-export.tmp").touch()
     with run_of(mq, topic, tmp_path) as run:
         assert len(visible(tmp_path) - named(tmp_path)) == 10, "readers of older snapshots need what was merged"
-        for path in (tmp_path / "metadata").iterdir():  # as of two days ago
+        metadata = {*(tmp_path / "metadata").iterdir()}
+        for path in metadata:  # as of two days ago
             os.utime(path, (time.time() - 48 * 3600,) * 2)
         assert compact_iceberg(tmp_path, FILE, 0) == (3, 1, 13)
+        assert metadata - {*(tmp_path / "metadata").iterdir()}, "what no snapshot names any more is gone"
         assert rows_in(tmp_path) == stored(mq, topic)
         send(mq, topic, 1)
         assert run.round().messages == 1
