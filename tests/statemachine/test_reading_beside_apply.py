@@ -85,7 +85,7 @@ def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable
 def test_every_key_that_was_applied_is_found_at_any_moment(new_log: Callable[..., Any], tmp_path: Path) -> None:
     """Entries, merges and ends of segments, while another thread looks for a key that every entry has."""
     others = RECORD.pack(key_hash(1, b"other"), 0) * (RECORDS_MAX // 20)  # so that there are merges
-    log = new_log(segment_size=20_000)
+    log = new_log(segment_size=600_000)
     kv = RocksKV(str(tmp_path / "db"))
     state = BrokerState(kv)
     state.apply([log.command(CreateTopic({"name": "a"}, True))])
