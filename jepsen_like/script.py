@@ -147,6 +147,7 @@ power N [left=LEFT] [rows=K]    the plug is pulled; LEFT of what was not synced:
 power-in N CALL [left=LEFT] [rows=K]  the same in the middle of N's next CALL (pwritev, fdatasync, rename ...)
 crash N before-ack|after-ack    the plug is pulled when N has entries on disk and has not told, or has told
 crash N after-roll              the same after it has told of the first entry of a new segment
+lying N ...                     syncs of N's disk do nothing from now on, and say that all is well
 fail N CALL ERRNO               N's next CALL fails
 fill N BYTES                    N's disk takes so many more bytes
 slow N FACTOR | slow-apply N FACTOR  N's lanes, or its apply lane, take longer

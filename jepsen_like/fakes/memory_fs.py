@@ -184,6 +184,8 @@ class MemoryFile:
 
     def fdatasync(self) -> None:
         self._check()
+        if self._fs.syncs_lie:
+            return
         error = self._fs.step("fdatasync", self.path)
         if error is not None:
             self._inode.pending.clear()
@@ -221,7 +223,9 @@ class MemoryFileSystem:
     """The file system that the module's docstring describes. `calls` counts the calls that change something; `trace`
     names the last ones."""
 
-    def __init__(self, space_left: int = 1 << 40) -> None:
+    def __init__(self, space_left: int = 1 << 40, file_kind: type[MemoryFile] | None = None) -> None:
+        """`file_kind`: the class of open files; one of its own sees their calls, or changes what they do."""
+        self._file_kind = file_kind or MemoryFile
         self.space_left = space_left
         """Bytes that can be written before ENOSPC; only truncation frees bytes."""
         self.calls = 0
@@ -234,6 +238,8 @@ class MemoryFileSystem:
         self._pending_names: list[_NameChange] = []
         self._failures: dict[int, int] = {}
         self._power_cut_at = -1
+        self.syncs_lie = False
+        """True if fdatasync returns at once and makes nothing durable, like a disk that acknowledges too early."""
 
     # Faults
 
@@ -327,13 +333,13 @@ class MemoryFileSystem:
             if path.parent not in self._names.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
             self._change(_HardLink(path, _Inode()))
-        return MemoryFile(self, path, self._inode(path))
+        return self._file_kind(self, path, self._inode(path))
 
     def lock(self, path: Path, owner: str) -> MemoryFile:
         if path in self.locks:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked", str(path))
         inode = self.open(path, create=True)._inode
-        file = MemoryFile(self, path, inode, locked=True)
+        file = self._file_kind(self, path, inode, locked=True)
         file.truncate(0)
         file.pwritev([owner.encode()], 0)
         self.locks.add(path)

@@ -169,6 +169,10 @@ class MachineStage(World, Interpreter):
         machine.held = 1
         machine.fs.cut_power_in = call
 
+    def do_lying(self, *names: str) -> None:
+        for name in names:
+            self._machine(name).fs.syncs_lie = True
+
     def do_crash(self, name: str, moment: str) -> None:
         if moment not in ("before-ack", "after-ack", "after-roll"):
             raise ValueError(moment)

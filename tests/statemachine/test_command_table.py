@@ -13,20 +13,29 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.format_versions import BASELINE
-from raftlog.types import EntryType
 from statemachine import command_table, commands
 from statemachine.access.access_commands import (
     RemoveUser,
 )
 from statemachine.broker_state import BrokerState
 from statemachine.command_table import COMMANDS, unpack
-from statemachine.commands import Command, CommandReader, Invalid, Unknown, extend, level_of, name_of, pack, pack_bare
+from statemachine.commands import (
+    Command,
+    CommandReader,
+    CommandResult,
+    Invalid,
+    Unknown,
+    extend,
+    level_of,
+    name_of,
+    pack,
+    pack_bare,
+)
 from statemachine.delivery.half_messages import OwnHalves
 from statemachine.families import FAMILIES
-from statemachine.family import Family
 from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.tier import MoveSegment, TierPart, TierState
-from statemachine.topics.topics import CreateTopic, Topics
+from statemachine.topics.topics import CreateTopic
 from tests.support.command_samples import ASKED, COMMAND_SAMPLES, FILE, SAMPLES, Sample
 from tests.support.rows import each_row
 
@@ -46,9 +55,14 @@ def test_each_command_is_applied_by_one_family() -> None:
     assert set(registered.values()) == {1}
     assert set(registered) == set(kinds()) == set(COMMANDS.values())
     assert len(COMMANDS) == len(registered), "names are given once"
-    state = BrokerState(MemoryKV())
-    assert set(state._handlers) == set(registered)
-    assert [type(family) for family in state._order] == list(FAMILIES)
+
+
+@each_row("sample", COMMAND_SAMPLES, ids=lambda sample: name_of(type(sample)))
+def test_a_state_applies_it(sample: Command, new_log: Any) -> None:
+    log, state = new_log(), BrokerState(MemoryKV())
+    ((result,),) = state.apply([log.command(sample)]).results
+    assert isinstance(result, CommandResult)
+    assert state.applied.index == 0
 
 
 def test_there_is_a_sample_of_each_command() -> None:
@@ -131,16 +145,6 @@ def test_levels_that_no_node_would_unpack_are_not_packed() -> None:
         deep = {"a": deep}
     with pytest.raises(ValueError, match="recursion"):
         pack([CreateTopic({"name": "t", "attributes": deep}, if_absent=True)])
-
-
-def test_families_without_a_change_are_not_called(monkeypatch: pytest.MonkeyPatch, new_log: Any) -> None:
-    log, state = new_log(), BrokerState(MemoryKV())
-    called: list[Family] = []
-    monkeypatch.setattr(Topics, "publish", lambda topics: called.append(topics))
-    state.apply([log.add(EntryType.NOOP), log.command(Expire(1))])
-    assert not called
-    state.apply([log.command(CreateTopic({"name": "t"}, if_absent=True))])
-    assert called == [state._topics]
 
 
 def test_the_table_reads_what_the_state_applies() -> None:

@@ -24,6 +24,7 @@ from statemachine.dedup import SESSION_WINDOW_MAX, Dedup, EndSessions
 from statemachine.removal_slices import DeleteTopic, Expire
 from statemachine.rows.digest import digest
 from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS
+from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import CreateTopic
 from tests.support.rows import each_row
 
@@ -121,29 +122,60 @@ def test_an_entry_copies_few_parts_of_a_session(broker: Broker) -> None:
 def test_sessions_out_of_memory_are_those_that_were_in_it(
     new_log: Callable[[], Any], steps: list[tuple[int, int, int]]
 ) -> None:
-    """One state keeps all sessions in memory, another a single one, a third is opened anew at every step."""
-    one, few, anew = Broker(new_log()), Broker(new_log()), Broker(new_log())
-    few.state._dedup._sessions_max = 1
+    """One keeps all sessions in memory, another a single one, a third is opened anew at every step."""
+    stores = [MemoryKV() for _ in range(3)]
+    one, few, anew = Dedup(stores[0]), Dedup(stores[1], sessions_max=1), Dedup(stores[2])
     sequences = dict.fromkeys(range(5), 0)
-    for producer, count, back in steps:
-        first = sequences[producer]
+    for number, (producer, count, back) in enumerate(steps):
+        first, now_ms = sequences[producer], 10 * number
         sequences[producer] = first + count
-        results: list[Any] = []
-        for each in (one, few, anew):
-            each.log.now_ms += 10
+        session = new_log().session(producer, max(0, first - back), [*range(first, first + count)])
+        results: list[object] = []
+        for each, kv in zip((one, few, anew), stores, strict=True):
+            stage = Stage(kv)
             if count:
-                each.send(max(0, first - back), *range(first, first + count), producer=producer)
+                sent = payload.decode(payload.encode([], 0, (), sessions=(session,)))
+                each.add_sessions(stage, sent.sessions, number, now_ms)
             elif back:
-                results.append(each.run(EndSessions([bytes([producer]) * 16])))
+                results.append(each.end(stage, EndSessions([bytes([producer]) * 16])))
             else:
-                results.append(each.run(Expire(each.log.now_ms - 100)))
+                results.append(each.expire_sessions(stage, now_ms - 100, b"", 1 << 30))
+            kv.write(stage.batch())
+            each.publish()
         assert not results or results[0] == results[1] == results[2]
-        anew.state = BrokerState(anew.kv)
-        assert len(few.state._dedup._sessions) <= 1
+        anew = Dedup(stores[2])
         for name in range(5):
-            session = one.state.session(bytes([name]) * 16)
-            assert few.state.session(bytes([name]) * 16) == session == anew.state.session(bytes([name]) * 16)
-    assert digest(one.kv) == digest(few.kv) == digest(anew.kv)
+            found = one.session(bytes([name]) * 16)
+            assert few.session(bytes([name]) * 16) == found == anew.session(bytes([name]) * 16)
+    assert digest(stores[0]) == digest(stores[1]) == digest(stores[2])
+
+
+def test_few_sessions_stay_in_memory(new_log: Callable[[], Any]) -> None:
+    """Those that were used last. A session that is not in memory is read from the store."""
+    kv = CountingReads()
+    dedup = Dedup(kv, sessions_max=2)
+    for number, producer in enumerate((1, 2, 3, 2, 4), 1):
+        stage = Stage(kv)
+        sent = payload.decode(payload.encode([], 0, (), sessions=(new_log().session(producer, 0, [number]),)))
+        dedup.add_sessions(stage, sent.sessions, number, 1)
+        kv.write(stage.batch())
+        dedup.publish()
+    read = []
+    for producer in range(1, 5):
+        kv.reads = 0
+        assert dedup.session(bytes([producer]) * 16) is not None
+        read.append(kv.reads > 0)
+    assert read == [True, False, True, False]
+
+
+class CountingReads(MemoryKV):
+    """Counts the rows that are read by their keys."""
+
+    reads = 0
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        self.reads += 1
+        return super().get(family, key)
 
 
 class WrittenMeanwhile(MemoryKV):
@@ -204,11 +236,19 @@ def test_a_short_session_needs_no_reading(broker: Broker) -> None:
     assert (anew.max_sequence(P), anew.max_sequence(b"\2" * 16)) == (dedup.READ_PARTS, 0)
 
 
+def push_out(broker: Broker) -> None:
+    """As many other producers send as there is room for in memory."""
+    row = payload.SESSION_ROW.pack(1, 1, 0, 10, 100)
+    names = [b"other" + number.to_bytes(11, "big") for number in range(dedup.SESSIONS_MAX)]
+    sessions = tuple(payload.SessionRows(name, 0, 1, row) for name in names)
+    broker.state.apply([broker.log.messages(sessions=sessions)])
+
+
 @pytest.mark.parametrize("when", ["before the last step", "after the last step"])
 @pytest.mark.parametrize("change", ["send", "end"])
 def test_what_was_read_in_steps_goes_when_apply_writes_the_session(broker: Broker, when: str, change: str) -> None:
     long_session(broker, 200)
-    broker.state._dedup._sessions.clear()
+    broker.state = BrokerState(broker.kv)
     steps = broker.state.read_session(P)
     next(steps)
     if when == "after the last step":
@@ -219,10 +259,12 @@ def test_what_was_read_in_steps_goes_when_apply_writes_the_session(broker: Broke
     else:
         broker.run(EndSessions([P]))
     assert list(steps) == []
-    assert P not in broker.state._dedup._read
-    broker.state._dedup._sessions.clear()
-    if change == "send":  # else its rows stay until they expire, too many to be at hand
+    push_out(broker)
+    if change == "send":
         assert broker.state.session_at_hand(P) == BrokerState(broker.kv).session(P)
+    else:  # its rows stay until they expire, too many to be at hand
+        with pytest.raises(dedup.SessionUnreadError):
+            broker.state.session_at_hand(P)
 
 
 def test_a_long_session_whose_rows_are_written_while_it_is_read_is_read_again(new_log: Callable[[], Any]) -> None:
@@ -248,7 +290,13 @@ def test_few_long_sessions_that_were_read_stay_in_memory(broker: Broker) -> None
     for producer in producers:
         assert list(anew.read_session(bytes([producer]) * 16)) == [None]
         assert anew.session_at_hand(bytes([producer]) * 16) is not None
-    assert len(anew._read) == dedup.READ_SESSIONS_MAX
+    unread = 0
+    for producer in producers:
+        try:
+            anew.session_at_hand(bytes([producer]) * 16)
+        except dedup.SessionUnreadError:
+            unread += 1
+    assert len(producers) - unread == dedup.READ_SESSIONS_MAX
 
 
 def test_sequences_are_found_also_out_of_order(broker: Broker) -> None:

@@ -20,12 +20,11 @@ from statemachine.broker_state import BrokerState
 from statemachine.cluster_wide.cluster_level import ClusterLevel, Finalize
 from statemachine.cluster_wide.truth_journal import TruthKind
 from statemachine.commands import Command, CommandReader, CommandResult, done, pack
-from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.groups import PutGroup
 from statemachine.families import FAMILIES, LATER_ROWS
 from statemachine.family import Families, Family, LaterRows, applies, takes
 from statemachine.levels import DRAINS_LEVEL, GATHERS_LEVEL, GROUPS_LEVEL, LEVEL, LEVELS
-from statemachine.removal_slices import DeleteTopic, RemovalSlices
+from statemachine.removal_slices import DeleteTopic
 from statemachine.removals import ATTEMPTS, SESSIONS, STEPS, UNIQUE, RemovalKind
 from statemachine.rows import keys, meta_keys
 from statemachine.rows.digest import digest
@@ -64,6 +63,7 @@ class Marks(Family):
         self.changed = False
         self.grown: set[tuple[int, int]] = set()
         self.called: list[str] = []
+        self.published = 0
 
     @classmethod
     def made(cls, families: Families) -> Marks:
@@ -92,6 +92,7 @@ class Marks(Family):
             stage.delete(META, PREFIX + b"pin")
 
     def publish(self) -> None:
+        self.published += 1
         self.by_name, self.changed, self.grown = dict(self._staged), False, {(7, 8)}
 
     def pinned_position(self, begin: int, end: int) -> int | None:
@@ -128,8 +129,15 @@ def test_a_family_is_called_by_the_hooks_that_it_has(new_log: Any) -> None:
     log, state = new_log(), BrokerState(MemoryKV())
     state.apply([log.add(EntryType.NOOP), log.command(SetMark("a", 1))])
     assert state[Marks].called == ["segment 1000000", "entry 0", "end 2"], "the first entry begins a segment"
-    assert state._end_run == [state[kind].end_run for kind in with_hook("end_run")], "others have nothing to add"
-    assert Marks in with_hook("end_run")
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_family_without_a_change_has_nothing_to_publish(new_log: Any) -> None:
+    log, state = new_log(), BrokerState(MemoryKV())
+    state.apply([log.command(CreateTopic({"name": "t"}, if_absent=True))])
+    assert state[Marks].published == 0
+    state.apply([log.command(SetMark("a", 1))])
+    assert state[Marks].published == 1
 
 
 @pytest.mark.usefixtures("listed")
@@ -141,9 +149,6 @@ def test_a_family_is_told_of_the_end_of_a_topic_within_its_entry(new_log: Any) -
     assert [result.ok for result in run.results[0]] == [True, True, False, True, True]
     assert state[Marks].called[1:-1] == ["topic 1 of 3"]
     assert state[Marks].by_name == BrokerState(kv)[Marks].by_name == {"a": 1}
-    hooks = state[RemovalSlices]._topic_deleted
-    assert hooks == [state[kind].topic_deleted for kind in with_hook("topic_deleted")], "in their order, and no others"
-    assert {Marks, ConsumeQueues} <= set(with_hook("topic_deleted")) < {Marks, *FAMILIES}
 
 
 def test_a_family_is_made_once_after_those_that_it_needs() -> None:
@@ -154,13 +159,6 @@ def test_a_family_is_made_once_after_those_that_it_needs() -> None:
     state = BrokerState(MemoryKV())
     assert state[Topics].by_name is state.topics
     assert state.settings is state.settings
-
-
-def with_hook(name: str) -> list[type[Family]]:
-    """The families of the `listed` state that have a hook of their own, in their order."""
-    base = getattr(Family, name)
-    kinds: tuple[type[Family], ...] = (Marks, *FAMILIES)
-    return [kind for kind in kinds if any(vars(each).get(name, base) is not base for each in kind.__mro__)]
 
 
 def owners(column: str, key: bytes, families: Sequence[type[Family] | type[BrokerState]]) -> list[str]:

@@ -255,14 +255,17 @@ def test_the_answer_is_about_the_write_that_was_prepared(pair: Pair) -> None:
     assert first.decision(decider, write=4) == "aborted"
 
 
-def test_too_many_prepared_writes_are_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PREPARED_MAX > 1
-    monkeypatch.setattr("statemachine.delivery.prepared_writes.PREPARED_MAX", 1)
+def test_too_many_prepared_writes_are_refused(pair: Pair) -> None:
     first, second = pair.first, pair.second
-    assert second.prepare(first.open(), second.staged(1)).ok
-    other = second.open(name="other")
-    second.stage(other, 1)
-    assert second.prepare(first.open(name="other"), (other, 1), name="other").code == "full"
+    names = [f"name{number}" for number in range(PREPARED_MAX + 1)]
+    opened = [OpenAttempt(name, 0, 5) for name in names]
+    attempts, deciders = ([result.value for result in group.run(*opened)] for group in (second, first))
+    for attempt in attempts:
+        second.stage(attempt, 1)
+    each = zip(names, deciders, attempts, strict=True)
+    found = second.run(*[PrepareWrite(name, 0, 6, decider, ((attempt, 1),)) for name, decider, attempt in each])
+    assert all(result.ok for result in found[:PREPARED_MAX])
+    assert found[PREPARED_MAX].code == "full"
 
 
 def test_losers_may_be_discarded_by_slices_but_not_what_is_prepared(pair: Pair) -> None:

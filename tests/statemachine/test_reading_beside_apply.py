@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from raftlog.types import Entry
-from statemachine import message_index
 from statemachine.broker_state import BrokerState
 from statemachine.consuming.consumer_offsets import CommitOffsets
-from statemachine.message_index import RECORD, key_hash
+from statemachine.message_index import RECORD, RECORDS_MAX, key_hash
 from statemachine.rows.keys import U64_MAX
 from statemachine.rows.rocksdb_store import RocksKV
 from statemachine.topics.topics import CreateTopic
@@ -83,12 +82,10 @@ def test_everything_below_the_end_can_be_fetched_at_any_moment(new_log: Callable
     assert state.applied.index == ENTRIES
 
 
-def test_every_key_that_was_applied_is_found_at_any_moment(
-    new_log: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_key_that_was_applied_is_found_at_any_moment(new_log: Callable[..., Any], tmp_path: Path) -> None:
     """Entries, merges and ends of segments, while another thread looks for a key that every entry has."""
-    monkeypatch.setattr(message_index, "RECORDS_MAX", 60)
-    log = new_log(segment_size=20_000)
+    others = RECORD.pack(key_hash(1, b"other"), 0) * (RECORDS_MAX // 20)  # so that there are merges
+    log = new_log(segment_size=600_000)
     kv = RocksKV(str(tmp_path / "db"))
     state = BrokerState(kv)
     state.apply([log.command(CreateTopic({"name": "a"}, True))])
@@ -96,7 +93,7 @@ def test_every_key_that_was_applied_is_found_at_any_moment(
     for n in range(ENTRIES):
         position = log.tail.end_position
         names = [b"all", *(b"k%d-%d" % (n, i) for i in range(n % 5))]
-        records = b"".join(RECORD.pack(key_hash(1, name), position + 104) for name in names)
+        records = b"".join(RECORD.pack(key_hash(1, name), position + 104) for name in names) + others
         entries.append(log.messages(log.run(1, 0, 1), keys=records))
     places = [entry.position + 104 for entry in entries]
     for _ in applying(state, entries):

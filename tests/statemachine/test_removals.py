@@ -27,6 +27,7 @@ from statemachine.delivery.staged_writes import (
 )
 from statemachine.delivery.timers import DropStaged
 from statemachine.removal_slices import DeleteGroup, DeleteTopic, Expire
+from statemachine.removals import Removals
 from statemachine.rows import keys, running_digest
 from statemachine.rows.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
 from statemachine.topics.topics import CreateTopic
@@ -176,14 +177,16 @@ def test_a_topic_is_made_again_before_the_last_slice(broker: Broker) -> None:
 
 
 def test_what_is_remembered_of_a_deleted_topics_queues_is_forgotten(broker: Broker) -> None:
+    def bounds() -> list[tuple[int, int]]:
+        return [(broker.state.min_offset(1, queue), broker.state.max_offset(1, queue)) for queue in range(9)]
+
     fill(broker)
-    queues = broker.state._queues
-    for queue in range(9):
-        assert broker.state.max_offset(1, queue) + broker.state.min_offset(1, queue) >= 0
+    broker.apply(broker.log.trim(broker.log.entries[0], *[(1, queue, 25) for queue in range(3)]))
+    assert bounds() == [(25, 600)] * 3 + [(0, 0)] * 6
     broker.run(DeleteTopic("t"))
     broker.finish()
-    assert not [queue for queue in queues._ends if queue[0] == 1]
-    assert not [name for name in queues._firsts if name >> 32 == 1]
+    assert 1 not in broker.state[Removals].topics, "no longer hidden"
+    assert bounds() == [(0, 0)] * 9
 
 
 @pytest.mark.parametrize("clean", [False, True])

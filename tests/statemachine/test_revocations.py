@@ -175,10 +175,13 @@ def test_what_is_not_taken(groups: Groups) -> None:
     assert groups.numbers() == []
 
 
-def test_they_are_bounded(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_bounded(groups: Groups) -> None:
     assert WAITING_MAX == 1_000
-    monkeypatch.setattr("statemachine.access.revocations.WAITING_MAX", 2)
-    assert groups.revoke(ChangeUser(ASKED, SHOP, {"enabled": False})).ok
+    ids = range(SHOP + 1, SHOP + WAITING_MAX)
+    groups.first.run(*[CreateUser(ASKED, number, f"user{number}", False, True, b"s", KEY) for number in ids])
+    copy_all(groups.first, groups.second, 1 << 20)
+    disabled = [Revoke(pack([ChangeUser(ASKED, number, {"enabled": False})])) for number in ids]
+    assert all(result.ok for result in groups.second.run(*disabled))
     assert groups.revoke(RemoveRules(ASKED, SHOP, None, None)).ok
     assert groups.revoke(RemoveToken(ASKED, TOKEN)).code == "invalid"
     assert groups.revoke(RemoveRules(LATER, SHOP, None, None)).ok, "in the place of its former"

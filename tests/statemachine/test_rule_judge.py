@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import fields, replace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
@@ -192,14 +193,22 @@ def test_kept_verdicts_are_those_of_the_rules_now(history: list[tuple[list[Rule]
 
 
 def test_kept_verdicts_are_of_one_user_and_bounded() -> None:
-    kept = Verdicts(HERE)
+    class Name(str):
+        """A name of which it is seen whether somebody has it still."""
+
+        __slots__ = ("__weakref__",)
+
+    kept, names = Verdicts(HERE), WeakSet[Name]()
     one, other = replace(SHOP, rules=(rule("*"),)), replace(SHOP, id=2)
     assert kept.judge(one, [PUB]) == ALLOWED
     assert kept.judge(other, [PUB]) != ALLOWED, "a user made again has another id"
     assert kept.judge(replace(one, enabled=False), [PUB]) != ALLOWED
     for number in range(3 * Verdicts.KEPT_MAX):
-        kept.judge(one, [Need(Kind.TOPIC, f"t{number}", (Action.PUB,))])
-    assert len(kept._kept) <= Verdicts.KEPT_MAX + 1
+        name = Name(f"t{number}")
+        names.add(name)
+        kept.judge(one, [Need(Kind.TOPIC, name, (Action.PUB,))])
+        del name
+    assert 100 < len(names) <= Verdicts.KEPT_MAX + 1
 
 
 OTHERS: dict[str, Any] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -50,6 +52,19 @@ def test_pages_follow_each_other_without_a_gap(seed: int) -> None:
     assert found.keys_from(names[-1], 2) == []
 
 
+POINTER_BYTES = 8
+
+
+def peak_of(change: Callable[[], None]) -> int:
+    """The most bytes that the change has allocated at one moment."""
+    tracemalloc.start()
+    try:
+        change()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_pieces_stay_small_and_few(seed: int) -> None:
     rng = random.Random(seed)
@@ -58,18 +73,18 @@ def test_pieces_stay_small_and_few(seed: int) -> None:
         found.put(n, n)
     for n in rng.sample(range(20_000), 19_000):
         found.remove(n)
-    sizes = [len(piece) for piece in found._pieces]
-    assert max(sizes) <= PIECE_MAX
-    assert len(sizes) < 20
-    assert min(sizes) > 0
+    assert len(found) == 1_000
+    before = METER.units
+    assert found.rank(max(found)) == 999
+    assert METER.units - before <= 2, "a step of each piece, and there are few"
+    assert peak_of(lambda: found.put(-1, 1)) < 3 * PIECE_MAX * POINTER_BYTES, "none of them is long"
 
 
 def test_a_change_replaces_one_piece_and_copies_no_other() -> None:
     found = SortedMap((n, n) for n in range(0, 100_000, 2))
+    all_keys = 50_000 * POINTER_BYTES
     for change in (lambda: found.put(501, 1), lambda: found.put(502, 9), lambda: found.remove(501)):
-        before = {id(piece) for piece in found._pieces}
-        change()
-        assert len({id(piece) for piece in found._pieces} - before) <= 1
+        assert peak_of(change) < all_keys / 20
 
 
 def test_a_page_is_charged_by_its_length_and_a_change_by_one_step() -> None:

@@ -94,7 +94,9 @@ def test_queues_begin_at_their_first_message_above_the_position(log: Any) -> Non
     state.apply([log.trim(second)])
     assert state.trim_mark == trim.TrimMark(second.position, second.index, log.entries[-1].index, log.now_ms)
     assert (state.trim_position, state.trim_mark.first_index) == (second.position, second.index)
-    expected = [item.queue_offset for item in queue_reads.fetch(applied(log)._kv, 1, 0, state.min_offset(1, 0), 200)]
+    kv = MemoryKV()
+    applied(log, kv)
+    expected = [item.queue_offset for item in queue_reads.fetch(kv, 1, 0, state.min_offset(1, 0), 200)]
     assert [item.queue_offset for item in kept(state, 1, 0)] == expected == list(range(state.min_offset(1, 0), 200))
     assert kept(state, 1, 0)[0].position >= second.position > 0
     assert state.fetch(1, 0, state.min_offset(1, 0) - 1, 10) == []
@@ -103,14 +105,14 @@ def test_queues_begin_at_their_first_message_above_the_position(log: Any) -> Non
 def test_a_position_inside_a_chunk_cuts_the_queue_there_and_keeps_the_chunk(log: Any) -> None:
     """Aligned chunks span segments."""
     entries = fill(log, [64] * 4)  # one aligned chunk of 256, made of four
-    rows = list(applied(log)._kv.scan(CQ, keys.FIRST, keys.LAST))
-    assert len(rows) == 1
+    kv = MemoryKV()
+    state = applied(log, kv)
+    assert len(list(kv.scan(CQ, keys.FIRST, keys.LAST))) == 1
     at = entries[2]
-    state = applied(log)
     state.apply([log.trim(at)])
     assert (state.min_offset(1, 0), state.max_offset(1, 0)) == (128, 256)
     assert [item.queue_offset for item in kept(state, 1, 0)] == list(range(128, 256))
-    assert len(list(state._kv.scan(CQ, keys.FIRST, keys.LAST))) == 2, "the chunk, and the bounds"
+    assert len(list(kv.scan(CQ, keys.FIRST, keys.LAST))) == 2, "the chunk, and the bounds"
 
 
 def test_an_emptied_queue_knows_where_it_goes_on(log: Any) -> None:
@@ -169,11 +171,12 @@ def test_index_buckets_go_with_their_segments(log: Any) -> None:
     for n in range(8):
         record = keys.U64.pack(key_hash(1, b"k%d" % n) << 32 | log.tail.end_position + MESSAGES_AT)
         entries.append(log.messages(log.run(1, 0, 30), keys=record))
-    state = applied(log)
+    kv = MemoryKV()
+    state = applied(log, kv)
     rolls = log.segments()
     second = rolls[2]
     state.apply([log.trim(second)])
-    rows = [keys.index_base(key) for key, _ in state._kv.scan(INDEX, keys.FIRST, keys.LAST)]
+    rows = [keys.index_base(key) for key, _ in kv.scan(INDEX, keys.FIRST, keys.LAST)]
     assert rows
     assert min(rows) >= second.position
     for n, entry in enumerate(entries):

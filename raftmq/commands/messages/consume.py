@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,13 +93,15 @@ def consume(
     return INTERRUPTED if interrupted else 0
 
 
-def print_and_commit(member: Consumer, most: int | None, stop: Stop, printed: Printer) -> None:
-    """Prints messages until the end, `most` or a signal. Printed messages are committed after a second at most, even if
-    no further message comes.
+def print_and_commit(
+    member: Consumer, most: int | None, stop: Stop, printed: Printer, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Prints messages until the end, `most` or a signal. Printed messages are committed after a second at most by
+    `clock`, even if no further message comes.
 
     Any other exception passes through, so that the consumer does not commit a message that was not printed.
     """
-    committed, committed_at = 0, time.monotonic()
+    committed, committed_at = 0, clock()
     while printed.count != most and not stop.asked:
         message = member.poll(_TICK_S)
         if message is not None:
@@ -107,9 +109,9 @@ def print_and_commit(member: Consumer, most: int | None, stop: Stop, printed: Pr
                 printed.show(message)
         elif member.at_end:
             break
-        if printed.count > committed and time.monotonic() - committed_at >= _COMMIT_S:
+        if printed.count > committed and clock() - committed_at >= _COMMIT_S:
             member.commit()
-            committed, committed_at = printed.count, time.monotonic()
+            committed, committed_at = printed.count, clock()
 
 
 def _print_all(messages: Iterator[Message], most: int | None, printed: Printer) -> bool:

@@ -5,8 +5,6 @@ The coarser table in tests/jepsen_like/test_checker_log.py holds for the same co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from jepsen_like.checkers import Workload, check
@@ -196,30 +194,3 @@ def test_a_replica_that_holds_another_message_in_its_place_lost_it_even_if_the_r
     verdict = check(script.did("read", {"messages": [[0, "x"]], "end": False}, **asked).ops, LOG)
     assert verdict.counts == {"lost-write": 1}
     assert verdict.doubts
-
-
-def break_it(monkeypatch: pytest.MonkeyPatch, target: str, how: Callable[..., object]) -> None:
-    monkeypatch.setattr(f"jepsen_like.checkers.{target}", how)
-
-
-MUTANTS: dict[str, tuple[str, Callable[..., object], str]] = {
-    "no loss is seen": ("log_detail._losses", lambda *_: None, "lost on one replica"),
-    "failures count as unknown": ("log_detail.judge_origin", lambda *_: None, "aborted"),
-    "no queue is suspicious": ("log._suspicious", lambda *_: set(), "duplicate only on one replica"),
-    "only the suspicious queue itself is taken apart": (
-        "log._stray",
-        lambda send, queue, *_: {queue},
-        "an acknowledged message that strayed into a queue of its own",
-    ),
-    "every queue is perfect": ("log._is_perfect", lambda *_: True, "lost on one replica"),
-    "nobody keeps real time": ("send_columns.SendColumns.keeps_real_time", lambda *_: True, "order of real time"),
-    "real time is ignored": ("log._real_time", lambda *_: None, "order of real time"),
-}
-
-
-@each_row("name", MUTANTS)
-def test_a_broken_checker_fails_its_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, how, caught_by = MUTANTS[name]
-    break_it(monkeypatch, target, how)
-    script, expected = BAD[caught_by]
-    assert check(script.ops, LOG).counts != expected

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jepsen_like.checkers import Workload, check
 from jepsen_like.checkers.history_builder import Script
 from tests.support.rows import each_row
@@ -135,9 +133,3 @@ def test_not_drained_is_unknown() -> None:
     for script in (sent().poll("c1", 0, *ABCD[:3]), sent().poll("c1", 0, *ABCD, end=True).send("e", 4), sent()):
         verdict = check(script.ops, DRAIN)
         assert verdict.outcome == "unknown", verdict.text()
-
-
-def test_a_checker_without_rebalance_bounds_fails_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jepsen_like.checkers.polls._Polls.commit", lambda *_: None)
-    script, expected = BAD["rebalanced, back behind the commit"]
-    assert check(script.ops, POLLS).counts != expected

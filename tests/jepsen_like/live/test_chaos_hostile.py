@@ -41,10 +41,17 @@ def plan_of(names: str, time_s: float = 600, scale: float = 1.0) -> Plan:
     return Plan("raftmq", None, tuple(nemeses_named(names)), time_s, 1, 2000, True, scale)
 
 
-def scene_of(tmp_path: Path, names: str = "hostile", at_once: int | None = 2) -> Scene:
+class Quiet(Scene):
+    """Its acts are not recorded."""
+
+    def act(self, name: str) -> contextlib.nullcontext[list[str]]:  # type: ignore[override]
+        return contextlib.nullcontext([])
+
+
+def scene_of(tmp_path: Path, names: str = "hostile", at_once: int | None = 2, kind: type[Scene] = Scene) -> Scene:
     plan: Any = plan_of(names)._replace(at_once=at_once)
     stage: Any = SimpleNamespace(rng=random.Random(1))
-    return Scene(stage, stage, stage, tmp_path, 1.0, lambda _: None, lambda _: True, plan)
+    return kind(stage, stage, stage, tmp_path, 1.0, lambda _: None, lambda _: True, plan)
 
 
 def test_every_attack_is_a_fault_and_all_of_them_are_the_family() -> None:
@@ -250,7 +257,7 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
     """On a clock of the test: `begins_s` of the rounds of one attack, beside one that begins at 0, 4 and 8 s."""
     now, dealt = [0.0], []
     monkeypatch.setattr(story_hostile, "time", SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=lambda: 0))
-    scene, rounds = scene_of(tmp_path, "twins,names"), story_hostile.Rounds()
+    scene, rounds = scene_of(tmp_path, "twins,names", kind=Quiet), story_hostile.Rounds()
     due = sorted([(at, "names") for at in begins_s] + [(at, "twins") for at in (0.0, 4.0, 8.0)])
 
     def sleep(seconds: float) -> None:
@@ -262,7 +269,6 @@ def test_a_hand_lasts_until_each_attack_has_begun_its_rounds(
 
     stage: Any = scene.stage
     stage.sleep, stage.is_running, stage.node_ids = sleep, lambda node: True, [1]
-    monkeypatch.setattr(Scene, "act", lambda scene, name: contextlib.nullcontext([]))
     assault: Any = SimpleNamespace(deal=lambda names: dealt.append((round(now[0]), tuple(names))))
     plan = story_hostile.Layout([("twins", "names")], 12.0, 4.0, 3.0)
     story_hostile.play_hand(scene, assault, rounds, plan.hands[0], plan)

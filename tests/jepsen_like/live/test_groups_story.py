@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from tests.support.rows import each_row
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Any:
+def load(tmp_path: Path) -> Iterator[GroupsLoad]:
     with HistoryWriter(tmp_path / "h.jsonl") as history:
         made = GroupsLoad("127.0.0.1:1", {}, history, 7, 10)
         yield made
@@ -36,8 +37,7 @@ def settle(load: GroupsLoad, key: str | None, outcome: PlacedMessage | Exception
         done.set_exception(outcome)
     else:
         done.set_result(outcome)
-    invoked = load.sends.begin({"topic": "T", "id": f"g-{number}"})
-    load.settle(invoked, key, done)
+    load.settle(load.sends.begin({"topic": "T", "id": f"g-{number}"}), key, done)
     loop.close()
 
 
@@ -50,21 +50,21 @@ def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_p
     settle(load, "key-3", SendUnknown("?"), 3)
     assert {load.free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
     assert (load.counts.acked, load.counts.failed, load.counts.unknown, load.counts.in_flight) == (1, 1, 1, 0)
-    load._history.close()
+    load.history.close()
     outcomes = [op.type for op in read_history(tmp_path / "h.jsonl").ops if op.type != "invoke"]
     assert outcomes == ["ok", "fail", "info"]
 
 
 def test_what_was_acknowledged_and_never_handed_out_is_missing(load: GroupsLoad) -> None:
     far = number_of(2, 1)
-    load._keys_busy |= {("T", "k")}
-    settle(load, "k", PlacedMessage(far, 5))
+    key = next(key for key in iter(lambda: load.free_key("T"), 0) if key is not None)
+    settle(load, key, PlacedMessage(far, 5))
     for name in ("alone", "pair"):
         assert f"'{name}' never got 1 acknowledged messages of T/{far}, the first at 5" in load.missing()
     for handed in load.handed.values():
         handed["T", far].add(5)
     assert load.missing() == []
-    assert load.places["T", "k"] == [far]
+    assert load.places["T", key] == [far]
     assert len(load.acks_s[2]) == 1
 
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jepsen_like.sim.options import APART_FROM, draw
 from jepsen_like.sim.scripted import play
 
 SCRIPT = "nodes 3 apart=1\nlead 1\ndemand 6\nkill 1\nwait 2\nstart 1\nsettle\n"
-
-
-@pytest.fixture(autouse=True)
-def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that is read by nobody is so for ever: nothing is gained by the five minutes of a random run. That they
-    are not needed shows the run without a fault."""
-    monkeypatch.setattr("jepsen_like.sim.world.READER_S", 40.0)
 
 
 def found(script: str) -> list[str]:

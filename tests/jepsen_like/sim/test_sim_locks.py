@@ -14,8 +14,6 @@ from jepsen_like.sim.locks.ordered_consumers import ReadInOrder
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from jepsen_like.sim.world import CLOSE_MS, World, run_seed
-from statemachine.consuming import queue_locks
-from statemachine.removals import Done
 
 KILLED = "kill 1\nwait 5\nstart 1\nsettle\n"
 SHORT = "nodes 3 queues=2 ordered=1 producers=1 foreign=1 window=1 think_s=0.05\nlead 1\nload 1\ndemand 4\n"
@@ -30,12 +28,6 @@ def found(script: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("script", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)], ids=["short", "long"])
 def test_orderly_consumers_read_everything_in_order_across_a_killed_leader(script: str) -> None:
     assert found(script + KILLED) == []
-
-
-def test_locks_of_a_deleted_topic_are_found_in_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks.QueueLocks, "remove_topic", lambda locks, *rest: Done(0, None))
-    checker, what = found("nodes 3\nlead 1\nlocks 1 make a+ topic\nsettle\n")[0]
-    assert (checker, "which is deleted" in what) == ("removals", True)
 
 
 def test_a_lock_that_is_not_granted_by_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

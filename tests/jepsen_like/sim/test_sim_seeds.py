@@ -12,14 +12,13 @@ import pytest
 
 from cluster.broker.sends.send_service import Sends
 from cluster.node.services import NodeServices
-from cluster.replication.raft_driver import RaftDriver
 from jepsen_like.fakes.memory_fs import MemoryFile
 from jepsen_like.sim.campaign import Summary, run_range, shrink
 from jepsen_like.sim.faults.fault_plan import plan
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.result import SimResult
 from jepsen_like.sim.world import run_seed
-from raftlog.core.raw_node import Ready
+from raftlog.core.raw_node import RawNode, Ready
 
 FIRST, SEEDS = 7002, 2
 SHORT = 7002
@@ -67,15 +66,15 @@ def test_another_seed_is_another_run(summary: Summary) -> None:
 
 def ack_before_the_disk(patch: pytest.MonkeyPatch) -> None:
     """etcd#14370: what depends on the disk leaves before the disk has answered."""
-    handle = RaftDriver._handle
+    take = RawNode.ready
 
-    def hasty(driver: RaftDriver, ready: Ready) -> None:
-        if ready.messages_after_persist:
-            driver._release(list(ready.messages_after_persist))
-            ready = ready._replace(messages_after_persist=[])
-        handle(driver, ready)
+    def hasty(raw: RawNode) -> Ready:
+        ready = take(raw)
+        at_once = [message for message in ready.messages_after_persist if message.to_id != raw.raft.id]
+        later = [message for message in ready.messages_after_persist if message.to_id == raw.raft.id]
+        return ready._replace(messages=[*ready.messages, *at_once], messages_after_persist=later)
 
-    patch.setattr(RaftDriver, "_handle", hasty)
+    patch.setattr(RawNode, "ready", hasty)
 
 
 def forget_identities(patch: pytest.MonkeyPatch) -> None:
@@ -85,7 +84,7 @@ def forget_identities(patch: pytest.MonkeyPatch) -> None:
 
 def sync_nothing(patch: pytest.MonkeyPatch) -> None:
     """fdatasync returns at once: a power cut takes what was acknowledged."""
-    patch.setattr(MemoryFile, "fdatasync", lambda file: file._check())
+    patch.setattr(MemoryFile, "fdatasync", lambda file: None)
 
 
 def read_without_asking(patch: pytest.MonkeyPatch) -> None:

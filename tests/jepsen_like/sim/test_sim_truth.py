@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.sim.machines.loop import Process
 from jepsen_like.sim.options import DRAINS_FROM, GROUPS_FROM, draw
-from jepsen_like.sim.scripted import play
-from statemachine.cluster_wide.broker_groups import BrokerGroups, DrainBrokerGroup
+from jepsen_like.sim.scripted import ScriptedWorld, play
+from statemachine.cluster_wide.broker_groups import BrokerGroup, BrokerGroups
 from statemachine.cluster_wide.truth_journal import TruthJournal
 from statemachine.truth import Truth
 
@@ -36,18 +37,32 @@ def test_half_of_the_seeds_with_a_second_group_and_no_nodes_of_it_have_drains() 
     assert 10 < sum(options.drains for options in drawn) < 40
 
 
-def test_drains_are_copied_across_a_killed_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = set[bool]()
-    drain = BrokerGroups.drain
+class Watched(ScriptedWorld):
+    """Notes what nodes know of the second group after each event: that it takes messages, or drains."""
 
-    def noted(self: Any, stage: Any, command: DrainBrokerGroup) -> Any:
-        result = drain(self, stage, command)
-        states.add(result.value.is_active if result.ok else True)
-        return result
+    def __init__(self, script: str) -> None:
+        super().__init__(script)
+        self.known: list[bool] = []
 
-    monkeypatch.setattr(BrokerGroups, "drain", noted)
-    assert found(SCRIPT.replace("groups=1", "groups=1 drains=1")) == []
-    assert states == {True, False}, "the script drains, and cancels"
+    def phases(self) -> None:
+        def look(process: Process) -> None:
+            self.monitor.after_event(process)
+            for machine in self.machines.values():
+                if machine.process is process and machine.node is not None:
+                    self.look(machine.node.state[BrokerGroups].by_number.get(2))
+
+        self.loop.after_event = look
+        super().phases()
+
+    def look(self, group: BrokerGroup | None) -> None:
+        if group is not None and self.known[-1:] != [group.is_active]:
+            self.known.append(group.is_active)
+
+
+def test_drains_are_copied_across_a_killed_leader() -> None:
+    stage = Watched(SCRIPT.replace("groups=1", "groups=1 drains=1"))
+    assert not stage.run().violations
+    assert stage.known[:3] == [True, False, True], "the script drains, and cancels"
 
 
 def forgets_ends(patch: pytest.MonkeyPatch) -> None:

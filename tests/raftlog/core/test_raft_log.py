@@ -12,7 +12,7 @@ from raftlog.core.state.log import READ_BYTES, READ_ENTRIES, RaftLog
 from raftlog.core.state.terms import TermRanges
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry, tail_after
-from raftlog.types import FLAG_ROLL, NOBODY, HardState, LogTail, NodeId
+from raftlog.types import FLAG_ROLL, NOBODY, Entry, HardState, LogTail, NodeId
 from tests.support.raft_group import GENESIS, Disk, chain, raw_of
 
 ascending_terms = st.lists(st.integers(0, 5), max_size=20).map(sorted)
@@ -35,18 +35,14 @@ def open_log(disk: Disk, cache_bytes_max: int = 1 << 20) -> RaftLog:
     return RaftLog(disk, commit_index=0, applied_index=0, cache_bytes_max=cache_bytes_max)
 
 
-def propose(log: RaftLog, size: int, term: int = 1, segment_size: int = 1 << 30) -> None:
-    log.append(
-        make_entry(
-            log.tail,
-            term=term,
-            entry_type=3,
-            payload=bytes(size),
-            timestamp_ms=0,
-            group_id=1,
-            segment_size=segment_size,
-        )
+def entry_after(tail: LogTail, size: int = 0, term: int = 1, segment_size: int = 1 << 30) -> Entry:
+    return make_entry(
+        tail, term=term, entry_type=3, payload=bytes(size), timestamp_ms=0, group_id=1, segment_size=segment_size
     )
+
+
+def propose(log: RaftLog, size: int, term: int = 1, segment_size: int = 1 << 30) -> None:
+    log.append(entry_after(log.tail, size, term, segment_size))
 
 
 def persist(log: RaftLog, disk: Disk) -> None:
@@ -134,8 +130,9 @@ def test_truncation_returns_to_the_segment_of_the_entry_before() -> None:
         tails[index] = tail_after(tails[index - 1], log.entry(index))
     assert sum(bool(log.entry(index).flags & FLAG_ROLL) for index in range(2, 14)) > 2
     for index in range(log.tail.index, 1, -1):
-        log._truncate_from(index)
-        assert log.tail == tails[index - 1]
+        other = entry_after(tails[index - 1], term=2)
+        log.append_received([other])
+        assert log.tail == tail_after(tails[index - 1], other)
 
 
 def test_segment_base_from_before_the_start_is_never_guessed_too_high() -> None:
@@ -145,8 +142,8 @@ def test_segment_base_from_before_the_start_is_never_guessed_too_high() -> None:
     disk = Disk([whole.entry(index) for index in range(10)])
     restarted = open_log(disk)
     base = disk.tails[2].segment_base
-    restarted._truncate_from(3)
-    assert restarted.tail.id == disk.tails[2].id
+    restarted.append_received([entry_after(disk.tails[2], term=2)])
+    assert restarted.tail.index == 3
     assert restarted.tail.segment_base <= base
 
 

@@ -155,12 +155,13 @@ def test_members_that_cannot_be_read_are_not_appended() -> None:
 def test_a_change_replaced_by_another_is_the_other() -> None:
     raw = node(Disk())
     raw.ready()
-    first = entry_after(raw.tail, EntryType.MEMBERSHIP, encode(without(raw.membership, THREE)))
+    before = raw.tail
+    first = entry_after(before, EntryType.MEMBERSHIP, encode(without(raw.membership, THREE)))
     raw.step(AppendEntries(TWO, ONE, 2, EntryId(0, 0), 0, (first,)))
     assert list(raw.membership.voter_ids) == [ONE, TWO]
     second = with_learner(members_of((1, 2, 3)), Voter(FOUR, UUID(int=4)), Address(FOUR, "host", 1))
     later = make_entry(
-        raw.raft.log._tail_at(0),
+        before,
         term=3,
         entry_type=EntryType.MEMBERSHIP,
         payload=encode(second),

@@ -64,7 +64,8 @@ def leader() -> RawNode:
 
 
 def state(raw: RawNode) -> tuple[object, ...]:
-    return raw.raft.hard_state, raw.tail, raw.commit_index, raw.role, raw.raft.log.terms._firsts[:]
+    terms = [raw.raft.log.terms.at(index) for index in range(raw.tail.index + 1)]
+    return raw.raft.hard_state, raw.tail, raw.commit_index, raw.role, terms
 
 
 LIES: dict[str, Message] = {

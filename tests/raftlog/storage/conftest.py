@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from jepsen_like.fakes.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.log.segmented_log import SegmentedLog
@@ -58,8 +58,10 @@ def frames() -> Frames:
 def new_log() -> NewLog:
     """new_log() -> (file system, log) holding GENESIS only, under /data."""
 
-    def build(space_left: int = 1 << 40) -> tuple[MemoryFileSystem, SegmentedLog]:
-        fs = MemoryFileSystem(space_left)
+    def build(
+        space_left: int = 1 << 40, file_kind: type[MemoryFile] = MemoryFile
+    ) -> tuple[MemoryFileSystem, SegmentedLog]:
+        fs = MemoryFileSystem(space_left, file_kind)
         fs.mkdir(DATA)
         return fs, SegmentedLog.create(fs, DATA, genesis=GENESIS.entry(), segment_size=SEGMENT_SIZE)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.fakes.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem
 from raftlog.errors import DamagedLogError, DiskFullError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import genesis_entry, make_entry
 from raftlog.storage.files.fs import storage_error
@@ -103,16 +103,17 @@ def test_preparing_on_a_full_disk_harms_nothing(new_log: NewLog, frames: Frames)
     assert not log.needs_next()
 
 
-def test_a_bad_sector_is_damage_and_a_lack_of_descriptors_is_not(
-    new_log: NewLog, frames: Frames, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, log = new_log()
+def test_a_bad_sector_is_damage_and_a_lack_of_descriptors_is_not(new_log: NewLog, frames: Frames) -> None:
+    code = 0
+
+    class Unread(MemoryFile):
+        def pread(self, size: int, offset: int) -> bytes:
+            if code:
+                raise OSError(code, os.strerror(code))
+            return super().pread(size, offset)
+
+    _, log = new_log(file_kind=Unread)
     log.append(frames(log.tail, [10]))
-
-    def fail(*_: object) -> bytes:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("jepsen_like.fakes.memory_fs.MemoryFile.pread", fail)
     for read in (lambda: log.read_entries(0, 2, 1), lambda: log.read_at(0, 10), lambda: log.read_raw(0, 10)):
         code = errno.EMFILE
         with pytest.raises(StorageError, match=r"reading .* failed: Too many open files") as caught:

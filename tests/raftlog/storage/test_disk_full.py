@@ -209,23 +209,22 @@ def test_a_refused_vote_never_takes_the_last_promise_with_it(call: int) -> None:
         assert found in (HardState(1, NodeId(1), 0), HardState(2, NodeId(3), 0))
 
 
-@pytest.fixture
-def offsets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The offsets of every write that follows."""
-    seen: list[int] = []
-    write = MemoryFile.pwritev
+def watched_disk() -> tuple[MemoryFileSystem, list[int]]:
+    """A disk, and the offsets of every write to it that follows."""
+    offsets: list[int] = []
 
-    def watched(self: MemoryFile, buffers: Buffers, offset: int) -> None:
-        seen.append(offset)
-        write(self, buffers, offset)
+    class Watched(MemoryFile):
+        def pwritev(self, buffers: Buffers, offset: int) -> None:
+            offsets.append(offset)
+            super().pwritev(buffers, offset)
 
-    monkeypatch.setattr(MemoryFile, "pwritev", watched)
-    return seen
-
-
-def test_the_next_try_of_a_vote_leaves_the_slot_alone_that_is_whole(offsets: list[int]) -> None:
-    fs = MemoryFileSystem()
+    fs = MemoryFileSystem(file_kind=Watched)
     fs.mkdir(DATA)
+    return fs, offsets
+
+
+def test_the_next_try_of_a_vote_leaves_the_slot_alone_that_is_whole() -> None:
+    fs, offsets = watched_disk()
     store = HardStateStore.create(fs, DATA / "hard_state", GROUP)
     for term, call in ((2, 1), (3, 3), (4, 3), (5, 1)):
         vote = HardState(term, NodeId(3), 0)
@@ -255,9 +254,8 @@ def test_the_next_try_of_a_mark_leaves_the_mark_alone_that_is_whole(new_log: New
         assert newest_mark(fs.open(path).pread(LOCAL_HEADER_SIZE, 0)) is not None, seed
 
 
-def test_the_next_try_of_run_leaves_the_slot_alone_that_is_whole(offsets: list[int]) -> None:
-    fs = MemoryFileSystem()
-    fs.mkdir(DATA)
+def test_the_next_try_of_run_leaves_the_slot_alone_that_is_whole() -> None:
+    fs, offsets = watched_disk()
     file = RunFile(fs, DATA, group_id=GROUP)
     for index in (1, 2):
         file.write(run_of(index))

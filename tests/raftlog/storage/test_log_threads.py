@@ -74,7 +74,7 @@ def test_readers_see_only_whole_entries(tmp_path: Path, genesis: Genesis, frames
 
 
 def test_close_waits_for_a_preparation(
-    new_log: Callable[..., tuple[MemoryFileSystem, SegmentedLog]], frames: Frames, monkeypatch: pytest.MonkeyPatch
+    new_log: Callable[..., tuple[MemoryFileSystem, SegmentedLog]], frames: Frames
 ) -> None:
     """Otherwise the next owner of the directory could roll into a file that this one is still zeroing."""
     _, log = new_log()
@@ -82,13 +82,14 @@ def test_close_waits_for_a_preparation(
     events: list[str] = []
     zeroing, go_on = threading.Event(), threading.Event()
 
-    def slow_fill(*_: object) -> None:
+    def clock() -> float:
+        """What the preparation looks at before and after each piece that it fills with zeroes."""
         zeroing.set()
         go_on.wait(at_most(30))
-        events.append("zeroed")
+        events.append("zeroing")
+        return 0.0
 
-    monkeypatch.setattr("raftlog.storage.log.log_preparer.zero_fill", slow_fill)
-    preparer = threading.Thread(target=log.prepare_next)
+    preparer = threading.Thread(target=partial(log.prepare_next, clock=clock))
     preparer.start()
     assert zeroing.wait(at_most(30))
 
@@ -102,7 +103,7 @@ def test_close_waits_for_a_preparation(
     go_on.set()
     closer.join()
     preparer.join()
-    assert events == ["zeroed", "closed"]
+    assert (events[0], events[-1]) == ("zeroing", "closed")
 
 
 def test_rot_and_repairs_beside_readers_and_appends(tmp_path: Path, genesis: Genesis, frames: Frames) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.fakes.memory_fs import MemoryFileSystem
+from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem
 from raftlog.errors import DamagedLogError, FrameError
 from raftlog.frame import FrameHeader
 from raftlog.storage.files import layout, log_first
@@ -54,16 +54,17 @@ def test_the_frame_of_another_entry_is_not_read_as_this_one(
 
 @pytest.mark.parametrize(("error", "told"), [(errno.EIO, None), (errno.EMFILE, "raised")])
 def test_FIRST_that_cannot_be_read_is_damaged_and_one_that_cannot_be_opened_now_is_not(
-    monkeypatch: pytest.MonkeyPatch, error: int, told: str | None
+    error: int, told: str | None
 ) -> None:
-    fs = MemoryFileSystem()
+    class Refusing(MemoryFileSystem):
+        def open(self, path: Path, *, create: bool = False) -> MemoryFile:
+            if not create:
+                raise OSError(error, "no")
+            return super().open(path, create=create)
+
+    fs = Refusing()
     fs.mkdir(LOG)
     fs.open(LOG / layout.FIRST, create=True).pwritev([b"x" * 100], 0)
-
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(error, "no")
-
-    monkeypatch.setattr(fs, "open", fails)
     if told:
         with pytest.raises(OSError, match="no"):
             log_first.load(fs, LOG, GROUP)

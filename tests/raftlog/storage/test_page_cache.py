@@ -56,21 +56,25 @@ def grow(log: SegmentedLog, count: int) -> Iterator[int]:
         yield log.tail.end_position
 
 
-@pytest.fixture
-def dropped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
-    """(base of the file, up to which position; None for all of it) of each call."""
-    calls: list[tuple[int, int | None]] = []
+class Disk(MemoryFileSystem):
+    """Notes what is to be dropped from its page cache."""
 
-    def drop_cached(file: MemoryFile, size: int | None) -> None:
-        base = int(file.path.stem)
-        calls.append((base, None if size is None else base + size - LOCAL_HEADER_SIZE))
+    def __init__(self) -> None:
+        self.dropped: list[tuple[int, int | None]] = []
+        """(base of the file, up to which position; None for all of it) of each call."""
+        dropped = self.dropped
 
-    monkeypatch.setattr(MemoryFile, "drop_cached", drop_cached)
-    return calls
+        class Dropping(MemoryFile):
+            def drop_cached(self, size: int | None) -> None:
+                base = int(self.path.stem)
+                dropped.append((base, None if size is None else base + size - LOCAL_HEADER_SIZE))
+
+        super().__init__(file_kind=Dropping)
 
 
-def test_what_is_older_is_dropped_in_steps_over_all_files(dropped: list[tuple[int, int | None]]) -> None:
-    log = new_log(MemoryFileSystem(), Path("/node"))
+def test_what_is_older_is_dropped_in_steps_over_all_files() -> None:
+    fs = Disk()
+    log, dropped = new_log(fs, Path("/node")), fs.dropped
     log.limit_page_cache(KEPT)
     reached = 0
     for end in grow(log, 80):
@@ -83,15 +87,16 @@ def test_what_is_older_is_dropped_in_steps_over_all_files(dropped: list[tuple[in
     assert len(whole) >= 4
 
 
-def test_nothing_is_dropped_without_a_limit(dropped: list[tuple[int, int | None]]) -> None:
-    log = new_log(MemoryFileSystem(), Path("/node"))
-    for _ in grow(log, 80):
+def test_nothing_is_dropped_without_a_limit() -> None:
+    fs = Disk()
+    for _ in grow(new_log(fs, Path("/node")), 80):
         pass
-    assert dropped == []
+    assert fs.dropped == []
 
 
-def test_a_limit_leaves_alone_what_was_there_before(dropped: list[tuple[int, int | None]]) -> None:
-    log = new_log(MemoryFileSystem(), Path("/node"))
+def test_a_limit_leaves_alone_what_was_there_before() -> None:
+    fs = Disk()
+    log, dropped = new_log(fs, Path("/node")), fs.dropped
     before = list(grow(log, 80))[-1]
     log.limit_page_cache(KEPT)
     for _ in grow(log, 10):
@@ -101,8 +106,8 @@ def test_a_limit_leaves_alone_what_was_there_before(dropped: list[tuple[int, int
     assert dropped[0][0] == max(segment.base for segment in log.state.segments if segment.base <= before - KEPT)
 
 
-def test_files_that_were_trimmed_meanwhile_are_passed_over(dropped: list[tuple[int, int | None]]) -> None:
-    fs = MemoryFileSystem()
+def test_files_that_were_trimmed_meanwhile_are_passed_over() -> None:
+    fs = Disk()
     log = new_log(fs, Path("/node"))
     log.limit_page_cache(KEPT)
     for number in range(60):  # nobody prepares
@@ -113,7 +118,7 @@ def test_files_that_were_trimmed_meanwhile_are_passed_over(dropped: list[tuple[i
     fs.unlink(first.path)  # as if it went between a look at the segments and the call
     assert log.needs_next()
     log.prepare_next(zeroed=False)
-    assert dropped[0][0] == second.base
+    assert fs.dropped[0][0] == second.base
 
 
 def test_most_pages_of_real_files_are_free_and_their_bytes_are_read_again(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ cut."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFile
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.files.fs import read_file, write_file
+from raftlog.storage.files.fs import Buffers, read_file, write_file
 from raftlog.storage.files.run_file import Run, RunFile, RunState
 from raftlog.storage.log.log_reader import LogReader
 from raftlog.storage.log.segmented_log import SegmentedLog
@@ -230,23 +230,21 @@ def test_a_made_up_frame_that_ends_at_the_mark_is_not_its_frame(new_log: NewLog,
 
 
 @row("complete above the mark")
-def test_what_is_complete_above_the_mark_is_written_again_before_it_counts(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_complete_above_the_mark_is_written_again_before_it_counts(new_log: NewLog, frames: Frames) -> None:
     """The system may take bytes for clean that are not on disk after a sync that failed: syncing alone says nothing."""
     calls: list[tuple[str, Path, int, bytes]] = []
-    pwritev, fdatasync = MemoryFile.pwritev, MemoryFile.fdatasync
 
-    def writes(file: MemoryFile, parts: Sequence[bytes], offset: int) -> None:
-        calls.append(("write", file.path, offset, b"".join(parts)))
-        pwritev(file, parts, offset)
+    class Watched(MemoryFile):
+        def pwritev(self, buffers: Buffers, offset: int) -> None:
+            calls.append(("write", self.path, offset, b"".join(buffers)))
+            super().pwritev(buffers, offset)
 
-    def syncs(file: MemoryFile) -> None:
-        calls.append(("sync", file.path, 0, b""))
-        fdatasync(file)
+        def fdatasync(self) -> None:
+            calls.append(("sync", self.path, 0, b""))
+            super().fdatasync()
 
-    monkeypatch.setattr(MemoryFile, "pwritev", writes)
-    monkeypatch.setattr(MemoryFile, "fdatasync", syncs)
+    disk = Disk(partial(new_log, file_kind=Watched), frames)
+    calls.clear()
     log = disk.open()
     assert "complete above the mark" in log.report.rows
     written = calls.index(("write", disk.paths[2], disk.offset(9), disk.raw(9, 9)))

@@ -244,7 +244,7 @@ def test_a_start_scans_from_the_kept_index(
     log = disk.open()
     assert log.needs_next()
     log.prepare_next()
-    assert not log._preparer._index_is_due()
+    assert not log.needs_next()
     kept = read_file(disk.fs, LOG / "active.idx")
     if how == "above the mark":
         disk.fs.damage(disk.paths[2], MARK_OFFSETS[newest_seq(disk.fs.open(disk.paths[2])) % 2], b"\xee")

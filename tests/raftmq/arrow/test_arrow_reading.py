@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import random
 import struct
+from typing import Any
 
 import pytest
 
@@ -309,8 +310,11 @@ def test_entries_that_nobody_knows_are_an_error() -> None:
         entries(script, 1)
 
 
-def test_an_answer_of_another_number_of_entries_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(found(message(0)))
-    monkeypatch.setattr(script, "entries_at", lambda *_, **__: struct.pack(">QQI", 1, 1, 2))
+def test_an_answer_of_another_number_of_entries_is_an_error() -> None:
+    class TooMany(Script):
+        def entries_at(self, *_: Any, **__: Any) -> bytes:
+            return struct.pack(">QQI", 1, 1, 2)
+
+    script = TooMany(found(message(0)))
     with pytest.raises(Unreadable, match="not of 1 positions"):
         entries(script, 1)

@@ -162,7 +162,7 @@ async def test_a_server_that_hangs_up_on_plain_text_may_take_tls_alone(listens: 
     host, port = await listens(hangs_up=True)
     async with aconnect(f"{host}:{port}") as mq:
         with pytest.raises(Unreachable) as caught:
-            await mq._view.call(RequestCode.GET_MAX_OFFSET, {}, what="offset", timeout_s=0.3)
+            await mq.view.call(RequestCode.GET_MAX_OFFSET, {}, what="offset", timeout_s=0.3)
     assert "tls=Tls(ca=FILE)" in caught.value.hint
 
 
@@ -211,13 +211,14 @@ async def test_what_is_wrong_is_logged_long_before_the_deadline(caplog: pytest.L
         closed = f"127.0.0.1:{listening.getsockname()[1]}"
     with caplog.at_level(logging.INFO, "raftmq"):
         async with aconnect(closed, timeout_s=60) as mq:
-            sending = asyncio.create_task(mq.send("orders", b"x"))
+            producer = mq.producer()
+            sending = asyncio.create_task(producer.send("orders", b"x"))
             while f"no leader found yet: {closed} refuses connections" not in caplog.messages:
                 await asyncio.sleep(0.01)
             assert not sending.done()
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-            mq._default_producer().pipeline.abandon()
+            producer.pipeline.abandon()
 
 
 def test_errors_are_raftmq_errors() -> None:

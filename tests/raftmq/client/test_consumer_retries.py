@@ -19,6 +19,7 @@ import raftmq
 from raftmq.client import Failed, Message, Refused, Unknown, aconnect
 from raftmq.client.consuming.message_buffer import Batch, Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
+from raftmq.client.message import MAX_INFLATED_BYTES
 from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored
 from tests.support.consumer_parts import share_of
@@ -485,21 +486,19 @@ async def test_what_cannot_be_read_nor_given_back_is_not_committed(fake: Any, ba
     assert fake.offsets.get((GROUP, TOPIC, 0), 0) == 0
 
 
-async def test_a_pull_inflates_so_many_bytes_and_leaves_the_rest_to_the_next(
-    fake: Any, backs: SendBacks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pull_inflates_so_many_bytes_and_leaves_the_rest_to_the_next(fake: Any, backs: SendBacks) -> None:
     """A reply of 1 MiB may hold a thousand bodies that inflate to 1 MiB each."""
-    monkeypatch.setattr("raftmq.client.consuming.pull.MAX_INFLATED_BYTES", 25)
-    fake.fill(TOPIC, 0, [zlib.compress(b"%d" % number * 10) for number in range(8)])
+    of_one = 2 * MAX_INFLATED_BYTES // 5
+    fake.fill(TOPIC, 0, [zlib.compress(b"%d" % number * of_one) for number in range(4)])
     queue = fake.queues[TOPIC][0]
     queue[:] = [each._replace(sys_flag=0x1) for each in queue]
     async with aconnect(fake.servers) as mq:
         pulled = await mq.pull(TOPIC, 0, 0)
         assert ([one.body[:1] for one in pulled.messages], pulled.next_offset) == ([b"0", b"1", b"2"], 3)
-        assert len((await mq.pull(TOPIC, 0, 0, as_stored=True)).messages) == 8
+        assert len((await mq.pull(TOPIC, 0, 0, as_stored=True)).messages) == 4
         async with mq.consumer(GROUP, TOPIC) as c:
-            read = await asyncio.wait_for(take(c, 8), at_most(20))
-    assert [one.body for one in read] == [b"%d" % number * 10 for number in range(8)]
+            read = await asyncio.wait_for(take(c, 4), at_most(20))
+    assert [(one.body[:1], len(one.body)) for one in read] == [(b"%d" % number, of_one) for number in range(4)]
 
 
 async def test_a_pull_says_which_message_it_cannot_read_and_has_it_as_stored(fake: Any, backs: SendBacks) -> None:

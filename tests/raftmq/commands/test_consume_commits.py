@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -75,17 +76,22 @@ class Interrupting(Printer):
         send(signal.SIGTERM)()
 
 
-def read(member: Member, stop: Stop, most: int | None = None, printer: type[Printer] = Printer) -> int:
+def read(
+    member: Member,
+    stop: Stop,
+    most: int | None = None,
+    printer: type[Printer] = Printer,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
     printed = printer(as_json=False, form="")
-    consume.print_and_commit(member, most, stop, printed)  # type: ignore[arg-type]
+    consume.print_and_commit(member, most, stop, printed, clock)  # type: ignore[arg-type]
     return printed.count
 
 
-def test_what_was_printed_is_committed_though_nothing_more_comes(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_printed_is_committed_though_nothing_more_comes(stop: Stop) -> None:
     now = [100.0]
-    monkeypatch.setattr("raftmq.commands.messages.consume.time.monotonic", lambda: now[0])
     member = Member(0, 1, None, lambda: now.__setitem__(0, 102.0), None, None, 2, lambda: now.__setitem__(0, 104.0))
-    assert read(member, stop) == 3
+    assert read(member, stop, clock=lambda: now[0]) == 3
     assert member.commits == [2, 3], "after the last message of each burst, once"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
-import sys
+from contextlib import redirect_stdout
 from typing import Any
 from uuid import uuid4
 
@@ -155,10 +156,15 @@ def test_a_format_that_names_no_field(form: str) -> None:
     assert (result.exit_code, "--format" in result.stderr) == (2, True)
 
 
-def test_a_terminal_gets_columns_and_obeys_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_columns_and_obeys_none_of_them() -> None:
     one = Message("t", 1, 23, 4, b"a\x1b[2J\nb", "k", None, {}, "", 0, 1_795_600_000_000)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    line = printing.line_of(as_json=False, form=None)(one).decode()
+    with redirect_stdout(Terminal()):
+        line = printing.line_of(as_json=False, form=None)(one).decode()
     assert line[23:] == "    1       23  k             -         a\\x1b[2J\\nb"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    assert printing.line_of(as_json=False, form=None)(one) == one.body
+    with redirect_stdout(io.StringIO()):
+        assert printing.line_of(as_json=False, form=None)(one) == one.body

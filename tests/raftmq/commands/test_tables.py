@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from typing import Any
 
 import pytest
@@ -36,9 +35,8 @@ WORDS = [str(cell) for row in ROWS for cell in row if cell is not None]
 def test_a_terminal_shows_every_cell_whole(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        shared_options, "console", lambda: Console(file=sys.stdout, width=width, force_terminal=True, **PLAIN)
-    )
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
+        monkeypatch.setenv(name, value)
     shared_options.print_table(TITLES, ROWS)
     shown = capsys.readouterr().out
     assert [word for word in [*TITLES, *WORDS] if word not in shown] == []

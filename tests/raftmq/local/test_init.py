@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import os
 import shutil
@@ -20,12 +19,12 @@ from msgspec.structs import replace
 
 from cluster.config import node_files as local_config
 from cluster.config.config import ConfigError
-from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
+from cluster.config.local_layout import ClusterFile, NodeName, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.node.__main__ import main as run_node
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.layout import lock_directory
-from raftlog.storage.node_dir import create_node_dir, open_node_dir
+from raftlog.storage.node_dir import open_node_dir
 from raftmq.cli import cli
 from raftmq.local import init as local_init
 from raftmq.local.cluster import LocalCluster
@@ -158,23 +157,27 @@ def test_the_others_may_start_beside_a_disk_that_is_half_gone_and_nothing_is_del
         create_data_dirs(configs(nodes), leave_lost=True)
 
 
-def starts_of(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The nodes that the cluster starts from now on: only their names, and they lead at once."""
-    started: list[Any] = []
-    monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "wait_leader", lambda timeout_s, group: 1)
-    return started
+class NamedStarts(LocalCluster):
+    """Its nodes are only named when they start, and lead at once."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.started: list[NodeName] = []
+
+    def start(self, name: NodeName) -> int:
+        self.started.append(name)
+        return 0
+
+    def wait_leader(self, *_: Any, **__: Any) -> int:
+        return 1
 
 
-def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(tmp_path: Path) -> None:
     nodes = load_cluster(tmp_path)
     shutil.rmtree(data(nodes[1]))
-    cluster = LocalCluster(tmp_path)
-    started = starts_of(cluster, monkeypatch)
+    cluster = NamedStarts(tmp_path)
     cluster.up()
-    assert started == [1, 3]
+    assert cluster.started == [1, 3]
     with pytest.raises(LocalError, match="data directory of node 2 is empty") as caught:
         cluster.restart(2)
     assert caught.value.fix.startswith("raftmq node replace 2")
@@ -184,18 +187,15 @@ def test_up_starts_the_others_and_a_lost_disk_is_replaced_not_started(
 
 
 @pytest.mark.parametrize("left", ["remnants", "nothing", "no folder"])
-def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
-) -> None:
+def test_a_folder_that_was_deleted_under_its_node_stops_nobody_else(tmp_path: Path, left: str) -> None:
     nodes = load_cluster(tmp_path)
     shutil.rmtree(nodes[1].home if left == "no folder" else data(nodes[1]))
     if left == "remnants":  # its node wrote this again while it died
         (data(nodes[1]) / "checkpoints").mkdir(parents=True)
         (data(nodes[1]) / "STATE_SUSPECT").touch()
-    cluster = LocalCluster(tmp_path)
-    started = starts_of(cluster, monkeypatch)
+    cluster = NamedStarts(tmp_path)
     cluster.up()
-    assert started == [1, 3]
+    assert cluster.started == [1, 3]
     assert [node.id for node in cluster.nodes] == [1, 2, 3]
     with pytest.raises(LocalError, match="data directory of node 2") as caught:
         cluster.restart(2)
@@ -243,21 +243,13 @@ def test_a_second_start_remembers_whose_place_a_node_is_to_take(tmp_path: Path) 
     assert [node.id for node in load_as_found(tmp_path)] == [1, 3], "it was removed, not lost"
 
 
-def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     nodes = make(tmp_path)
-    real, calls = create_node_dir, []
-
-    def fail_second(*arguments: object) -> None:
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(local_init, "create_node_dir", fail_second)
-    with pytest.raises(LocalError, match="No space left"):
+    data(nodes[1]).symlink_to("/proc/no/such/place")  # there nobody can make a directory
+    with pytest.raises(LocalError):
         create_data_dirs(configs(nodes))
     assert not any(data(node).exists() for node in nodes)
-    monkeypatch.undo()
+    data(nodes[1]).unlink(missing_ok=True)
     assert create_data_dirs(configs(nodes)).created
 
 

@@ -18,7 +18,6 @@ from pyiceberg.table.snapshots import Operation
 
 import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS
-from raftmq.tables import iceberg_upkeep
 from raftmq.tables.errors import CatalogError, LostRace, TableError
 from raftmq.tables.formats import status_of, upkeep
 from raftmq.tables.iceberg_catalog import load
@@ -189,8 +188,11 @@ def test_small_files_become_one_and_the_others_go(
     (day / "_of-an-export.tmp").touch()
     with run_of(mq, topic, tmp_path) as run:
         assert len(visible(tmp_path) - named(tmp_path)) == 10, "readers of older snapshots need what was merged"
-        monkeypatch.setattr(iceberg_upkeep, "_METADATA_HOURS", 0)
+        metadata = {*(tmp_path / "metadata").iterdir()}
+        for path in metadata:  # as of two days ago
+            os.utime(path, (time.time() - 48 * 3600,) * 2)
         assert compact_iceberg(tmp_path, FILE, 0) == (3, 1, 13)
+        assert metadata - {*(tmp_path / "metadata").iterdir()}, "what no snapshot names any more is gone"
         assert rows_in(tmp_path) == stored(mq, topic)
         send(mq, topic, 1)
         assert run.round().messages == 1

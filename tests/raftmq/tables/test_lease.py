@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from cluster.tier.store.errors import Unreachable
 from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import Data
 from raftmq.tables.lease import NAME, Held, Lease, decoded, seen
+from tests.support.stopped_store import StoppableStore
 from tests.support.wait_until import until
 
 SHORT_S = 0.2
@@ -20,16 +22,10 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-async def taken(store: MemoryStore, over_after_s: float = SHORT_S) -> tuple[Lease, list[str]]:
+async def taken(store: Any, over_after_s: float = SHORT_S) -> tuple[Lease, list[str]]:
     lease, told = Lease(store, over_after_s), list[str]()
     await lease.take(lambda who, seconds: told.append(f"{who} {seconds}"))
     return lease, told
-
-
-async def pause(lease: Lease) -> None:
-    """As of a process that is stopped, or killed."""
-    assert lease._renewing is not None
-    lease._renewing.cancel()
 
 
 async def test_a_lease_that_is_renewed_is_held(store: MemoryStore) -> None:
@@ -47,12 +43,13 @@ async def test_a_lease_that_is_renewed_is_held(store: MemoryStore) -> None:
 
 
 async def test_a_lease_that_is_silent_is_taken_over(store: MemoryStore) -> None:
-    first, _ = await taken(store)
-    await pause(first)
+    paused = StoppableStore(store)
+    first, _ = await taken(paused)
+    paused.is_stopped = True
     second, told = await taken(store)
     assert len(told) == 1
     assert told[0].endswith(f" {SHORT_S}"), "it is watched for as long as its holder says"
-    first._renewing = asyncio.get_running_loop().create_task(first._renew())
+    paused.is_stopped = False
     await until(lambda: first.lost)
     await first.give_back()
     found = await seen(store)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import obstore
@@ -19,13 +20,14 @@ from click.testing import CliRunner, Result
 from deltalake.exceptions import DeltaError
 
 import raftmq
+from cluster.config.storage_sections import TierSection
+from cluster.tier.store.store_by_url import cloud_client
 from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.cli import cli
 from raftmq.commands.data.table_steps import passing
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.tables import store_folder, store_keeper
-from raftmq.tables.day_files import DayFile
 from raftmq.tables.delta_log import opened
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import TableError
@@ -40,6 +42,7 @@ from tests.support import s3_server
 from tests.support.followed_topics import send, stored
 from tests.support.pace import at_most
 from tests.support.s3_server import BUCKET
+from tests.support.stopped_store import StoppableStore
 from tests.support.store_proxy import StoreProxy, store_proxy
 
 pytestmark = pytest.mark.live
@@ -69,10 +72,8 @@ def proxy(proxied: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stor
     """The store, as the environment names it."""
     for name, value in store_of(proxied).items():
         monkeypatch.setenv(name, value)
-    store_folder._client.cache_clear()
     yield proxied
     proxied.order("pass")
-    store_folder._client.cache_clear()
 
 
 def store_of(proxy: StoreProxy) -> dict[str, str]:
@@ -137,20 +138,16 @@ class Died(BaseException):
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_what_a_killed_round_leaves_is_counted_once(
-    mq: raftmq.Client, topic: str, where: StoreFolder, monkeypatch: pytest.MonkeyPatch, committed: bool
+    mq: raftmq.Client, topic: str, where: StoreFolder, committed: bool
 ) -> None:
-    commit = DeltaTarget.commit
+    class Dies(DeltaTarget):
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            if committed:
+                super().commit(files, reached, keeper)
+            raise Died
 
-    def die(self: DeltaTarget, *given: object) -> int:
-        if committed:
-            commit(self, *given)  # type: ignore[arg-type]
-        raise Died
-
-    with TableRun(mq, [topic], where, OPTIONS) as run:
-        monkeypatch.setattr(DeltaTarget, "commit", die)
-        with suppress(Died):
-            run.round()
-    monkeypatch.setattr(DeltaTarget, "commit", commit)
+    with TableRun(mq, [topic], where, OPTIONS, Dies) as run, suppress(Died):
+        run.round()
     assert len(there(where)) == 2
     assert bool(named(where)) is committed
     with TableRun(mq, [topic], where, OPTIONS) as run:
@@ -161,59 +158,63 @@ def test_what_a_killed_round_leaves_is_counted_once(
     assert there(where) == named(where), "the commit has removed what no other commit can name"
 
 
-def test_a_writer_beside_it_costs_a_round_and_no_row(
-    mq: raftmq.Client, topic: str, where: StoreFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_beside_it_costs_a_round_and_no_row(mq: raftmq.Client, topic: str, where: StoreFolder) -> None:
     """An export that reaches the same messages between the plan of a round and its commit."""
-    commit = DeltaTarget.commit
 
-    def overtaken(self: DeltaTarget, files: list[DayFile], *given: object) -> int:
-        monkeypatch.setattr(DeltaTarget, "commit", commit)
-        other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
-        for mine, copied in zip(files, other, strict=True):
-            obstore.copy(store_folder._client(where.url), mine.path, copied.path)
-        DeltaTarget(where, DEFAULT_COLUMNS).commit(other, given[0])  # type: ignore[arg-type]
-        return commit(self, files, *given)  # type: ignore[arg-type]
+    class Overtaken(DeltaTarget):
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            other = [file._replace(path=file.path.replace("run-", "other-")) for file in files]
+            for mine, copied in zip(files, other, strict=True):
+                obstore.copy(cloud_client(where.url, TierSection(), 0), mine.path, copied.path)
+            DeltaTarget(where, DEFAULT_COLUMNS).commit(other, reached)
+            return super().commit(files, reached, keeper)
 
-    with TableRun(mq, [topic], where, OPTIONS) as run:
-        monkeypatch.setattr(DeltaTarget, "commit", overtaken)
+    with TableRun(mq, [topic], where, OPTIONS, Overtaken) as run:
         assert run.round()[:4] == (0, 0, 0, None)
         assert run.round().messages == 0
     assert rows_in(where) == stored(mq, topic)
 
 
-def test_a_paused_run_loses_no_row_and_brings_none_twice(
-    mq: raftmq.Client, topic: str, where: StoreFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class PausedFolder(StoreFolder):
+    """A place whose single objects, the lease among them, its process reaches only while it is not stopped."""
+
+    stores: ClassVar[list[StoppableStore]] = []
+
+    def objects(self) -> Any:
+        self.stores.append(StoppableStore(super().objects()))
+        return self.stores[-1]
+
+
+def test_a_paused_run_loses_no_row_and_brings_none_twice(mq: raftmq.Client, topic: str, where: StoreFolder) -> None:
     """It sleeps between its files and its commit. Meanwhile its lease ends, and another run commits messages of another
     topic and removes what it takes for strays. Nothing but the number in each commit of a run keeps the first one from
     naming files that are gone."""
-    commit, other = DeltaTarget.commit, f"{topic}-2"
+    other = f"{topic}-2"
     mq.admin.create_topic(other, 1)
     send(mq, other, 5)
-    paused, second = StoreKeeper(where, 0.5), StoreKeeper(where, 0.5)
-    woken: list[TableRun] = []
+    paused, second = StoreKeeper(PausedFolder(where.url), 0.5), StoreKeeper(where, 0.5)
+    (store,) = PausedFolder.stores
+    woken = TableRun(mq, [other], where, OPTIONS, keeper=second)
+    of_both = TableRun(mq, [other, topic], where, OPTIONS, keeper=second)
 
-    def sleeping(self: DeltaTarget, *given: object) -> int:
-        monkeypatch.setattr(DeltaTarget, "commit", commit)
-        paused._thread._loop.call_soon_threadsafe(time.sleep, 1.5)
-        woken.append(TableRun(mq, [other, topic], where, OPTIONS, keeper=second).__enter__())
-        woken[0]._topics = [other]
-        assert woken[0].round().messages == 5
-        return commit(self, *given)  # type: ignore[arg-type]
+    class Sleeping(DeltaTarget):
+        sleeps = iter([True])
 
-    with TableRun(mq, [topic], where, OPTIONS, keeper=paused) as run:
-        monkeypatch.setattr(DeltaTarget, "commit", sleeping)
+        def commit(self, files: Any, reached: Any, keeper: int | None = None) -> int:
+            if next(self.sleeps, False):
+                store.is_stopped = True
+                woken.__enter__()
+                assert woken.round().messages == 5
+                store.is_stopped = False
+            return super().commit(files, reached, keeper)
+
+    with TableRun(mq, [topic], where, OPTIONS, Sleeping, keeper=paused) as run:
         assert run.round().version is None, "its commit fails"
-        end_s = time.monotonic() + at_most(60)
-        while not paused._lease.lost:  # until it has heard, it may commit once more: nothing is there twice either way
-            assert time.monotonic() < end_s
-            time.sleep(0.05)
+        brought: list[int] = []  # until it has heard, it may commit once more: nothing is there twice either way
         with pytest.raises(TableError, match="another run has taken the table"):
-            rounds_of(run)
-    woken[0]._topics = [other, topic]
-    assert woken[0].round().messages == 65
-    woken[0].__exit__()
+            go_on(run, brought)
+    assert of_both.round().messages + sum(brought) == 65
+    woken.__exit__()
     assert len(rows_in(where)) == 70
     assert there(where) == named(where)
 
@@ -239,6 +240,13 @@ class Alone(StoreKeeper):
 
     def take(self) -> None:
         self._thread.__enter__()
+
+
+def go_on(run: TableRun, brought: list[int]) -> None:
+    """Makes rounds until one fails; notes the messages of each."""
+    end_s = time.monotonic() + at_most(60)
+    while time.monotonic() < end_s:
+        brought.append(run.round().messages)
 
 
 def rounds_of(run: TableRun) -> int:

@@ -23,7 +23,8 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import TableError
-from raftmq.tables.kept_table import KeptTable, TableOptions
+from raftmq.tables.kept_table import TableOptions
+from raftmq.tables.local_keeper import LocalKeeper
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.table_status import table_status
 from raftmq.tables.upkeep import SMALL_BYTES, compact, small_files, vacuum
@@ -88,7 +89,7 @@ class Died(BaseException):
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_what_a_killed_round_leaves_is_counted_once(
-    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+    mq: raftmq.Client, topic: str, tmp_path: Path, committed: bool
 ) -> None:
     """A commit that is not known to have happened, too: the table says whether it did."""
 
@@ -98,11 +99,12 @@ def test_what_a_killed_round_leaves_is_counted_once(
                 super().commit(files, reached, keeper)
             raise Died
 
-    with TableRun(mq, [topic], tmp_path, OPTIONS, Dies) as run:
-        monkeypatch.setattr(KeptTable, "remove_strays", lambda self: None)
-        with suppress(Died):
-            run.round()
-    monkeypatch.undo()
+    class Leaving(LocalKeeper):
+        def remove_strays(self) -> None:
+            """Removes nothing: the process is gone."""
+
+    with TableRun(mq, [topic], tmp_path, OPTIONS, Dies, keeper=Leaving(tmp_path)) as run, suppress(Died):
+        run.round()
     assert len(visible(tmp_path)) == 2
     assert bool(named(tmp_path)) is committed
     with TableRun(mq, [topic], tmp_path, OPTIONS) as run:
