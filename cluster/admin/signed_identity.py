@@ -83,6 +83,7 @@ class Passes:
         keyring: Callable[[], Keyring],
         entropy: Callable[[int], bytes],
         wall_ms: Callable[[], int],
+        nonces_max: int = NONCES_MAX,
     ) -> None:
         """`uuid` returns the cluster's id. `entropy` returns the given number of random bytes."""
         self._node = node
@@ -90,6 +91,7 @@ class Passes:
         self._keyring = keyring
         self._entropy = entropy
         self._wall_ms = wall_ms
+        self._nonces_max = nonces_max
         self._nonces: OrderedDict[bytes, int] = OrderedDict()
         """Nonce -> wall clock at which it is forgotten."""
         self._begun_ms = wall_ms()
@@ -152,8 +154,8 @@ class Passes:
             nonces.popitem(last=False)
         if nonce in nonces:
             raise _bad_pass("it came a second time", "ask again")
-        if len(nonces) >= NONCES_MAX:
-            why = f"{NONCES_MAX} requests were passed on to this node within {2 * WINDOW_MS // 1000} s"
+        if len(nonces) >= self._nonces_max:
+            why = f"{self._nonces_max} requests were passed on to this node within {2 * WINDOW_MS // 1000} s"
             raise ApiError("busy", why, f"ask node {self._node} itself")
         nonces[nonce] = now_ms + 2 * WINDOW_MS
 

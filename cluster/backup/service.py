@@ -46,6 +46,7 @@ CHECKPOINT = "backup.tmp"
 OVERDUE = Code("backup_overdue", "warning", "raftmq backup create --help", finding="backup_old")
 FAILED = Code("backup_failed", "warning", "raftmq backup create --help")
 WATCH_S = 5.0
+"""Seconds between two looks at the schedule and at the age of the newest good backup."""
 WORKER_END_S = 5.0
 """Seconds that a worker may take to remove an unfinished backup."""
 KILLED_S = 1.0
@@ -93,11 +94,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupWaits(NamedTuple):
-    """Limits how long a backup waits, in seconds."""
+    """Limits how long a backup and its schedule wait, in seconds."""
 
     confirm_s: float = CONFIRM_S
     worker_end_s: float = WORKER_END_S
     killed_s: float = KILLED_S
+    watch_s: float = WATCH_S
 
 
 BACKUP_WAITS = BackupWaits()
@@ -333,7 +335,7 @@ class Backups:
     async def _keep_schedule(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._remove_checkpoint)
-        scheduled = self.schedule
+        scheduled = self._configured  # a request may have come already
         if scheduled is not None:
             self.last_good_ms = await self._newest(scheduled.to)
         next_ms = 0 if scheduled is None or self.last_good_ms is None else self.last_good_ms + scheduled.every_s * 1000
@@ -342,10 +344,7 @@ class Backups:
                 next_ms = self._wall_ms() + scheduled.every_s * 1000
                 self.begin(scheduled.to, keep=scheduled.keep)
             self._watch()
-            await self._pause()
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(self._waits.watch_s)
 
     async def _newest(self, to: str) -> int | None:
         if not is_url(to):

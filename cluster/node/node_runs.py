@@ -12,7 +12,7 @@ from cluster.config.exposure_check import open_folder, open_ports
 from cluster.config.local_layout import names_of, node_object
 from cluster.node.node import Node
 from cluster.repair.initial_checkpoint import restore_from_peers
-from cluster.retention.disk_space import is_full, wait_for_space
+from cluster.retention.disk_space import LOOK_EVERY_MS, is_full, wait_for_space
 from cluster.runtime.environment import Environment
 from cluster.runtime.host.versions import versions
 from cluster.state.state_opening import StateLostError
@@ -33,14 +33,15 @@ class NodeRuns:
         started: Callable[[Node], object] = lambda node: None,
         opened: Callable[[Node], object] = lambda node: None,
         closed: Callable[[Node], object] = lambda node: None,
+        look_every_ms: int = LOOK_EVERY_MS,
     ) -> None:
         """The callbacks receive the node of each run: `opened` when its directory is open, `started` when its ports
-        are, `closed` at its end."""
+        are, `closed` at its end. `look_every_ms`: the time between two looks for space on a full disk."""
         self._config, self._rules = config, config.retention
         self._environment = environment
         self._started = started
         self._opened = opened
-        self._closed = closed
+        self._closed, self._look_every_ms = closed, look_every_ms
         self._stopped = False
         self._restoring: asyncio.Task[None] | None = None
         self.node: Node | None = None
@@ -88,7 +89,8 @@ class NodeRuns:
             return False
         logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)
         directory = Path(self._config.node.data_dir)
-        return await wait_for_space(self._environment.fs, directory, self._rules, self._ended)
+        fs = self._environment.fs
+        return await wait_for_space(fs, directory, self._rules, self._ended, self._look_every_ms)
 
     async def _open(self) -> Node | None:
         """Opens the node; returns None if it was stopped before that was done."""

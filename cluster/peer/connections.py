@@ -151,8 +151,11 @@ class Owner(Protocol):
 class Link(asyncio.Protocol):
     """One connection that this node dialled. It only sends; it receives only the handshake and perhaps a refusal."""
 
-    def __init__(self, owner: Owner, peer: NodeId, channel: str, *, renews: bool = False) -> None:
-        """`renews`: True if this link is to replace an open one, but only if the peer proves its identity."""
+    def __init__(
+        self, owner: Owner, peer: NodeId, channel: str, *, renews: bool = False, handshake_s: float = HANDSHAKE_S
+    ) -> None:
+        """`renews`: True if this link is to replace an open one, but only if the peer proves its identity.
+        `handshake_s`: the seconds in which the peer answers."""
         self.peer = peer
         self.channel = channel
         loop = asyncio.get_running_loop()
@@ -164,7 +167,7 @@ class Link(asyncio.Protocol):
         """True once the peer reads what is sent on this link."""
         self._outdated = False
         self._owner = owner
-        self._renews = renews
+        self._renews, self._handshake_s = renews, handshake_s
         self._buffer = FrameBuffer(HELLO_MAX)
         self._hello = self._challenge = b""
         self._key: bytes | None = None
@@ -191,7 +194,7 @@ class Link(asyncio.Protocol):
         if not owner.keyring.keys:
             self._open()
             return
-        waits_s = HANDSHAKE_S if owner.demands_proof_of(self.peer) else UNANSWERED_S
+        waits_s = self._handshake_s if owner.demands_proof_of(self.peer) else UNANSWERED_S
         self._timer = SilenceTimer(asyncio.get_running_loop(), waits_s, self._unanswered)
 
     def _unanswered(self) -> None:
@@ -240,7 +243,7 @@ class Link(asyncio.Protocol):
         self.transport.write(pack(Kind.PROOF, [proof]))
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = SilenceTimer(asyncio.get_running_loop(), HANDSHAKE_S, self.abort)
+        self._timer = SilenceTimer(asyncio.get_running_loop(), self._handshake_s, self.abort)
 
     def _on_welcome(self, header: list[Any]) -> None:
         if self._key is None or self.key_id or len(header) < 4:
@@ -293,8 +296,9 @@ class Link(asyncio.Protocol):
 class Inlet(asyncio.Protocol):
     """One accepted connection: a peer's messages, after its handshake."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, owner: Owner, handshake_s: float = HANDSHAKE_S) -> None:
+        """`handshake_s`: the seconds in which its handshake must be complete."""
+        self._owner, self._handshake_s = owner, handshake_s
         self._buffer = FrameBuffer(FRAME_MAX)
         self._early = b""
         """The bytes of the handshake that have arrived so far."""
@@ -323,7 +327,7 @@ class Inlet(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Waits for the handshake, for a limited time and within the limit on unfinished handshakes."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._timer = SilenceTimer(asyncio.get_running_loop(), HANDSHAKE_S, self._no_hello)
+        self._timer = SilenceTimer(asyncio.get_running_loop(), self._handshake_s, self._no_hello)
         self._owner.on_inlet(self)
 
     def expect_pings(self, interval_ms: int) -> None:

@@ -28,7 +28,7 @@ from cluster.peer import handshake
 from cluster.peer.admission import ConnectionAdmission
 from cluster.peer.allowed_peers import BELOW, REMOVED, Addresses, HostAndPort, Membership, Refusal, Roster
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
-from cluster.peer.connections import BULK, CONTROL, GROUP, Inlet, Link
+from cluster.peer.connections import BULK, CONTROL, GROUP, HANDSHAKE_S, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.wire import decode_message, encode_message, pack
 from cluster.runtime.key_file import key_id
@@ -120,6 +120,16 @@ class PeerLevels(NamedTuple):
     """Returns the level in the applied state."""
 
 
+class PeerWaits(NamedTuple):
+    """Limits how long this node waits for a peer, in seconds."""
+
+    dial_s: float = DIAL_S
+    handshake_s: float = HANDSHAKE_S
+
+
+PEER_WAITS = PeerWaits()
+
+
 class PeerTransport:
     """Implements `raft_driver.MessageSender`, and carries forwarded requests."""
 
@@ -136,6 +146,7 @@ class PeerTransport:
         levels: PeerLevels = PeerLevels(),  # noqa: B008 - a value
         security: Security = PLAIN,
         dialling: Dialling = PLAIN_DIALLING,
+        waits: PeerWaits = PEER_WAITS,
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
@@ -145,7 +156,7 @@ class PeerTransport:
         plain text.
         """
         self.dialling = dialling
-        self._security = security
+        self._security, self._waits = security, waits
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
@@ -190,11 +201,12 @@ class PeerTransport:
         """Listens and starts dialling. Raises OSError if a port cannot be bound."""
         self._handlers = handlers
         loop = asyncio.get_running_loop()
+        make = lambda: Inlet(self, self._waits.handshake_s)  # noqa: E731
         for bind in dict.fromkeys([self._bind, *([self._heartbeats.bind] if self._heartbeats.bind else [])]):
             if self._security.mode == "disabled":
-                self._servers.append(await loop.create_server(lambda: Inlet(self), *bind))
+                self._servers.append(await loop.create_server(make, *bind))
             else:
-                acceptor = Acceptor(loop, lambda: Inlet(self), lambda opening, address: "", self._security)
+                acceptor = Acceptor(loop, make, lambda opening, address: "", self._security)
                 self._servers.append(acceptor)
                 await acceptor.open(*bind)
         self._dial_all()
@@ -305,11 +317,12 @@ class PeerTransport:
     async def _dial(self, peer: NodeId, channel: str) -> None:
         loop = asyncio.get_running_loop()
         delay, attempt, plain = REDIAL_MIN_S, 0, False
+        make = lambda: Link(self, peer, channel, handshake_s=self._waits.handshake_s)  # noqa: E731
         while addresses := self._addresses(peer, channel):
             host, port = addresses[attempt % len(addresses)]
             try:
-                async with asyncio.timeout(DIAL_S):
-                    link = await self.dialling.dial(lambda: Link(self, peer, channel), host, port, plain=plain)
+                async with asyncio.timeout(self._waits.dial_s):
+                    link = await self.dialling.dial(make, host, port, plain=plain)
             except OSError as error:
                 logger.debug("%s (%s:%d) cannot be reached: %s", self.roster.object_of(peer), host, port, error)
                 self.dial_errors[peer] = f"{host}:{port}: {error.strerror or str(error) or 'no answer'}"
@@ -348,11 +361,11 @@ class PeerTransport:
 
     async def _renew_once(self, peer: NodeId, channel: str) -> bool:
         link: Link | None = None
-        make = lambda: Link(self, peer, channel, renews=True)  # noqa: E731
+        make = lambda: Link(self, peer, channel, renews=True, handshake_s=self._waits.handshake_s)  # noqa: E731
         try:
             for host, port in self._addresses(peer, channel):
                 try:
-                    async with asyncio.timeout(DIAL_S):
+                    async with asyncio.timeout(self._waits.dial_s):
                         link = await self.dialling.dial(make, host, port)
                 except OSError as error:
                     logger.debug("%s (%s:%d) cannot be reached: %s", self.roster.object_of(peer), host, port, error)

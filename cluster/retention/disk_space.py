@@ -62,7 +62,13 @@ def reserve_of(total_bytes: int, refuse_percent: int, groups: int = 1) -> int:
     return min(groups * RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
 
 
-async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSection, ended: Callable[[], bool]) -> bool:
+async def wait_for_space(
+    fs: FileSystem,
+    directory: Path,
+    limits: RetentionSection,
+    ended: Callable[[], bool],
+    look_every_ms: int = LOOK_EVERY_MS,
+) -> bool:
     """Waits until a node that was closed for lack of space may be opened again; returns True then, and False as soon as
     `ended` returns True."""
     while not ended():
@@ -70,7 +76,7 @@ async def wait_for_space(fs: FileSystem, directory: Path, limits: RetentionSecti
         enough = reserve_of(total, limits.disk_refuse_writes_percent) + min(OPENING_BYTES, total // 10)
         if free >= enough:
             return True
-        await asyncio.sleep(LOOK_EVERY_MS / 1000)
+        await asyncio.sleep(look_every_ms / 1000)
     return False
 
 

@@ -35,7 +35,7 @@ from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from statemachine.cluster_wide.broker_groups import is_retired
 from statemachine.rows.kv import KV, KVCorruptError
-from statemachine.rows.running_digest import Sums, count
+from statemachine.rows.running_digest import PROGRESS_ROWS, Sums, count
 
 
 class Stages:
@@ -305,9 +305,10 @@ SAY_EVERY_S = 5.0
 class Counting:
     """Computes the sums of a state. The time that it takes is shown as the stage `sums`, which is part of `state`."""
 
-    def __init__(self, stages: Stages, monotonic_s: Callable[[], float]) -> None:
+    def __init__(self, stages: Stages, monotonic_s: Callable[[], float], progress_rows: int = PROGRESS_ROWS) -> None:
+        """It looks after each `progress_rows` rows whether its progress is to be told."""
         self._stages = stages
-        self._monotonic_s = monotonic_s
+        self._monotonic_s, self._progress_rows = monotonic_s, progress_rows
         self._said_s = 0.0
         self._said = False
 
@@ -315,7 +316,7 @@ class Counting:
         """Returns the sums of all rows."""
         self._said_s, self._said = self._monotonic_s(), False
         with self._stages.stage("sums"):
-            counted = count(kv, self._progress)
+            counted = count(kv, self._progress, self._progress_rows)
         if self._said:
             logger.info("all rows of the state are counted")
         return counted

@@ -108,8 +108,9 @@ def _silent(family: str, rows: int) -> None:
     """Does nothing; the default `Progress`, for callers that need none."""
 
 
-def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
-    """Computes the sums by a scan, which takes some 2 us per row. The running sums must be equal to them."""
+def count(kv: KV, progress: Progress = _silent, progress_rows: int = PROGRESS_ROWS) -> dict[str, int]:
+    """Computes the sums by a scan, which takes some 2 us per row. The running sums must be equal to them. Calls
+    `progress` after each `progress_rows` rows."""
     found, rows = {}, 0
     for family in FAMILIES:
         total = 0
@@ -117,7 +118,7 @@ def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
             if counts(family, key):
                 total += row_sum(family, key, value)
             rows += 1
-            if not rows % PROGRESS_ROWS:
+            if not rows % progress_rows:
                 progress(family, rows)
         found[family] = total & _MASK
     return found

@@ -91,6 +91,8 @@ class BreakingProxy:
         self._target = host, int(port)
         self.breaks: Callable[[bytes, bytes], bytes | None] = lambda request, answer: answer
         """(head of the request, answer)."""
+        self.asks: Callable[[bytes], bytes] = lambda head: head
+        """What the server behind gets of the head of a request."""
         self.passes = True
         """True if the server behind gets the request at all."""
         self.requests: list[bytes] = []
@@ -114,7 +116,7 @@ class BreakingProxy:
             length = _LENGTH.search(head)
             body = await reader.readexactly(int(length[1])) if length else b""
             self.requests.append(head.split(b"\r\n", 1)[0])
-            answer = self.breaks(head, await self._ask(head, body) if self.passes else b"")
+            answer = self.breaks(head, await self._ask(self.asks(head), body) if self.passes else b"")
             if answer is None:
                 await reader.read()  # until the client goes
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import google_crc32c
 from xxhash import xxh3_128
 
 from cluster.tier.store.memory_store import MemoryStore
-from cluster.tier.store.object_store import Data
+from cluster.tier.store.object_store import Data, ObjectInfo
 from statemachine.index_file.index_format import IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.message_index import key_hash
@@ -37,11 +38,17 @@ class Message(NamedTuple):
 
 
 class CountingStore(MemoryStore):
-    """Counts what is read."""
+    """Counts what is read. It may hide its objects in listings, and answer reads as a test says."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda: self.now_ms)
+        self.now_ms = 0
+        """The time that objects which are written now get."""
         self.ranges: list[tuple[str, int, int]] = []
+        self.hides = False
+        """True if listings show nothing."""
+        self.answer: Callable[[bytes], bytes] = lambda data: data
+        """What a reader of these bytes gets; may raise StoreError."""
 
     @property
     def read_bytes(self) -> int:
@@ -49,7 +56,12 @@ class CountingStore(MemoryStore):
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
         self.ranges.append((name, start, stop))
-        return await super().get_range(name, start, stop)
+        return self.answer(await super().get_range(name, start, stop))
+
+    async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
+        if not self.hides:
+            async for info in super().list(folder):
+                yield info
 
     def overwrite(self, name: str, data: Data) -> None:
         """Overwrites an object as rot does, without a condition."""

@@ -66,8 +66,8 @@ class Heard(NamedTuple):
 class OtherNodes:
     """The other members, as their HTTP APIs report. Event loop only."""
 
-    def __init__(self, port: AdminPort) -> None:
-        self._port = port
+    def __init__(self, port: AdminPort, fresh_s: float = FRESH_S) -> None:
+        self._port, self._fresh_s = port, fresh_s
         self._session = NodeSession(port.configuration.tls.http_dialling())
         self._heard: dict[int, Heard] = {}
         self._silent: dict[int, str] = {}
@@ -89,7 +89,7 @@ class OtherNodes:
     async def refresh(self, wait_s: float = WAIT_S) -> None:
         """Asks every other member again unless that was done just now, and waits for those that usually answer."""
         loop = asyncio.get_running_loop()
-        if self._round is None or (self._round.done() and loop.time() - self._asked_s >= FRESH_S):
+        if self._round is None or (self._round.done() and loop.time() - self._asked_s >= self._fresh_s):
             self._asked_s = loop.time()
             self._round = loop.create_task(self._ask_all(), name="findings")
         expected = [node for node in self._addresses() if node not in self._silent]

@@ -31,8 +31,8 @@ DATA_LOST: Final = Code("data_lost", "critical", "raftmq node replace {n}")
 class FindingsWatch:
     """The findings of one node, and what it knows of those of other nodes. Event loop only."""
 
-    def __init__(self, port: AdminPort) -> None:
-        self._port = port
+    def __init__(self, port: AdminPort, look_every_s: float = LOOK_EVERY_S) -> None:
+        self._port, self._look_every_s = port, look_every_s
         self._place = place_of(port.config.node.data_dir)
         self._group = port.config.cluster.group
         self._memory = Memory(port.config.node.id, self._tell, self._place, self._group)
@@ -60,7 +60,7 @@ class FindingsWatch:
             except Exception:  # a defect in a rule must not end the watch
                 logger.exception("the findings could not be determined")
             looks += 1
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self._look_every_s)
 
     def _tell(self, finding: Finding, begins: bool) -> None:
         says = f"{finding.code}: {finding.says}" if begins else f"{finding.code} has ended"
@@ -215,8 +215,15 @@ class DataWatch:
     however long the disk takes.
     """
 
-    def __init__(self, directory: Path, node: int, group: int = FIRST_GROUP) -> None:
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        node: int,
+        group: int = FIRST_GROUP,
+        lacks_identity: Callable[[Path], bool] = has_no_identity,
+    ) -> None:
+        """`lacks_identity` returns True if a data directory was lost. It may block."""
+        self._directory, self._lacks_identity = directory, lacks_identity
         self._node = node
         self._object = node_object(group, node)
         self._look: asyncio.Future[frozenset[int]] | None = None
@@ -236,7 +243,7 @@ class DataWatch:
     def _lost_of(self, silent: frozenset[int]) -> frozenset[int]:
         """Returns which of this node and the silent nodes have lost their data directories. Runs on a thread. Raises
         OSError."""
-        own = {self._node} if has_no_identity(self._directory) else set[int]()
+        own = {self._node} if self._lacks_identity(self._directory) else set[int]()
         return frozenset(own | {each for each in silent if is_lost(str(self._directory), each)})
 
     def conditions(self) -> Iterator[Condition]:

@@ -89,6 +89,7 @@ class ConsumerGroup:
     __slots__ = (
         "__weakref__",
         "_by_topic",
+        "_wishes_bytes_max",
         "beside",
         "budget",
         "consume_from_where",
@@ -107,8 +108,15 @@ class ConsumerGroup:
         "wishes_bytes",
     )
 
-    def __init__(self, stands: Callable[[Member], bool] = lambda _: True, since_ms: int = 0) -> None:
-        """`stands` returns True if a member may stay in the group. `since_ms`: the time of its first heartbeat."""
+    def __init__(
+        self,
+        stands: Callable[[Member], bool] = lambda _: True,
+        since_ms: int = 0,
+        wishes_bytes_max: int = WISHES_BYTES_MAX,
+    ) -> None:
+        """`stands` returns True if a member may stay in the group. `since_ms`: the time of its first heartbeat.
+        `wishes_bytes_max`: the most bytes of wishes with which it is divided by topic."""
+        self._wishes_bytes_max = wishes_bytes_max
         self.stands = stands
         self.since_ms = since_ms
         self.judged = 0
@@ -231,7 +239,7 @@ class ConsumerGroup:
     @property
     def by_topic(self) -> bool:
         """True if the group is divided by topic."""
-        some_differ = len(self.wishes) > 1 and self.wishes_bytes <= WISHES_BYTES_MAX
+        some_differ = len(self.wishes) > 1 and self.wishes_bytes <= self._wishes_bytes_max
         return some_differ and self._by_topic == len(self.members)
 
     def sharers(self, topic: str) -> list[str]:

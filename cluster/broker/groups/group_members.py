@@ -16,7 +16,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.filters.subscription import Subscription, check_text
-from cluster.broker.groups.consumer_group import CLUSTERING, ClientKey, ConsumerGroup, Member, text_bytes, wish_bytes
+from cluster.broker.groups.consumer_group import (
+    CLUSTERING,
+    WISHES_BYTES_MAX,
+    ClientKey,
+    ConsumerGroup,
+    Member,
+    text_bytes,
+    wish_bytes,
+)
 from cluster.broker.groups.group_notices import GroupNotices
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import SUB, Party, group_need
@@ -106,6 +114,7 @@ class MemberBounds(NamedTuple):
     memberships: int = MEMBERSHIPS_MAX
     ids_bytes: int = IDS_BYTES_MAX
     text_bytes: int = TEXT_BYTES_MAX
+    wishes_bytes: int = WISHES_BYTES_MAX
 
 
 MEMBER_BOUNDS = MemberBounds()
@@ -308,7 +317,8 @@ class Members:
             member.topics = frozenset(one.topic for one in subscriptions)
             self._check_text(group, found, subscriptions, member.topics)
         if found is None:
-            found = ConsumerGroup(partial(self._stands, Role.CONSUMER, group), self._services.awake_ms())
+            stands = partial(self._stands, Role.CONSUMER, group)
+            found = ConsumerGroup(stands, self._services.awake_ms(), self._bounds.wishes_bytes)
             self.consumers.put(group, found)
         elif old is None:
             _check_ids(group, found, member.client_id, self._bounds.ids_bytes)

@@ -189,8 +189,8 @@ class _Places:
     """The attempts that each user has opened at this leader and that are still there: all users share the places for
     attempts, and one who stages nothing for them would keep others from writing until they expire."""
 
-    def __init__(self, writes: StagedWrites) -> None:
-        self._writes = writes
+    def __init__(self, writes: StagedWrites, user_attempts_max: int) -> None:
+        self._writes, self._user_attempts_max = writes, user_attempts_max
         self._of: dict[int, OrderedDict[int, None]] = {}
         """User -> numbers of the attempts, those that were looked at longest ago first."""
         self._asked: Counter[int] = Counter()
@@ -199,7 +199,7 @@ class _Places:
     def begin(self, user: int) -> None:
         """Takes a place for an attempt that is being opened. Raises Refused. Who is not proven has no part of his
         own."""
-        if user != NOBODY and (taken := self._asked[user] + len(self._look(user))) >= USER_ATTEMPTS_MAX:
+        if user != NOBODY and (taken := self._asked[user] + len(self._look(user))) >= self._user_attempts_max:
             remark = f"{taken} attempts of this user are there, of {ATTEMPTS_MAX} in all: see raftmq writes list"
             raise Refused(Reason.BUSY, remark)
         self._asked[user] += 1
@@ -233,6 +233,7 @@ class StagedWriteRequests:
         proposals: Proposals,
         split: Callable[[TopicSlot, bytes, int], tuple[BatchMessage, ...]],
         rights: Rights,
+        user_attempts_max: int = USER_ATTEMPTS_MAX,
     ) -> None:
         """`split(topic, body, user)` checks the messages of a batch request and adds what the broker adds. It raises
         Refused."""
@@ -240,7 +241,7 @@ class StagedWriteRequests:
         self._proposals = proposals
         self._split = split
         self._rights = rights
-        self._places = _Places(services.state.writes)
+        self._places = _Places(services.state.writes, user_attempts_max)
 
     def abort(self, name: str, write: int, done: Callable[[Aborted | Refused], None]) -> None:
         """Discards all open attempts at the write; see `discard_attempts`."""

@@ -12,6 +12,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from cluster.runtime.tls.accepted_sockets import ARRIVAL_LIMITS, AcceptedSockets, ArrivalLimits
 from cluster.runtime.tls.port_security import PLAIN, Security
@@ -41,11 +42,23 @@ def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
-def _end_with_the_host(listening: socket.socket) -> None:
+class SilenceLimits(NamedTuple):
+    """Limits how long the system keeps a connection whose other host is silent."""
+
+    keep_idle_s: int = KEEP_IDLE_S
+    keep_interval_s: int = KEEP_INTERVAL_S
+    silent_ms: int = SILENT_MS
+
+
+SILENCE_LIMITS = SilenceLimits()
+
+
+def _end_with_the_host(listening: socket.socket, limits: SilenceLimits) -> None:
     """Enables keepalive on the socket, whose accepted connections inherit it. So a connection ends when the client's
     host loses its power or its network and sends nothing more."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    tcp = {"TCP_KEEPIDLE": KEEP_IDLE_S, "TCP_KEEPINTVL": KEEP_INTERVAL_S, "TCP_USER_TIMEOUT": SILENT_MS}
+    tcp = {"TCP_KEEPIDLE": limits.keep_idle_s, "TCP_KEEPINTVL": limits.keep_interval_s}
+    tcp["TCP_USER_TIMEOUT"] = limits.silent_ms
     for name, value in tcp.items():
         if (option := getattr(socket, name, None)) is not None:  # not every system has all
             listening.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -62,13 +75,14 @@ class Acceptor:
         security: Security = PLAIN,
         may_have_all: Callable[[str], bool] = lambda _: True,
         limits: ArrivalLimits = ARRIVAL_LIMITS,
+        silence: SilenceLimits = SILENCE_LIMITS,
     ) -> None:
         """`room(opening, address)` returns the reason why no more connections of that address may be accepted, when
         `opening` accepted ones are not open yet; "" if one may. `may_have_all` returns False for addresses of strangers
         while the last quarter of handshakes is not for them."""
         self._loop = loop
         self._factory = factory
-        self._room = room
+        self._room, self._silence = room, silence
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[object]] = set()
         self._arrivals = (
@@ -78,6 +92,11 @@ class Acceptor:
         )
         self._quiet_until = 0.0
         self._closed = False
+
+    @property
+    def addresses(self) -> list[tuple[Any, ...]]:
+        """The addresses at which it listens, with the ports that the system chose for port 0."""
+        return [listening.getsockname() for listening in self._sockets]
 
     async def open(self, host: str, port: int) -> None:
         """Starts to listen. Raises OSError if the address cannot be bound."""
@@ -95,7 +114,7 @@ class Acceptor:
         listening = socket.socket(family, kind, protocol)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _end_with_the_host(listening)
+        _end_with_the_host(listening, self._silence)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:

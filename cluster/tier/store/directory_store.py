@@ -114,12 +114,40 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _SHAPE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
+class Disk:
+    """The calls of the system by which a directory store gives files their names, and makes names durable. Raise
+    OSError."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Gives a file another name. Raises FileExistsError if that is taken."""
+        os.link(source, target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Gives a file another name, whatever had it before."""
+        source.rename(target)
+
+    def mkdir(self, path: Path) -> None:
+        """Makes a folder. Raises FileExistsError."""
+        path.mkdir(mode=0o750)
+
+    def sync(self, path: Path) -> None:
+        """Makes a file or the names in a folder durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+DISK = Disk()
+
+
 class DirectoryFiles:
     """The files of a store. Several threads and processes may use them at once. All calls block and raise
     StoreError."""
 
-    def __init__(self, root: Path, lock_tries: int = LOCK_TRIES) -> None:
-        self.root = root
+    def __init__(self, root: Path, lock_tries: int = LOCK_TRIES, disk: Disk = DISK) -> None:
+        self.root, self._disk = root, disk
         self._lock_tries = lock_tries
         self._tmp = root / OWN / "tmp"
         self._lock = root / OWN / "lock"
@@ -139,26 +167,26 @@ class DirectoryFiles:
                     self._name_it(temporary, path)
                 except FileExistsError:
                     raise self._exists(path, name) from None
-            _sync(path.parent)
+            self._disk.sync(path.parent)
 
     def _exists(self, path: Path, name: str) -> AlreadyExists:
         """Makes an existing object durable and returns AlreadyExists. Its writer may have died between naming and
         syncing it."""
-        _sync(path)
-        _sync(path.parent)
+        self._disk.sync(path)
+        self._disk.sync(path.parent)
         return AlreadyExists(f"{name} exists in {self.root}")
 
     def _name_it(self, temporary: Path, path: Path) -> None:
         """Gives the temporary file its name. Raises FileExistsError."""
         try:
-            os.link(temporary, path)
+            self._disk.link(temporary, path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             with self._locked():  # the file system has no hard links
                 if path.exists():
                     raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
-                temporary.rename(path)
+                self._disk.rename(temporary, path)
 
     def replace(self, name: str, data: Data, tag: str) -> None:
         """Replaces a version of an object (`ObjectStore.replace`). The lock makes comparison and rename one step for
@@ -167,8 +195,8 @@ class DirectoryFiles:
         with self._told(name), self._written(data) as temporary, self._locked():
             if _tag(path.read_bytes()) != tag:
                 raise Conflict(f"{name} was replaced meanwhile")
-            temporary.rename(path)
-            _sync(path.parent)
+            self._disk.rename(temporary, path)
+            self._disk.sync(path.parent)
 
     def get(self, name: str, size_max: int) -> StoredObject:
         with self._told(name), (self.root / name).open("rb", buffering=0) as file:
@@ -242,7 +270,7 @@ class DirectoryFiles:
                 return
             with self._locked(), suppress(FileNotFoundError):
                 path.unlink()
-                _sync(path.parent)
+                self._disk.sync(path.parent)
 
     def sweep(self, older_than_ms: int) -> int:
         gone = 0
@@ -305,8 +333,8 @@ class DirectoryFiles:
             way.append(way[-1].parent)
         for each in reversed(way):
             with suppress(FileExistsError):
-                each.mkdir(mode=0o750)
-            _sync(each.parent)
+                self._disk.mkdir(each)
+            self._disk.sync(each.parent)
         self._synced.add(folder)
 
     @contextmanager
@@ -359,11 +387,3 @@ def _ends_at(name: str, at: int, start: int, stop: int) -> BadAnswer:
 
 def _tag(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

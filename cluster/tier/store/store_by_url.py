@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cluster.config.storage_sections import TierSection
@@ -33,7 +33,18 @@ RENEWED_BEFORE = timedelta(minutes=5)
 _FIX = 'tier.url = "s3://bucket/prefix" or "gs://bucket/prefix" or "az://container/prefix" or "file:///path"'
 
 
-def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
+class CloudLimits(NamedTuple):
+    """Limits how long a request to a cloud store takes, and how long its keys are used before they are read again."""
+
+    request_s: float = REQUEST_S
+    keys_max_age_s: float = KEYS_MAX_AGE_S
+    renewed_before: timedelta = RENEWED_BEFORE
+
+
+CLOUD_LIMITS = CloudLimits()
+
+
+def open_store(url: str, options: TierSection | None = None, limits: CloudLimits = CLOUD_LIMITS) -> ObjectStore:
     """Returns the store without connecting to it. `options` add what the URL does not say; without them the environment
     does. Raises LocalError."""
     settings = of_environment(url) if options is None else OF_TIER
@@ -44,7 +55,7 @@ def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
     if parts.scheme == "memory":
         return MemoryStore()
     try:
-        return CloudStore(cloud_client(url, options), url, settings)
+        return CloudStore(cloud_client(url, options, limits=limits), url, settings)
     except ImportError as error:
         raise LocalError(f"{url} needs obstore", str(error), "pip install 'raftmq[tier]'") from error
     except (ValueError, OSError) as error:
@@ -82,13 +93,16 @@ def _parts(url: str) -> Any:
     return parts
 
 
-def cloud_client(url: str, options: TierSection, retries: int = 0) -> Client:
+def cloud_client(url: str, options: TierSection, retries: int = 0, limits: CloudLimits = CLOUD_LIMITS) -> Client:
     """Returns a client that sends a request again at most `retries` times: none for conditional writes, of which a
     second one hides what became of the first. Raises ImportError, ValueError or OSError."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    http: dict[str, Any] = {"connect_timeout": timedelta(seconds=CONNECT_S), "timeout": timedelta(seconds=REQUEST_S)}
+    http: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "timeout": timedelta(seconds=limits.request_s),
+    }
     if _endpoint(options).startswith("http://"):
         http["allow_http"] = True
     if options.ca_file:
@@ -97,7 +111,7 @@ def cloud_client(url: str, options: TierSection, retries: int = 0) -> Client:
     if url.startswith("s3"):
         more["config"] = _s3_config(options)
         if options.credentials_file:
-            more["credential_provider"] = keys_of(Path(options.credentials_file), options.credentials_profile)
+            more["credential_provider"] = keys_of(Path(options.credentials_file), options.credentials_profile, limits)
     make: Callable[..., Client] = from_url  # the overloads differ by scheme, which is known only here
     try:
         return make(url, client_options=http, retry_config={"max_retries": retries}, **more)
@@ -140,8 +154,8 @@ def _s3_config(options: TierSection) -> dict[str, Any]:
     return {**set_here, "virtual_hosted_style_request": not options.path_style}
 
 
-def keys_of(path: Path, profile: str) -> Callable[[], dict[str, Any]]:
-    """Returns a credential provider for S3, which reads the file again when its answer is older than KEYS_MAX_AGE_S.
+def keys_of(path: Path, profile: str, limits: CloudLimits = CLOUD_LIMITS) -> Callable[[], dict[str, Any]]:
+    """Returns a credential provider for S3, which reads the file again when its answer is older than the limit.
     Raises ValueError now if the file is unusable; no message repeats a line of it."""
 
     def read() -> dict[str, Any]:
@@ -153,7 +167,7 @@ def keys_of(path: Path, profile: str) -> Callable[[], dict[str, Any]]:
                 "access_key_id": section["aws_access_key_id"],
                 "secret_access_key": section["aws_secret_access_key"],
                 "token": section.get("aws_session_token"),
-                "expires_at": datetime.now(UTC) + timedelta(seconds=KEYS_MAX_AGE_S) + RENEWED_BEFORE,
+                "expires_at": datetime.now(UTC) + timedelta(seconds=limits.keys_max_age_s) + limits.renewed_before,
             }
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None

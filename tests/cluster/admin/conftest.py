@@ -209,6 +209,8 @@ class FakeNode:
     object, object_of, name_of = AdminPort.object, AdminPort.object_of, AdminPort.name_of
 
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
+        """`overrides`: of its configuration, and `now_ms`, its clock."""
+        self.now_ms = overrides.pop("now_ms", 1_700_000_000_000)
         self.config = make_config(node_id, **overrides)
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv, group=self.log_of)
@@ -259,6 +261,8 @@ class FakeNode:
         self.refuses_transfer: RaftLogError | None = None
         self.failure: str | None = None
         self.reads_confirmed = 0
+        self.held_timers: list[tuple[int, Callable[[], None]]] | None = None
+        """(milliseconds, callback) of timers that the test calls; None: they are the loop's."""
         self.commits: dict[str, list[Any]] = {}
         """Group -> oneway commits that wait."""
         self.proposed: list[Command] = []
@@ -315,7 +319,6 @@ class FakeNode:
         )
         self.queries = MessageQueries(cast("Any", self), self.rights)
         self.resets = OffsetResets(cast("Any", self), self.rights)
-        self.now_ms = 1_700_000_000_000
         self.shared_ids = SharedIds(lambda: self.now_ms)
         services: Any = self
         self.group_watch = GroupWatch(
@@ -463,6 +466,9 @@ class FakeNode:
         return bytes(self.log[position : position + size])
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        if self.held_timers is not None:
+            self.held_timers.append((delay_ms, callback))
+            return lambda: None
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback).cancel
 
     def monotonic_ms(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from cluster.admin import access as access_module
-from cluster.admin.access import ADDRESSES_MAX
+from cluster.admin.access import ADDRESSES_MAX, SLOW_AFTER
+from cluster.admin.errors import ApiError
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
-from cluster.admin.signed_identity import NONCES_MAX, PASS_HEADER, TOOL, WINDOW_MS, operator_pass
+from cluster.admin.signed_identity import PASS_HEADER, TOOL, WINDOW_MS, Passes, operator_pass
 from cluster.peer.keyring import Keyring
 from statemachine.access.access_commands import (
     ChangeUser,
@@ -95,12 +95,12 @@ async def test_a_follower_makes_sure_before_it_denies(client: Any, node: Any, la
             node.apply([SetRules(ASKED, 2, [(1, *rule, (), True)])])
         done(True)
 
-    node.access._confirms = SimpleNamespace(is_possible=True, ask=catch_up)
+    node.confirmed.is_possible, node.confirmed.ask = True, catch_up
     assert (await client.get(PATH, headers=bearer(token))).status == 200
     assert asked[:1] == ([] if lacks == "nothing" else [lacks])
     assert node.denials == []
     assert (await client.get(PATH)).status == 401  # who names nobody is not helped by any change
-    node.access._confirms = SimpleNamespace(is_possible=True, ask=lambda done: done(False))
+    node.confirmed.ask = lambda done: done(False)
     assert await told(await client.post("/v1/topics", json={"name": "t"}, headers=bearer(token))) == (
         503,
         "cannot_judge",
@@ -208,10 +208,23 @@ async def test_a_request_that_cannot_be_read_is_logged_without_its_text(
     assert token not in "\n".join(said(caplog))
 
 
+async def is_late(node: Any, address: str) -> bool:
+    """Whether the next wrong token of that address is answered late."""
+    answering = asyncio.ensure_future(node.access.slow_down(address))
+    await asyncio.sleep(0)
+    is_late = not answering.done()
+    answering.cancel()
+    return is_late
+
+
 async def test_wrong_tokens_of_many_addresses_hold_little_memory(node: Any) -> None:
-    for number in range(2 * ADDRESSES_MAX):
-        await node.access.slow_down(f"10.0.{number // 256}.{number % 256}")
-    assert len(node.access._wrong) == ADDRESSES_MAX
+    """Of ADDRESSES_MAX addresses they are counted; the one whose last is oldest is forgotten for another."""
+    first = "10.1.0.1"
+    assert [await is_late(node, first) for _ in range(SLOW_AFTER + 1)] == [False] * SLOW_AFTER + [True]
+    for more, late in ((ADDRESSES_MAX - 1, True), (ADDRESSES_MAX, False)):
+        for number in range(more):
+            await node.access.slow_down(f"10.{more % 256}.{number // 256}.{number % 256}")
+        assert await is_late(node, first) == late
 
 
 # --- cookies ---------------------------------------------------------------------------------------------------------
@@ -522,14 +535,24 @@ async def test_a_forged_pass_of_the_operator_is_refused(client: Any, node: Any, 
     assert set(node.state.topics) == ({"a"} if how == "twice" else set())
 
 
+def passes_of(node: Any, by: int, **limits: int) -> Passes:
+    """Passes of another one that has the secret of the node's cluster, and the node's clock."""
+    return Passes(
+        node=by,
+        uuid=lambda: str(CLUSTER),
+        keyring=lambda: node.keyring,
+        entropy=node.access.entropy,
+        wall_ms=lambda: node.now_ms,
+        **limits,
+    )
+
+
 async def test_a_tool_that_has_the_secret_speaks_for_no_user(client: Any, node: Any) -> None:
     node.add_user("root", is_super=True)
     node.set_mode("enforce")
-    user, passes = node.state.access.users["root"], node.access.passes
+    user, tool = node.state.access.users["root"], passes_of(node, TOOL)
     for who in (str(user.id), "node", "none"):
-        passes._node = TOOL
-        made = passes.made(who, "10.0.0.9", 1, "GET", PATH, b"")
-        passes._node = 1
+        made = tool.made(who, "10.0.0.9", 1, "GET", PATH, b"")
         assert await told(await client.get(PATH, headers=made)) == (400, "bad_pass"), who
 
 
@@ -560,23 +583,27 @@ async def test_a_node_asks_for_itself_what_is_no_change(pair: Any) -> None:
 
 
 def test_passes_that_are_remembered_hold_bounded_memory(node: Any) -> None:
-    passes, other = node.access.passes, node.access.passes
-    for _ in range(NONCES_MAX):
-        passes._remember(node.access.entropy(16), node.now_ms)
-    with pytest.raises(Exception, match="passed on to this node"):
-        passes._remember(node.access.entropy(16), node.now_ms)
-    passes._remember(node.access.entropy(16), node.now_ms + 2 * WINDOW_MS + 1)
-    assert len(other._nonces) == 1
+    passes, other = passes_of(node, 1, nonces_max=3), passes_of(node, 2)
+
+    def comes() -> None:
+        (made,) = other.made("none", "10.0.0.9", 1, "GET", PATH, b"").values()
+        passes.check(made, "GET", PATH, b"")
+
+    for _ in range(2):
+        for _ in range(3):
+            comes()
+        with pytest.raises(ApiError, match="3 requests were passed on to this node"):
+            comes()
+        node.now_ms += 2 * WINDOW_MS + 1
 
 
 async def test_a_used_pass_does_not_count_again_after_a_restart(node: Any, make_node: Any, serve: Any) -> None:
-    restarted = make_node(1)
+    restarted = make_node(1, now_ms=node.now_ms + 1)
     restarted.keyring = node.keyring
     for each in (node, restarted):
         each.add_user("root", is_super=True)
     body = b'{"name": "a"}'
     headers = as_operator(node, "POST", "/v1/topics", body)
-    restarted.access.passes._begun_ms = restarted.now_ms = node.now_ms + 1
     assert (await (await serve(node)).post("/v1/topics", data=body, headers=headers)).status == 201
     client = await serve(restarted)
     for _ in range(2):

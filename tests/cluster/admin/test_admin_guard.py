@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TraceConfig
 from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.admin.errors import ApiError
@@ -61,7 +61,8 @@ class Transport:
 
 def connected(guard: Guard, address: str = "10.0.0.1") -> tuple[Guarded, Transport]:
     transport = Transport(address)
-    connection = Guarded(guard, cast("Any", SimpleNamespace(connection_made=lambda _: None)))
+    inner = SimpleNamespace(connection_made=lambda _: None, connection_lost=lambda _: None)
+    connection = Guarded(guard, cast("Any", inner))
     connection.connection_made(cast("Any", transport))
     return connection, transport
 
@@ -75,9 +76,8 @@ def test_nobody_keeps_others_out_by_holding_connections() -> None:
     clock.s += 1
     assert guard.room(0, "10.0.0.2") == ""
     assert [transport.aborted for _, transport in crowd].index(True) == 2, "not one with a request, not a node's"
-    assert guard._count() == CONNECTIONS_MAX - 1
-    connected(guard, "10.0.0.2")
-    assert guard._count() == CONNECTIONS_MAX
+    newcomers = [connected(guard, address)[0].is_spare for address in ("10.0.0.2", "10.0.0.3")]
+    assert newcomers == [False, True], "there was room for one"
 
 
 def test_a_probe_is_answered_when_all_is_taken_and_nothing_else_is() -> None:
@@ -194,7 +194,6 @@ async def test_the_work_of_a_connection_ends_with_it() -> None:
     connection, transport = connected(guard)
     waits = asyncio.ensure_future(turns.breathe(transport))
     await asyncio.sleep(0)
-    connection._inner.connection_lost = lambda exc: None  # type: ignore[method-assign]
     connection.connection_lost(None)
     with pytest.raises(asyncio.CancelledError):
         await waits
@@ -305,18 +304,24 @@ async def test_strangers_of_64_addresses_do_not_keep_the_operators_command_out(m
     await server.start()
     try:
         await crowd.begin(CONNECTIONS_MAX + 10)
-        async with ClientSession(f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}) as stays:
+        url, made_here, trace = f"http://127.0.0.1:{port}", list[Any](), TraceConfig()
+
+        async def is_new(session: Any, context: Any, told: Any) -> None:
+            made_here.append(told)
+
+        trace.on_connection_create_end.append(is_new)
+        bearer = {"Authorization": f"Bearer {token}"}
+        async with ClientSession(url, headers=bearer, trace_configs=[trace]) as stays:
             assert (await stays.get("/v1/status")).status == 200
             for _ in range(10):
                 key, nonce = node.keyring.keys[0], node.access.entropy(16)
                 made = operator_pass(key, str(CLUSTER), 1, "GET", "/v1/status", b"", wall_ms=node.now_ms, nonce=nonce)
-                async with ClientSession(f"http://127.0.0.1:{port}", headers=made) as session:
+                async with ClientSession(url, headers=made) as session:
                     assert (await session.get("/v1/status")).status == 200
                 await asyncio.sleep(0.01)
-            assert stays.connector is not None
             before = crowd.opened
             assert (await stays.get("/v1/status")).status == 200
-            assert len(stays.connector._conns) == 1, "a connection that has proven a user loses it to no stranger"
+            assert len(made_here) == 1, "a connection that has proven a user loses it to no stranger"
             assert crowd.opened >= before
     finally:
         await crowd.end()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
 
-from cluster.admin import server
 from cluster.admin.errors import STATUS, ApiError
+from cluster.admin.handler_request import Call
 from cluster.admin.refusals import CODES, error_of, not_refused
+from cluster.admin.routes import ROUTES
 from cluster.broker.refusal import Reason, Refused
 from tests.support.rows import each_row
 
@@ -52,15 +52,15 @@ def test_a_refusal_is_the_same_error_whether_it_is_told_or_raised(is_raised: boo
     assert (raised.value.code, raised.value.status, raised.value.message) == ("busy", 503, "later")
 
 
-def test_a_refusal_that_no_handler_took_is_an_answer_and_no_defect(caplog: pytest.LogCaptureFixture) -> None:
-    async def refuses(request: web.Request) -> web.StreamResponse:
+async def test_a_refusal_that_no_handler_took_is_an_answer_and_no_defect(
+    node: Any, serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuses(call: Call) -> Any:
         raise Refused(Reason.NO_GROUP, "consumer group g does not exist")
 
-    async def answered() -> web.StreamResponse:
-        return await server._errors_as_json(make_mocked_request("GET", "/v1/groups/g"), refuses)
-
-    response = asyncio.run(answered())
+    (described,) = [route for route in ROUTES if (route.method, route.path) == ("GET", "/v1/groups/{name}")]
+    client = await serve(node, [described._replace(handler=refuses)])
+    response = await client.get("/v1/groups/g")
     assert response.status == 404
-    assert isinstance(response, web.Response)
-    assert b"consumer group g does not exist" in (response.body if isinstance(response.body, bytes) else b"")
-    assert not caplog.records
+    assert "consumer group g does not exist" in await response.text()
+    assert not [record for record in caplog.records if record.name.startswith("cluster")]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import pytest
-
 from cluster.admin.handler_request import Call
 from cluster.admin.handlers import staged_writes
 from cluster.admin.handlers.staged_writes import ATTEMPTS_SHOWN
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.rights import Party
-from cluster.broker.transactions import staged_writes as staged_write_acts
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX, StagedWriteRequests
 from cluster.replication.outcome import Outcome
 from raftlog.work import charge
@@ -82,10 +79,13 @@ def opens(requests: StagedWriteRequests, user: int, name: str) -> int | None:
     return int(told[0])
 
 
-async def test_no_user_takes_the_places_for_attempts_of_all(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def requests_of(node: Any, user_attempts_max: int) -> StagedWriteRequests:
+    return StagedWriteRequests(node, cast("Any", None), cast("Any", None), node.rights, user_attempts_max)
+
+
+async def test_no_user_takes_the_places_for_attempts_of_all(node: Any) -> None:
     """Whoever may write under one name can open attempts, and stage nothing for them until they expire."""
-    monkeypatch.setattr(staged_write_acts, "USER_ATTEMPTS_MAX", 8)
-    requests = StagedWriteRequests(node, cast("Any", None), cast("Any", None), node.rights)
+    requests = requests_of(node, user_attempts_max=8)
     mine = [opens(requests, 1, f"query {n}") for n in range(8)]
     assert None not in mine
     assert [opens(requests, 1, "query 0"), opens(requests, 1, "query 9")] == [None, None]
@@ -95,9 +95,8 @@ async def test_no_user_takes_the_places_for_attempts_of_all(node: Any, monkeypat
     assert all(opens(requests, NOBODY, "query n") is not None for _ in range(20)), "nobody is proven: no part"
 
 
-async def test_an_attempt_that_is_not_opened_takes_no_place(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_write_acts, "USER_ATTEMPTS_MAX", 2)
-    requests = StagedWriteRequests(node, cast("Any", None), cast("Any", None), node.rights)
+async def test_an_attempt_that_is_not_opened_takes_no_place(node: Any) -> None:
+    requests = requests_of(node, user_attempts_max=2)
     node.fate = Outcome.FAIL
     for _ in range(5):
         requests.open(Party(1, "10.0.0.1"), "query q", 1, lambda _: None)
@@ -108,10 +107,9 @@ async def test_an_attempt_that_is_not_opened_takes_no_place(node: Any, monkeypat
     assert opens(requests, 1, "query q") is None
 
 
-async def test_an_abort_goes_on_when_its_client_is_gone(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abort_goes_on_when_its_client_is_gone(node: Any) -> None:
     """Half of it would be discarded otherwise, and its request wait for ever in the node."""
-    node.apply([OpenAttempt("q", 4, 5) for _ in range(20)])
-    monkeypatch.setattr(staged_write_acts, "DISCARDED_MAX", 1)
+    node.apply([OpenAttempt("q", 4, 5) for _ in range(3 * DISCARDED_MAX)])
     node.turns.share = 1
     propose = node.propose
 

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestClient, TestServer
 
-from cluster.admin import forward
-from cluster.admin.resource_limits import ANSWERS_BYTES_MAX
+from cluster.admin.handler_request import Call
+from cluster.admin.resource_limits import ANSWERS_BYTES_MAX, Guard
 from cluster.admin.route import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX, Route, whole_message
 from cluster.admin.routes import ROUTES
+from cluster.admin.server import build_app
 from cluster.admin.streamed_json import SENT_BYTES, Pieces
 from cluster.config.service_sections import LimitsSection
-from cluster.runtime import resource_budget
 from raftlog.types import NodeId
 from statemachine.topics.topics import CreateTopic
 from tests.support.pace import at_most
 from tests.support.rows import each_row
+from tests.support.wait_until import until
 
 QUEUE = "/v1/topics/orders/queues/0/messages"
 ENVELOPE_BYTES = 4096
@@ -31,13 +32,16 @@ ENVELOPE_BYTES = 4096
 
 @each_row("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_says_what_its_answer_may_come_to(route: Route) -> None:
-    """A new route cannot forget it: `cost` has no default."""
-    assert "cost" not in Route._field_defaults
     limits = LimitsSection()
     if route.cost is CONSTANT:
         return
     assert route.cost.items_max > 0
     assert 0 < route.cost.bytes_max(limits) <= ANSWERS_BYTES_MAX
+
+
+def test_a_new_route_cannot_forget_it() -> None:
+    with pytest.raises(TypeError, match="'cost'"):
+        Route("GET", "/v1/new", ROUTES[0].handler, "text/plain", needs=ROUTES[0].needs)  # type: ignore[call-arg]
 
 
 @pytest.fixture
@@ -120,21 +124,20 @@ async def test_a_large_message_is_made_in_steps_that_are_charged(client: Any, or
     assert 0 < max(spent) <= 1_000
 
 
-async def test_room_is_held_before_the_handler_and_until_the_answer_is_sent(
-    client: Any, orders: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_room_is_held_before_the_handler_and_until_the_answer_is_sent(serve: Any, orders: Any) -> None:
     position = orders.add_message("orders", b"x" * 100, "k")
-    taken = []
-    hold = whole_message(orders.config.limits)
-    move = resource_budget.Room._move
+    (route,) = [each for each in ROUTES if each.path == "/v1/messages/{position}"]
+    guard, taken = Guard(asyncio.get_running_loop().time), list[int]()
 
-    def moved(self: Any, delta: int) -> None:
-        taken.append(delta)
-        move(self, delta)
+    async def noted(call: Call) -> Any:
+        taken.append(guard.answers.taken)
+        return await route.handler(call)
 
-    monkeypatch.setattr(resource_budget.Room, "_move", moved)
-    await asked(client, f"/v1/messages/{position}")
-    assert taken == [hold, -hold]
+    client = TestClient(TestServer(build_app(orders, guard, routes=[route._replace(handler=noted)])))
+    async with client:
+        await asked(client, f"/v1/messages/{position}")
+        assert taken == [whole_message(orders.config.limits)]
+        await until(lambda: guard.answers.taken == 0)
 
 
 def test_writes_are_bounded_whatever_the_parts_are() -> None:
@@ -148,9 +151,9 @@ def test_writes_are_bounded_whatever_the_parts_are() -> None:
 
 
 @pytest.fixture
-async def endless(node: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A leader that answers for ever; how much of it was read is counted."""
-    said = SimpleNamespace(bytes=0)
+async def endless(make_node: Any, serve: Any) -> Any:
+    """A leader that answers for ever; how much of it was read is counted. The client asks another node."""
+    said = SimpleNamespace(bytes=0, client=None)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -165,8 +168,9 @@ async def endless(node: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     app.router.add_route("*", "/{path:.*}", answer)
     server = TestServer(app)
     await server.start_server()
+    node = make_node(1, peers=[{"id": 1, "port": 1}, {"id": 2, "port": 2, "admin": f"127.0.0.1:{server.port}"}])
     node.leader = NodeId(2)
-    monkeypatch.setattr(forward.LeaderForwarder, "_address", lambda self, to: f"127.0.0.1:{server.port}")
+    said.client = await serve(node)
     yield said
     await server.close()
 
@@ -181,12 +185,12 @@ async def endless(node: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 async def test_of_a_member_that_answers_for_ever_only_so_much_is_read(
-    client: Any, orders: Any, endless: Any, method: str, path: str, status: int, code: str
+    endless: Any, method: str, path: str, status: int, code: str
 ) -> None:
     uuid = "00000000-0000-0000-0000-000000000009"
     body = {"cluster_id": uuid, "uuid": uuid, "host": "127.0.0.1", "port": 1}
     async with asyncio.timeout(at_most(30)):
-        answer = await client.request(method, path, json=body if method == "POST" else None)
+        answer = await endless.client.request(method, path, json=body if method == "POST" else None)
         told = await answer.json()
     assert (answer.status, told["error"]["code"]) == (status, code), told
     assert "longer than" in told["error"]["message"]

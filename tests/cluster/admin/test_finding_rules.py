@@ -264,7 +264,8 @@ def learnt(node: Any) -> set[str]:
     use.look(1, 0, overloaded=True)
     assert list(learnt_conditions(node, node.learnt)) == []
     for number, topic in enumerate(("orders", "mail")):
-        use._count(SimpleNamespace(name=topic, topic_id=number), node.monotonic_ms(), 1, 1)
+        slot = SimpleNamespace(name=topic, topic_id=number)
+        use.came([SimpleNamespace(slot=slot, batch=(), body=b"x")], node.monotonic_ms())
         use.of(topic).cut, use.of(topic).cut_ms = 3 + number, node.monotonic_ms()
     (cut,) = learnt_conditions(node, node.learnt)
     assert cut.says == (

@@ -6,12 +6,15 @@ import asyncio
 import re
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from cluster.admin.findings.catalogue import BECAUSE_OF, command_of
 from cluster.admin.findings.finding import Cause, Finding
@@ -35,6 +38,7 @@ from cluster.runtime.findings import CLUSTER, Condition
 from tests.support.alarm_keys import alarm_keys
 from tests.support.codes import CODES, KEYS
 from tests.support.rows import each_row
+from tests.support.wait_until import until
 
 ROOT = Path(__file__).parents[3]
 NOW_MS = 1_700_000_000_000
@@ -347,11 +351,14 @@ async def test_a_node_whose_data_directory_is_deleted_while_it_runs_is_to_be_rep
     assert await advice() == [], "it was moved back"
 
 
-async def test_a_look_that_hangs_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, hang, calls = DataWatch(tmp_path, 3), threading.Event(), list[Path]()
-    monkeypatch.setattr(
-        "cluster.admin.findings.watch.has_no_identity", lambda path: (calls.append(path), hang.wait())[1]
-    )
+async def test_a_look_that_hangs_is_the_only_one(tmp_path: Path) -> None:
+    hang, calls = threading.Event(), list[Path]()
+
+    def hangs(path: Path) -> bool:
+        calls.append(path)
+        return hang.wait()
+
+    watch = DataWatch(tmp_path, 3, lacks_identity=hangs)
     looks = [watch.look() for _ in range(3)]
     hang.set()
     await asyncio.wait(looks)
@@ -424,40 +431,49 @@ def test_different_secrets_blame_neither_node_and_lead_to_the_secrets(node: Any)
     assert condition.do_now == "raftmq secret status"
 
 
-async def test_one_question_without_an_answer_is_not_silence(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_question_without_an_answer_is_not_silence(make_node: Any) -> None:
     """Nodes that are started together are not all there for the first one."""
-    around = OtherNodes(make_node(1))
-    monkeypatch.setattr(around, "_addresses", lambda: {2: "127.0.0.1:1"})
     told = []
-    for _ in range(3):
-        told.append([each.code for each in around.conditions()])
-        await around._ask_all()
-        assert around.doubts, "it is asked again soon"
-    assert told == [[], [], []]
-    assert [each.code for each in around.conditions()] == ["node_silent"]
-    await around.close()
+
+    async def no_answer(request: web.Request) -> web.Response:
+        """What is known when it is asked: what its answers before have said."""
+        told.append((around.doubts, [each.code for each in around.conditions() if each.code == "node_silent"]))
+        return web.Response(status=500)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", no_answer)
+    async with TestServer(app) as server:
+        peers = [{"id": 1, "port": 1}, {"id": 2, "port": 2, "admin": f"127.0.0.1:{server.port}"}]
+        around = OtherNodes(make_node(1, peers=peers), fresh_s=0.0)
+        while len(told) < 4:
+            await around.refresh()
+            await asyncio.sleep(0.001)
+        await around.close()
+    assert told == [(False, []), (True, []), (True, []), (True, ["node_silent"])], "it is asked again soon"
 
 
 async def test_the_watch_of_a_local_cluster_looks_for_the_data_of_a_silent_node(
-    make_node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_node: Any, serve: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "cluster.json").write_text("{}")
     data = tmp_path / "n3" / "data"
     data.mkdir(parents=True)
     (data / "IDENTITY").touch()
-    peers = [{"id": number, "port": number} for number in (1, 2, 3)]
-    watch = FindingsWatch(make_node(1, peers=peers, **{"node.data_dir": str(tmp_path / "n1" / "data")}))
-    suspects = {node: [found(node, "link_suspect", link_object(1, node, 3))] for node in (1, 2)}
-    other = msgspec.structs.replace(watch.own_view(), node=2, findings=suspects[2])
-    monkeypatch.setattr(watch, "look", lambda: suspects[1])
-    monkeypatch.setattr(watch._around, "views", lambda: {2: other})
+    other = make_node(2)
+    at_two = {"admin": f"127.0.0.1:{(await serve(other)).port}"}
+    peers = [{"id": 1, "port": 1}, {"id": 2, "port": 2, **at_two}, {"id": 3, "port": 3}]
+    node = make_node(1, peers=peers, **{"node.data_dir": str(tmp_path / "n1" / "data")})
+    for number, each in ((1, node), (2, other)):
+        suspected = Condition(KEYS["link_suspect"], link_object(1, number, 3), "as the test says")
+        each.findings = (partial(iter, [suspected]),)
+    watch = FindingsWatch(node, look_every_s=0.01)
 
-    async def advice() -> list[str]:
-        for _ in range(2):
-            await asyncio.wait([watch._data.look(watch._silent())])
-        watch._data.look(watch._silent())
-        return [each.do_now for each in watch.cluster() if each.code == "node_down"]
+    def advised(command: str) -> bool:
+        return [each.do_now for each in watch.cluster() if each.code == "node_down"] == [command]
 
-    assert await advice() == ["raftmq restart 3"]
+    running = asyncio.create_task(watch.run())
+    await until(partial(advised, "raftmq restart 3"))
     (data / "IDENTITY").unlink()
-    assert await advice() == ["raftmq node replace 3"]
+    await until(partial(advised, "raftmq node replace 3"))
+    running.cancel()
+    await watch.close()

@@ -110,7 +110,12 @@ def test_one_group_with_many_queues_takes_several_looks(node: Any) -> None:
     assert one_look < 50 * group_watch.QUEUES_PER_LOOK
     for look in range(1, 13):
         codes(watch, look)
-    assert len(watch._seen["wide"]) == 5_000
+    topic = node.state.topics["wide"].id
+    node.apply([CommitOffsets([("wide", topic, queue, 1) for queue in (4_999, 5_000)])])
+    for look in range(13, 40):
+        codes(watch, look)
+    assert watch.committed_age_ms("wide", "wide", 4_999, 50) is not None
+    assert watch.committed_age_ms("wide", "wide", 5_000, 50) is None, "it is not watched"
 
 
 @pytest.mark.usefixtures("watch")

@@ -151,10 +151,14 @@ async def test_topics_over_their_limits_are_shown(client: Any, node: Any) -> Non
     assert (found["in_force"]["expired"], found["topics"]) == (True, [])
     put_in_force(node, made(node, "a", "b", "c", value=8), mode=LearntMode.ON)
     node.learnt.look(1, 0, overloaded=False)
+    a, b, none = [SimpleNamespace(name=name, topic_id=number) for number, name in enumerate(("a", "b", "none"), 1)]
+    one = SimpleNamespace(body=b"x" * 5)
+    sends = [
+        SimpleNamespace(slot=a, batch=(one, one), body=b""),
+        *[SimpleNamespace(slot=each, batch=(), body=b"x" * 10) for each in (b, none)],
+    ]
     for at_ms in range(0, 30_000, 100):
-        node.learnt._count(SimpleNamespace(name="a", topic_id=1), at_ms, 2, 10)
-        node.learnt._count(SimpleNamespace(name="b", topic_id=2), at_ms, 1, 10)
-        node.learnt._count(SimpleNamespace(name="none", topic_id=3), at_ms, 1, 10)
+        node.learnt.came(sends, at_ms)
     node.learnt.look(1, 30_000, overloaded=True)
     found = await shown(client)
     assert [(each["topic"], each["seen"], each["demoted"]) for each in found["topics"]] == [

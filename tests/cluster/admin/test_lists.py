@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from cluster.admin.handlers.groups import QUEUES_PER_PAGE
 from cluster.admin.node_interface import MemberView
 from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
-from raftlog.work import METER
 from statemachine.access.quotas import SetQuotas
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -128,7 +126,7 @@ async def test_pages_that_there_cannot_be(client: Any, node: Any, path: str) -> 
     [("GET", "/v1/topics/t{}0150x"), ("GET", "/v1/groups/t{}0150x"), ("DELETE", "/v1/quotas/topic=t{}0150x")],
 )
 async def test_a_name_that_is_not_there_is_compared_with_few_and_in_steps(
-    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+    client: Any, node: Any, method: str, path: str
 ) -> None:
     """Two long names take a third of a millisecond; whoever asks for names that are not there can ask again."""
     long = "of-a-shop-" * 10
@@ -138,17 +136,10 @@ async def test_a_name_that_is_not_there_is_compared_with_few_and_in_steps(
     node.apply([PutGroup({"name": name}, True) for name in names])
     for at in range(0, len(names), 100):
         node.apply([SetQuotas([(f"topic={name}", {"send_bytes": 1}) for name in names[at : at + 100]], 1, "ann")])
-    steps: list[int] = []
-    breathe = node.turns.breathe
-
-    async def counted(owner: Any) -> None:
-        steps.append(METER.units)
-        await breathe(owner)
-
-    monkeypatch.setattr(node.turns, "breathe", counted)
+    node.turns.spent_before.clear()
     answer = await (await client.request(method, path.format(long))).json()
     assert f"did you mean {path.rpartition('/')[2].format(long)[:-5]}" in answer["error"]["hint"]
-    spent = [after - before for before, after in pairwise(steps)]
+    spent = node.turns.steps()
     assert 100 <= len(spent) <= 300
     assert 100 <= max(spent) <= 1_000
 

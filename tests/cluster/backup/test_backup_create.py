@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.backup import create as creating
 from cluster.backup import files, manifest
 from cluster.backup.create import create
 from cluster.backup.segments import walk
@@ -305,16 +304,17 @@ def test_a_target_that_fails_in_the_middle(
     assert sorted(stopped.data.rglob("*")) == before
 
 
-def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    copying = files.copy
+@pytest.mark.parametrize("stage", ["state", "log"])
+def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, stage: str) -> None:
+    def vanishes(begins: str) -> None:
+        if begins == stage:
+            shutil.rmtree(tmp_path / "to")
 
-    def vanishes(source: Path, target: Path, size: int | None = None) -> int:
-        shutil.rmtree(tmp_path / "to")
-        return copying(source, target, size)
-
-    monkeypatch.setattr(files, "copy", vanishes)
     with pytest.raises(LocalError, match=r"(?s)vanished.*not affected.*check the mount"):
-        create(stopped.request(tmp_path / "to"))
+        create(stopped.request(tmp_path / "to", copy_all=True), vanishes)
+
+
+def test_a_target_that_cannot_be_one(stopped: Any, tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*is mounted"):
         create(stopped.request(tmp_path / "no" / "such" / "parent"))
     with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*own directory"):
@@ -349,9 +349,13 @@ def test_what_an_earlier_attempt_left_is_removed_and_told(stopped: Any, tmp_path
     assert (mine.exists(), other.exists()) == (False, True)
 
 
-def test_a_copy_that_is_not_read_back_as_it_was_written(stopped: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    summing = files.checksum
-    monkeypatch.setattr(creating, "checksum", lambda path: (summing(path)[0], 1))
+def test_a_copy_that_is_not_read_back_as_it_was_written(stopped: Any, tmp_path: Path) -> None:
+    def rots(begins: str) -> None:
+        if begins == "reading back":
+            (copied, *_) = (tmp_path / "to").glob("*/state/*.sst")
+            with copied.open("r+b") as file:
+                file.write(b"\xff")
+
     with pytest.raises(LocalError, match="read back"):
-        create(stopped.request(tmp_path / "to", copy_all=True))
+        create(stopped.request(tmp_path / "to", copy_all=True), rots)
     assert names(tmp_path / "to") == []

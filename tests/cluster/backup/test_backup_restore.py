@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -113,16 +112,16 @@ def test_a_damaged_backup_is_not_restored(backup: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_full_disk_leaves_nothing(backup: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_disk_that_is_full_or_fails_leaves_nothing(backup: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda path: 1000)
     with pytest.raises(LocalError, match=r"(?s)restore into .* failed.*nodes need about.*free space"):
         restore(backup, tmp_path / "new", now_ms=NOW_MS)
     monkeypatch.undo()
 
-    def fails(page: bytes, source: Path, target: Path, size: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+    def goes_bad(begins: str) -> None:
+        if begins == "making node 2":
+            (tmp_path / "new.partial" / "n2" / "data").touch()
 
-    monkeypatch.setattr(files, "copy_behind", fails)
     with pytest.raises(LocalError, match="failed"):
-        restore(backup, tmp_path / "new", now_ms=NOW_MS)
+        restore(backup, tmp_path / "new", now_ms=NOW_MS, on_stage=goes_bad)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 import subprocess
@@ -16,20 +15,22 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cluster.backup.create import BackupOrder
+from cluster.backup import manifest as manifests
+from cluster.backup.create import BackupOrder, MadeBackup
 from cluster.backup.remote import STAGING, verify_backup
-from cluster.backup.service import Backups, BackupWaits
+from cluster.backup.service import CHECKPOINT, Backups, BackupWaits
 from cluster.backup.verify import verify
+from cluster.backup.worker import WorkerLine
 from cluster.config.loading import load
 from cluster.runtime.alarms import Alarms
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.files import identity as identities
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
 from raftmq_wire.errors import LocalError
-from statemachine.rows.kv import KVError
 from statemachine.rows.rocksdb_store import RocksKV
-from tests.support.wait_until import PATIENCE_S
+from tests.support.wait_until import PATIENCE_S, until
 
 
 class Clock:
@@ -37,9 +38,16 @@ class Clock:
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
+        self.asked = 0
 
     def __call__(self) -> int:
+        self.asked += 1
         return self.ms
+
+    async def seen(self) -> None:
+        """Waits until a whole look at the schedule, which asks for the time at most three times, began after now."""
+        asked = self.asked
+        await until(lambda: self.asked > asked + 6)
 
 
 class Node(Backups):
@@ -74,9 +82,9 @@ async def make(tmp_path: Path) -> AsyncIterator[Callable[..., Node]]:
     """make(**config keys) -> Backups of a node without a log: enough as long as no worker is started."""
     nodes: list[Node] = []
 
-    def build(**keys: Any) -> Node:
+    def build(kv: MemoryKV | None = None, **keys: Any) -> Node:
         identity = Identity(UUID(int=7), 1, NodeId(1), UUID(int=8), 0)
-        nodes.append(Node(tmp_path / "data", MemoryKV(), identity, **keys))
+        nodes.append(Node(tmp_path / "data", kv or MemoryKV(fs=OsFileSystem()), identity, **keys))
         (tmp_path / "data").mkdir(exist_ok=True)
         return nodes[-1]
 
@@ -137,8 +145,11 @@ async def test_a_backup_to_a_store_by_the_worker(stopped: Any, tmp_path: Path) -
     assert done.path.startswith(f"{url}/")
     assert (await asyncio.to_thread(verify_backup, done.path, tmp_path / "scratch")).problems == []
     assert not (stopped.data / "checkpoints" / STAGING).exists()
-    assert await node._newest(url) == node.last_good_ms
     await node.close()
+    again = Node(stopped.data, kv, identity, **{"backup.to": url})
+    again.start()
+    await until(lambda: again.last_good_ms == node.last_good_ms)
+    await again.close()
     kv.close()
 
 
@@ -149,26 +160,18 @@ async def test_a_worker_that_ends_without_a_word(
     make: Callable[..., Node], tmp_path: Path, script: str, words: str
 ) -> None:
     node = make(runs={"worker": [sys.executable, "-c", script]})
-    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
     node.begin(str(tmp_path / "to"))
     failed = await node.finished()
     assert words in failed.error[1]
     assert node.raised == ["backup_failed"]
 
 
-async def test_a_worker_that_cannot_be_started_is_told(
-    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any
-) -> None:
-    node = make()
-
-    async def none(*command: str, **options: Any) -> Any:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
-    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
+async def test_a_worker_that_cannot_be_started_is_told(make: Callable[..., Node], tmp_path: Path) -> None:
+    node = make(runs={"worker": [str(tmp_path / "none")]})
     node.begin(str(tmp_path / "to"))
     failed = await node.finished()
-    assert "Resource temporarily unavailable" in failed.error[1]
+    assert "could not be started" in failed.error[0]
+    assert "No such file or directory" in failed.error[1]
     assert node.raised == ["backup_failed"]
 
 
@@ -185,7 +188,6 @@ async def test_a_node_that_stops_ends_its_worker(
     notes = f"import os, signal; open({str(pid)!r}, 'w').write(str(os.getpid()))"
     waits = BackupWaits(worker_end_s=0.1 if killed else PATIENCE_S, killed_s=PATIENCE_S)
     node = make(runs={"worker": [sys.executable, "-c", f"{notes}; {script}"], "waits": waits})
-    node._make_checkpoint = lambda: None  # type: ignore[method-assign]
     attempt = node.begin(str(tmp_path / "to"))
     while attempt.stage != "log":
         await asyncio.sleep(0.005)
@@ -196,78 +198,76 @@ async def test_a_node_that_stops_ends_its_worker(
     assert (attempt.state, attempt.error[1]) == ("failed", "the node is stopping")  # type: ignore[index]
 
 
-async def test_a_checkpoint_that_cannot_be_made_is_told(make: Callable[..., Node], monkeypatch: Any) -> None:
-    node = make()
-
-    def fails(path: str) -> None:
-        raise KVError("the disk is full")
-
-    monkeypatch.setattr(node._kv, "checkpoint", fails)
+async def test_a_checkpoint_that_cannot_be_made_is_told(make: Callable[..., Node], tmp_path: Path) -> None:
+    kv = MemoryKV()
+    place = str(tmp_path / "data" / "checkpoints" / CHECKPOINT)
+    kv.checkpoint(place)
+    node = make(kv=kv)
     node.begin("/backups")
     failed = await node.finished()
     assert failed.error == [
         "no checkpoint of the state could be made",
-        "the disk is full",
+        f"a checkpoint named {place} exists already",
         "the same command with another --node    (and free space on this node's disk)",
     ]
 
 
-async def test_the_schedule_of_the_configuration(make: Callable[..., Node], monkeypatch: Any, tmp_path: Path) -> None:
-    node = make(**{"backup.to": str(tmp_path / "to"), "backup.every_minutes": 10, "backup.keep": 3})
-    begun: list[tuple[int, str, Any]] = []
-    ticks: asyncio.Queue[None] = asyncio.Queue()
-    idle = asyncio.Event()
-
-    async def tick() -> None:
-        idle.set()
-        await ticks.get()
-
-    monkeypatch.setattr(node, "begin", lambda to, keep: begun.append((node.clock.ms, to, keep)))
-    monkeypatch.setattr(node, "_pause", tick)
+async def test_the_schedule_of_the_configuration(make: Callable[..., Node], backup: Path, tmp_path: Path) -> None:
+    """Its worker notes each order, and gives the answer of a file, once there is one."""
+    orders, answer = tmp_path / "orders", tmp_path / "answer"
+    script = f"head -n 1 >> {orders}; cat {answer} 2> /dev/null; exit 9"
+    runs = {"worker": ["sh", "-c", script], "waits": BackupWaits(watch_s=0.001)}
+    node = make(runs=runs, **{"backup.to": str(tmp_path / "to"), "backup.every_minutes": 10, "backup.keep": 3})
     start = node.clock.ms
-    node.start()
+
+    def begun() -> list[BackupOrder]:
+        return [msgspec.json.decode(line, type=BackupOrder) for line in orders.read_bytes().splitlines()]
 
     async def at(minutes: float) -> None:
-        await idle.wait()
-        idle.clear()
         node.clock.ms = start + int(minutes * 60_000)
-        ticks.put_nowait(None)
-        await idle.wait()
+        await node.clock.seen()
+        await node.finished()
 
-    await idle.wait()
-    assert begun == [(start, str(tmp_path / "to"), 3)]  # none is known, so one is made at once
+    node.start()
+    await until(lambda: node.attempt is not None)
+    await at(0)
+    (first,) = begun()  # none is known, so one is made at once
+    assert (first.made_ms, first.to, first.keep) == (start, str(tmp_path / "to"), 3)
     await at(9.9)
-    assert len(begun) == 1
+    assert len(begun()) == 1
     await at(10)
-    assert [each[0] for each in begun] == [start, start + 600_000]
-    assert node.raised == []
+    assert [each.made_ms for each in begun()] == [start, start + 600_000]
+    assert node.raised == ["backup_failed"]
     await at(20.1)
-    assert node.raised == ["backup_overdue"]
-    node.last_good_ms = node.clock.ms
-    node._watch()
+    assert sorted(node.raised) == ["backup_failed", "backup_overdue"]
+    made = MadeBackup(path=str(backup), manifest=manifests.load(backup), removed=[])
+    answer.write_bytes(msgspec.json.encode(WorkerLine(made=made)) + b"\n")
+    await at(30.2)
     assert node.raised == []
 
 
-async def test_the_newest_backup_of_this_node_is_found_after_a_restart(
-    make: Callable[..., Node], backup: Path, stopped: Any, monkeypatch: Any
-) -> None:
-    identity = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)
-    node = Node(stopped.data, MemoryKV(), identity, **{"backup.to": str(backup.parent)})
-    assert node._newest_in(str(backup.parent)) == 1_700_000_000_000
-    other = Node(stopped.data, MemoryKV(), identity._replace(node_id=NodeId(2)), **{"backup.to": str(backup.parent)})
-    assert other._newest_in(str(backup.parent)) is None
-    assert node._newest_in("/no/such/place") is None
+async def test_the_newest_backup_of_this_node_is_found_after_a_restart(backup: Path, stopped: Any) -> None:
+    """Who finds none makes one at once."""
+    mine = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)
+    other = mine._replace(node_id=NodeId(2))
+    place = str(backup.parent)
+    for identity, to, known_ms in ((mine, place, 1_700_000_000_000), (other, place, None), (mine, "/no/such", None)):
+        runs = {"worker": ["false"], "waits": BackupWaits(watch_s=0.001)}
+        node = Node(stopped.data, MemoryKV(), identity, runs=runs, **{"backup.to": to})
+        node.start()
+        await node.clock.seen()
+        assert (node.last_good_ms, node.attempt is None) == (known_ms, known_ms is not None)
+        await node.close()
 
 
 async def test_who_asks_every_hour_is_missed_when_nobody_asks(make: Callable[..., Node]) -> None:
-    node = make()
-    node._make_checkpoint = lambda: (_ for _ in ()).throw(LocalError("x", "y", "z"))  # type: ignore[method-assign]
-    node._watch()
+    node = make(runs={"worker": ["false"], "waits": BackupWaits(watch_s=0.001)})
+    node.start()
     node.begin("/backups", every_s=3600.0)
     await node.finished()
     assert node.raised == ["backup_failed"]
     node.clock.ms += 2 * 3_600_000 + 1
-    node._watch()
+    await until(lambda: "backup_overdue" in node.raised)
     assert sorted(node.raised) == ["backup_failed", "backup_overdue"]
     node.begin("/backups")
     await node.finished()

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import socket
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,32 +76,42 @@ def ports_are_free(config: Config) -> bool:
     return True
 
 
-async def ended(node: Node) -> Any:
-    """Closes the node without waiting for clients; returns its parts."""
+async def ended(node: Node) -> None:
+    """Closes the node without waiting for clients."""
     node.hurried = True
     await node.close()
-    return node._parts
+
+
+def watched(config: Config, broken: tuple[str, str] = ("", "")) -> tuple[Node, Watched]:
+    """A node, and its parts."""
+    made: list[Watched] = []
+
+    def parts(given: Iterable[Part]) -> Watched:
+        made.append(Watched(given, broken))
+        return made[-1]
+
+    node = Node(config, parts=parts)
+    return node, made[-1]
 
 
 async def test_the_codes_of_all_parts_are_those_that_the_router_serves(config: Config) -> None:
-    node = Node(config)
+    node, parts = watched(config)
     await node.start()
-    assert node._parts.codes == codes_of(node.serving.remoting.serving)
+    assert parts.codes == codes_of(node.serving.remoting.serving)
     await ended(node)
 
 
 async def test_each_part_fails_at_start_and_those_before_it_are_closed(config: Config) -> None:
-    whole = Node(config, parts=Watched)
+    whole, parts = watched(config)
     await whole.start()
-    parts: Any = await ended(whole)
+    await ended(whole)
     started = [name for hook, name in parts.called if hook == "start"]
     closes = {name for hook, name in parts.called if hook == "close"}
     assert len(started) > 10
     for at, name in enumerate(started):
-        node = Node(config, parts=partial(Watched, broken=(name, "start")))
+        node, parts = watched(config, broken=(name, "start"))
         with pytest.raises(BrokenError):
             await node.start()
-        parts = node._parts
         never = set(started[at:])
         assert [each for hook, each in parts.called if hook == "start"] == started[: at + 1]
         assert {each for hook, each in parts.called if hook == "close"} == closes - never, name
@@ -110,15 +119,15 @@ async def test_each_part_fails_at_start_and_those_before_it_are_closed(config: C
 
 
 async def test_each_part_fails_at_close_and_the_rest_is_closed(config: Config) -> None:
-    whole = Node(config, parts=Watched)
+    whole, parts = watched(config)
     await whole.start()
-    parts: Any = await ended(whole)
+    await ended(whole)
     closed = [name for hook, name in parts.called if hook == "close"]
     assert closed[-1] == "storage"
     for name in closed:
-        node = Node(config, parts=partial(Watched, broken=(name, "close")))
+        node, found = watched(config, broken=(name, "close"))
         await node.start()
-        found: Any = await ended(node)
+        await ended(node)
         assert [each for hook, each in found.called if hook == "close"] == closed
         assert isinstance(node.failure, BrokenError)
         assert ports_are_free(config)

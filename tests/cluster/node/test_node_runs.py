@@ -17,7 +17,6 @@ from cluster.config.loading import load
 from cluster.node import node_runs as node_life
 from cluster.node.node import Node
 from cluster.node.node_runs import NodeRuns
-from cluster.retention import disk_space
 from cluster.runtime.environment import Environment
 from cluster.state.state_opening import StateLostError
 from raftlog.errors import DiskFullError
@@ -143,18 +142,16 @@ class SmallDisk(OsFileSystem):
 
 @pytest.mark.parametrize("error", [DiskFullError("a sync"), KVFullError("RocksDB")])
 async def test_a_node_that_ended_for_lack_of_space_is_opened_again_when_there_is_some(
-    config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception
+    config: Config, error: Exception
 ) -> None:
-    monkeypatch.setattr(disk_space, "LOOK_EVERY_MS", 10)
     disk = SmallDisk()
     lives: list[Node] = []
     disk.free = 1 << 40
-    life = NodeRuns(config, Environment(fs=disk), lives.append)
+    closed = asyncio.Event()
+    life = NodeRuns(config, Environment(fs=disk), lives.append, closed=lambda node: closed.set(), look_every_ms=10)
     running = asyncio.get_running_loop().create_task(life.run())
     await until(lambda: lives and lives[0].serving.services.writes_open())
     disk.free = 0
-    closed = asyncio.Event()
-    life._closed = lambda node: closed.set()
     lives[0].driver.fail(error)
     async with asyncio.timeout(PATIENCE_S):
         await closed.wait()
@@ -168,12 +165,11 @@ async def test_a_node_that_ended_for_lack_of_space_is_opened_again_when_there_is
     assert lives[1].failure is None
 
 
-async def test_who_waits_for_space_can_be_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_space, "LOOK_EVERY_MS", 10)
+async def test_who_waits_for_space_can_be_stopped(config: Config) -> None:
     disk = SmallDisk()
     lives: list[Node] = []
     disk.free = 1 << 40
-    life = NodeRuns(config, Environment(fs=disk), lives.append, closed=lambda node: life.stop())
+    life = NodeRuns(config, Environment(fs=disk), lives.append, closed=lambda node: life.stop(), look_every_ms=10)
     running = asyncio.get_running_loop().create_task(life.run())
     await until(lambda: lives)
     disk.free = 0

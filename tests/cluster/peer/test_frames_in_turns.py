@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -40,8 +41,12 @@ class Transport:
 class Owner:
     def __init__(self) -> None:
         self.heard: list[int] = []
+        self.inlets: dict[Inlet, None] = {}
 
     def on_inlet(self, inlet: Inlet) -> None:
+        pass
+
+    def on_inlet_closed(self, inlet: Inlet) -> None:
         pass
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
@@ -49,13 +54,13 @@ class Owner:
 
 
 @pytest.fixture
-async def link() -> Any:
+async def link() -> AsyncIterator[tuple[Owner, Transport, Inlet]]:
     owner, transport = Owner(), Transport()
     inlet = Inlet(cast("Any", owner))
     inlet.connection_made(cast("Any", transport))
     inlet.peer = NodeId(2)
-    inlet._timer.cancel()  # type: ignore[union-attr]
-    return owner, transport, inlet
+    yield owner, transport, inlet
+    inlet.connection_lost(None)
 
 
 def frames(first: int, count: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import ssl
 import time
@@ -60,7 +61,7 @@ class Pki:
         staged.write_bytes(b"".join(parts))
         staged.replace(self.folder / "ca.crt")
 
-    def keeper(self, node: NodeId, mode: TlsMode) -> TlsMaintenance:
+    def keeper(self, node: NodeId, mode: TlsMode, alarms: Alarms) -> TlsMaintenance:
         section = TlsSection(
             mode=mode if mode != "" else "disabled",
             cert_file=str(self.folder / f"node-{node}.crt"),
@@ -68,13 +69,14 @@ class Pki:
             ca_file=str(self.folder / "ca.crt"),
         )
         config = Config(node=NodeSection(id=node, data_dir="/nowhere"), tls=section)
-        return TlsMaintenance(config, Alarms(lambda: 0), lambda: time.time_ns() // 1_000_000)
+        return TlsMaintenance(config, alarms, lambda: time.time_ns() // 1_000_000)
 
 
 class Peer:
     def __init__(self, pki: Pki, node: NodeId, mode: TlsMode, ports: dict[NodeId, int], keyring: Keyring) -> None:
         self.node, self.port = node, ports[node]
-        self.tls = pki.keeper(node, mode)
+        self.alarms = Alarms(lambda: 0)
+        self.tls = pki.keeper(node, mode, self.alarms)
         addresses = {each: (("127.0.0.1", port),) for each, port in ports.items()}
         known = Membership(CLUSTER, 1, node, UUIDS[node], UUIDS)
         self.transport = PeerTransport(
@@ -173,7 +175,7 @@ async def test_each_step_of_a_rolling_change(
     await until(lambda: one.is_linked() and two.is_linked() and _exchanged(one, two))
     assert one.over_tls() == two.over_tls() == {secure}
     wants = two.transport.roster.membership.node_uuid
-    assert await probe(one.transport, TWO, wants, ("127.0.0.1", two.transport._bind[1])) == ""
+    assert await probe(one.transport, TWO, wants, ("127.0.0.1", two.port)) == ""
 
 
 async def test_plain_text_is_refused_where_tls_is_enforced(made: Made) -> None:
@@ -232,9 +234,9 @@ async def test_where_plain_text_is_permitted_a_wrong_certificate_cuts_nobody_off
     await until(lambda: one.is_linked() and two.is_linked() and _exchanged(one, two))
     assert one.over_tls() == two.over_tls() == {False}
     for peer, other in ((one, two), (two, one)):
-        (alarm,) = peer.tls._alarms.all()
+        (alarm,) = peer.alarms.all()
         assert alarm.key == "tls_plain"
-        assert f"127.0.0.1:{other.transport._bind[1]}" in alarm.text
+        assert f"127.0.0.1:{other.port}" in alarm.text
     pki.issue(TWO)
     two.tls.reload()
     for peer in (one, two):
@@ -242,7 +244,7 @@ async def test_where_plain_text_is_permitted_a_wrong_certificate_cuts_nobody_off
     await until(lambda: one.over_tls() == two.over_tls() == {True})
     for peer in (one, two):
         peer.tls.tick(120_000)
-        assert not peer.tls._alarms.raised("tls_plain")
+        assert not peer.alarms.raised("tls_plain")
 
 
 async def test_other_certificates_replace_links_without_a_gap(made: Made, pki: Pki) -> None:
@@ -289,7 +291,7 @@ async def test_a_link_ends_when_its_ca_is_taken_away(made: Made, pki: Pki) -> No
 async def test_strangers_that_shake_hands_keep_no_peer_out(made: Made) -> None:
     one, two = made("enforcing", "enforcing")
     await one.start()
-    port = one.transport._bind[1]
+    port = one.port
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     out, hello = ssl.MemoryBIO(), ssl.MemoryBIO()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -311,8 +313,9 @@ async def test_strangers_that_shake_hands_keep_no_peer_out(made: Made) -> None:
 
 @pytest.mark.parametrize("spoil", [None, _of_another_node, _of_another_cluster, _of_another_ca])
 async def test_nodes_of_different_groups_show_their_certificates(
-    made: Made, pki: Pki, spoil: Callable[[Pki], None] | None
+    made: Made, pki: Pki, spoil: Callable[[Pki], None] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "cluster.peer.group_links")
     if spoil is not None:
         spoil(pki)
     one, two = made("enforcing", "enforcing")
@@ -333,7 +336,8 @@ async def test_nodes_of_different_groups_show_their_certificates(
             await until(lambda: sorted(heard) == [(1, bytes(70_000)), (2, bytes(70_000))])
             heard.clear()
         else:
-            await until(lambda dialler=dialler, key=key: dialler._wanted[key].attempts)  # type: ignore[misc]
+            await until(lambda: "is not reached at" in caplog.text)
+            caplog.clear()
             assert not any(end.all() for end in ends)
     for end in ends:
         await end.close()

@@ -44,14 +44,21 @@ class Leader:
         self.transferee = NOBODY
         self.raw: Any = SimpleNamespace(role=Role.LEADER, status=self._status)
         self.handed: list[NodeId] = []
+        self.deposed = False
+        """True if it can hand over to nobody."""
         raw: Any = self.raw
-        self.slow = SlowTurns(raw, self.clock, self.alarms, self.handed.append, 1000)
+        self.slow = SlowTurns(raw, self.clock, self.alarms, self._transfer, 1000)
         self.hear()
 
     def _status(self) -> Any:
         return SimpleNamespace(
             peers=tuple(self.peers), voters=(NodeId(1), TWO, THREE), transferee=self.transferee, commit_index=10
         )
+
+    def _transfer(self, to: NodeId) -> None:
+        if self.deposed:
+            raise NotLeaderError("it is deposed")
+        self.handed.append(to)
 
     def hear(self, two: Any = CALM, three: Any = CALM) -> None:
         self.slow.heard(TWO, two)
@@ -178,15 +185,10 @@ def test_a_transfer_under_way_is_left_alone_and_one_that_cannot_begin_is_tried_a
     leader.transferee = THREE
     leader.stand_still(*[600] * TURNS)
     assert not leader.handed
-    leader.transferee = NOBODY
-
-    def refuse(to: NodeId) -> None:
-        raise NotLeaderError("it is deposed")
-
-    leader.slow._transfer = refuse
+    leader.transferee, leader.deposed = NOBODY, True
     leader.wait(0)
     assert leader.slow.handed == 0
-    leader.slow._transfer = leader.handed.append
+    leader.deposed = False
     leader.wait(0)
     assert leader.handed == [TWO]
 

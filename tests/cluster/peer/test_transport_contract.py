@@ -28,8 +28,10 @@ UUIDS = {node_id: f"uuid-{node_id}" for node_id in IDS}
 class Peer:
     """A transport and what it reported."""
 
-    def __init__(self, transport: PeerTransport) -> None:
+    def __init__(self, transport: PeerTransport, announced: dict[NodeId, int] | None = None) -> None:
         self.transport = transport
+        self.announced = announced
+        """The levels that the others have told it."""
         self.messages: list[Message] = []
         self.closed: list[NodeId] = []
         self.lost: list[NodeId] = []
@@ -60,10 +62,11 @@ async def peers() -> AsyncIterator[dict[int, Peer]]:
     """Three of them, connected."""
     base = free_base_port(4)
     addresses = {node_id: ("127.0.0.1", base + node_id) for node_id in IDS}
-    made = {
-        int(one): Peer(PeerTransport(membership(one), tried(addresses), addresses[one], levels=PeerLevels(10 + one)))
-        for one in IDS
-    }
+    made: dict[int, Peer] = {}
+    for one in IDS:
+        told: dict[NodeId, int] = {}
+        levels = PeerLevels(10 + one, told)
+        made[one] = Peer(PeerTransport(membership(one), tried(addresses), addresses[one], levels=levels), told)
     for peer in made.values():
         await peer.start()
     pairs = [(a, b) for a in IDS for b in IDS if a != b]
@@ -87,7 +90,7 @@ def arrives(peers: dict[int, Peer], a: int, b: int) -> bool:
 
 
 async def test_peers_know_which_commands_each_other_can_apply(peers: dict[int, Peer]) -> None:
-    assert {a: peers[a].transport._levels for a in IDS} == {1: {2: 12, 3: 13}, 2: {1: 11, 3: 13}, 3: {1: 11, 2: 12}}
+    assert {a: peers[a].announced for a in IDS} == {1: {2: 12, 3: 13}, 2: {1: 11, 3: 13}, 3: {1: 11, 2: 12}}
 
 
 async def test_messages_arrive_in_order_per_channel(peers: dict[int, Peer]) -> None:

@@ -60,7 +60,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import OutOfRangeError, RaftLogError, StorageError
 from raftlog.frame import decode_entries, make_entry
 from raftlog.storage.log.log_reader import EntrySpan
-from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
+from raftlog.types import EMPTY_TAIL, Entry, EntryId, EntryType, LogTail, NodeId
 from raftlog.work import METER
 from raftmq_wire.codec import FLAG_ONEWAY
 from raftmq_wire.message_format import Message, encode_message, java_hash
@@ -292,6 +292,8 @@ class FakeNode:
         self._ids = itertools.count()
         self._cancelled: set[int] = set()
         self._on_applied: list[Callable[[set[tuple[int, int]]], None]] = []
+        self.tells_applied = True
+        """False if those who wait are not told of what is applied."""
         self.reply_notes, self.shared_ids = ReplyNotes(self), SharedIds(lambda: self.now_ms)
         rights = Rights(self.state.access)
         self.group_links = FakeGroupLinks()
@@ -469,8 +471,21 @@ class FakeNode:
         )
         self._log += entry.header + entry.payload
         self._tail = LogTail(1, entry.index, entry.end_position, entry.header_crc, 0, entry.timestamp_ms)
+        return self.apply(entry)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries of the log."""
+        return list(decode_entries(bytes(self._log)))
+
+    def take_log(self, other: FakeNode) -> None:
+        """Has the log of the other one from now on, and has applied nothing of it."""
+        self._log[:] = other._log
+
+    def apply(self, entry: Entry) -> list[Any]:
+        """Applies an entry of the log; returns the results of its commands."""
         run = self.state.apply([entry])
-        for callback in self._on_applied:
+        for callback in self._on_applied if self.tells_applied else ():
             callback(run.grown)
         return run.results[0]
 

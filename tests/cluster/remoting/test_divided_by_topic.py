@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cluster.broker.groups import consumer_group
 from cluster.broker.groups.assignment import owner, sharers
 from cluster.broker.groups.consumer_group import ConsumerGroup, Member
+from cluster.broker.groups.group_members import MemberBounds
 from raftmq.client.consuming.group_member import MemberList, allocate_averagely
 from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.levels import BY_TOPIC_LEVEL
@@ -139,11 +140,17 @@ def test_a_heartbeat_without_subscriptions_says_nothing_new(node: Any, connect: 
     assert sorted(node.members.consumers["g"].subscriptions) == [RETRY, "a", "b"], "z may want them"
 
 
-def test_wishes_that_are_too_long_are_not_sent(node: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.ask(34, beat("x", "a"), connection=connect())
-    node.ask(34, beat("y", "b"), connection=connect())
-    group = node.members.consumers["g"]
-    monkeypatch.setattr(consumer_group, "WISHES_BYTES_MAX", group.wishes_bytes - 1)
+def test_wishes_that_are_too_long_are_not_sent(node: Any, node_with: Any, connect: Any) -> None:
+    def joined(where: Any) -> Any:
+        for client, topic in (("x", "a"), ("y", "b")):
+            where.ask(34, beat(client, topic), connection=connect())
+        return where.members.consumers["g"]
+
+    fits = joined(node)
+    assert fits.by_topic
+    narrow = node_with(bounds={"members": MemberBounds(wishes_bytes=fits.wishes_bytes - 1)})
+    narrow.command(Finalize(BY_TOPIC_LEVEL))
+    group = joined(narrow)
     assert not group.by_topic
     assert group.unread() == {"a": ["y"], "b": ["x"]}
 

@@ -409,7 +409,7 @@ def test_timeouts(node: Any, pull: Any) -> None:
 
 def test_a_missed_wake_up_costs_at_most_five_seconds(node: Any, pull: Any) -> None:
     held = hold(pull, 0)
-    node._on_applied.clear()
+    node.tells_applied = False
     node.store("T", b"a")
     node.advance(4_900)
     assert not held.replies

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -78,11 +78,27 @@ class Core:
         self.trims += 1
 
 
+class FillingDisk(MemoryFileSystem):
+    """A disk of 100 segments, of which others use `used` in a thousand; removed files of the log become free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.files = 500, 0
+
+    def total_bytes(self, path: Path) -> int:
+        return 100 * SEGMENT
+
+    def free_bytes(self, path: Path) -> int:
+        left = len([name for name in self.listdir(DATA / "log") if name.endswith(".seg")])
+        return (1000 - self.used) * SEGMENT // 10 + (self.files - left) * SEGMENT
+
+
 class Node:
     """One node's storage and its retention; a message of 1000 bytes per entry."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.fs, self.clock, self.log_ms = MemoryFileSystem(), Clock(), START_MS
+    def __init__(self, fs: MemoryFileSystem | None = None, **rules: Any) -> None:
+        self.fs, self.clock, self.log_ms = fs or MemoryFileSystem(), Clock(), START_MS
+        self.kv: MemoryKV | None = None
         voter = Voter(NodeId(1), UUID(int=1))
         genesis = Genesis(UUID(int=7), 1, SEGMENT, START_MS, (voter,))
         create_node_dir(self.fs, DATA, Identity(UUID(int=7), 1, NodeId(1), voter.uuid, START_MS), genesis)
@@ -126,8 +142,12 @@ class Node:
         self.retention.start()
 
     def _open_kv(self, path: str) -> MemoryKV:
-        self.kv = MemoryKV(fs=self.fs)
-        self.fs.mkdir(Path(path))
+        """Opens the state, with all that was written before."""
+        if self.kv is None:
+            self.fs.mkdir(Path(path))
+            self.kv = MemoryKV(model_crash=True, fs=self.fs)
+        else:
+            self.kv = self.kv.crash(self.kv.unsynced)
         return self.kv
 
     @property
@@ -174,8 +194,8 @@ class Node:
 async def make() -> AsyncIterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def build(**rules: Any) -> Node:
-        nodes.append(Node(**rules))
+    def build(fs: MemoryFileSystem | None = None, **rules: Any) -> Node:
+        nodes.append(Node(fs, **rules))
         return nodes[-1]
 
     yield build
@@ -216,14 +236,13 @@ async def test_what_expires_goes_from_the_queue_at_once_and_from_the_disk_when_b
     assert node.retention.view(1).files_left == 0
 
 
-async def test_topics_with_a_time_of_their_own_take_turns(
-    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_topics_with_a_time_of_their_own_take_turns(make: Callable[..., Node]) -> None:
     """After a look that ended early, the next one goes on with the next topic."""
-    monkeypatch.setattr(policy, "LOOKS_MAX", 1)
     node = make(ms=10**9)
-    own = {"read_queues": 1, "write_queues": 1, "attributes": {"retention.ms": "1000"}}
-    node.add(EntryType.COMMAND, commands.pack([CreateTopic({"name": name} | own, False) for name in "tu"]))
+    own: dict[str, Any] = {"write_queues": 1, "attributes": {"retention.ms": "1000"}}
+    widths = {"s": policy.LOOKS_MAX, "u": 1}
+    made = [CreateTopic({"name": name, "read_queues": width} | own, False) for name, width in widths.items()]
+    node.add(EntryType.COMMAND, commands.pack(made))
     topics = node.storage.state.topics
     node.store(3, topics["u"].id)
     for _ in range(40):
@@ -354,10 +373,7 @@ async def test_after_a_restart_files_that_were_let_go_are_let_go_again(make: Cal
     assert node.log.first_position == before[-1] > before[0]
     assert len(before) > 2, "one file a minute"
     await node.retention.close()
-    kv = node.kv
     node.storage.close(clean=True)
-    node._open_kv = lambda path: kv  # type: ignore[method-assign]
-    kv._closed = False
     node.rules = RetentionSection(ms=1000, delete_when="", every_ms=100, delete_gap_ms=0)
     node.open()
     node.pass_ms(1000)
@@ -404,21 +420,16 @@ async def test_without_two_checkpoints_the_leader_gives_up_nothing_and_asks_for_
 
 
 async def test_on_a_disk_that_is_nearly_full_the_newest_checkpoint_counts_if_it_is_sound(
-    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Node],
 ) -> None:
-    node = make(ms=10**9)
+    disk = FillingDisk()
+    node = make(disk, ms=10**9)
     node.store(300)
     node.checkpoint()
-    used, files = [500], len(node.files())
-    monkeypatch.setattr(MemoryFileSystem, "total_bytes", lambda fs, path: 100 * SEGMENT)
-    monkeypatch.setattr(
-        MemoryFileSystem,
-        "free_bytes",
-        lambda fs, path: (1000 - used[0]) * SEGMENT // 10 + (files - len(node.files())) * SEGMENT,
-    )
+    disk.files = len(node.files())
     node.pass_ms(200)
     assert node.storage.state.trim_position == 0
-    used[0] = 878
+    disk.used = 878
     (name,) = node.storage.checkpointer.checkpoints.names()
     row = node.storage.checkpointer.checkpoints.path / name / ROWS_FILE
     node.fs.damage(row, 9, b"\xff")
@@ -504,11 +515,14 @@ async def test_a_file_that_cannot_be_removed_keeps_no_other(
     assert node.files() == [node.storage.state.trim_position]
 
 
-async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "cluster.retention.service.datetime", SimpleNamespace(fromtimestamp=lambda s: SimpleNamespace(hour=5))
-    )
-    node = make(delete_when="04")
+def another_hour() -> str:
+    """An hour of the day that is not that of a node's clock, nor soon."""
+    now = datetime.fromtimestamp(Clock().wall_ms() / 1000)  # noqa: DTZ006 - the operator's day, as the node's
+    return f"{(now.hour + 12) % 24:02}"
+
+
+async def test_a_person_asks(make: Callable[..., Node]) -> None:
+    node = make(delete_when=another_hour())
     node.store(300)
     node.checkpoint()
     node.store(1)
@@ -529,13 +543,8 @@ async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.Monk
     assert await asyncio.wait_for(ran, at_most(1)) is None
 
 
-async def test_a_dry_run_finds_the_same_and_does_nothing(
-    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "cluster.retention.service.datetime", SimpleNamespace(fromtimestamp=lambda s: SimpleNamespace(hour=5))
-    )
-    node = make(delete_when="04")
+async def test_a_dry_run_finds_the_same_and_does_nothing(make: Callable[..., Node]) -> None:
+    node = make(delete_when=another_hour())
     node.store(300)
     node.checkpoint()
     node.store(1)

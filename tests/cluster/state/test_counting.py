@@ -24,14 +24,11 @@ def kv() -> MemoryKV:
     return kv
 
 
-def test_counting_is_a_stage_and_tells_how_far_it_is(
-    kv: MemoryKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(running_digest, "PROGRESS_ROWS", 4)
+def test_counting_is_a_stage_and_tells_how_far_it_is(kv: MemoryKV, caplog: pytest.LogCaptureFixture) -> None:
     now = iter(range(0, 1000, 3))
     stages = Stages(lambda: 0.0)
     with caplog.at_level(logging.INFO, "cluster.state.node_storage"):
-        counted = Counting(stages, lambda: float(next(now)))(kv)
+        counted = Counting(stages, lambda: float(next(now)), progress_rows=4)(kv)
     assert counted == running_digest.count(kv)
     assert "sums" in stages.milliseconds
     said = [record.getMessage() for record in caplog.records]

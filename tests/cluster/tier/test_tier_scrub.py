@@ -20,7 +20,6 @@ from cluster.tier.scrub.scrubber import (
     survey,
 )
 from cluster.tier.store.errors import Unreachable
-from cluster.tier.store.memory_store import MemoryStore
 from cluster.tier.store.object_store import ObjectInfo
 from cluster.tier.tier_assembly import LineageStore
 from statemachine.tier import TierPart, TierSegment, TierState
@@ -131,8 +130,8 @@ async def test_sizes_are_compared_without_reading(kit: TierKit) -> None:
     assert (report.bad, report.read_bytes, kit.store.ranges) == (1, 0, [])
 
 
-async def test_a_listing_that_shows_nothing_is_not_believed(kit: TierKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit.store, "list", MemoryStore().list)
+async def test_a_listing_that_shows_nothing_is_not_believed(kit: TierKit) -> None:
+    kit.store.hides = True
     report = await scrubber(kit, local_log(kit)).scrub(ScrubOptions(reads=False, repairs=True, sweeps=True))
     assert (report.bad, report.repaired, report.swept, report.objects) == (0, 0, 0, 16)
 
@@ -198,8 +197,8 @@ def test_leftovers_of_what_nobody_keeps_are_orphans_without_any_row() -> None:
 
 
 async def test_a_young_probe_is_left_alone(kit: TierKit) -> None:
+    kit.store.now_ms = NOW_MS - 1000
     await kit.store.create(f"{FOLDER}/probe/00ff", b"1")
-    kit.store._modified_ms[f"{FOLDER}/probe/00ff"] = NOW_MS - 1000
     report = await scrubber(kit).scrub(SWEEP)
     assert (report.orphans, report.unsettled, report.swept) == (0, 1, 0)
 
@@ -218,21 +217,16 @@ async def test_a_segment_that_is_trimmed_meanwhile_is_no_finding(kit: TierKit) -
     assert (await scrubber(kit).scrub(VERIFY)).bad == 0
 
 
-async def test_a_store_that_does_not_answer_is_no_finding(kit: TierKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def cut_off(name: str, start: int, stop: int) -> bytes:
+async def test_a_store_that_does_not_answer_is_no_finding(kit: TierKit) -> None:
+    def cut_off(data: bytes) -> bytes:
         raise Unreachable("cut off")
 
-    monkeypatch.setattr(kit.store, "get_range", cut_off)
+    kit.store.answer = cut_off
     with pytest.raises(Unreachable):
         await scrubber(kit, local_log(kit)).scrub(REPAIR)
 
 
-async def test_a_bad_answer_is_asked_for_again(kit: TierKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, wrong = kit.store.get_range, [True]
-
-    async def once(name: str, start: int, stop: int) -> bytes:
-        data = await original(name, start, stop)
-        return bytes(len(data)) if wrong and wrong.pop() else data
-
-    monkeypatch.setattr(kit.store, "get_range", once)
+async def test_a_bad_answer_is_asked_for_again(kit: TierKit) -> None:
+    wrong = [True]
+    kit.store.answer = lambda data: bytes(len(data)) if wrong and wrong.pop() else data
     assert (await scrubber(kit).scrub(VERIFY)).bad == 0

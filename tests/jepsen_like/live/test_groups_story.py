@@ -23,11 +23,16 @@ from tests.support.rows import each_row
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Iterator[GroupsLoad]:
-    with HistoryWriter(tmp_path / "h.jsonl") as history:
-        made = GroupsLoad("127.0.0.1:1", {}, history, 7, 10)
-        yield made
-        made.abort()
+def history(tmp_path: Path) -> Iterator[HistoryWriter]:
+    with HistoryWriter(tmp_path / "h.jsonl") as writer:
+        yield writer
+
+
+@pytest.fixture
+def load(history: HistoryWriter) -> Iterator[GroupsLoad]:
+    made = GroupsLoad("127.0.0.1:1", {}, history, 7, 10)
+    yield made
+    made.abort()
 
 
 def settle(load: GroupsLoad, key: str | None, outcome: PlacedMessage | Exception, number: int = 1) -> None:
@@ -41,7 +46,9 @@ def settle(load: GroupsLoad, key: str | None, outcome: PlacedMessage | Exception
     loop.close()
 
 
-def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_path: Path) -> None:
+def test_a_key_waits_for_the_outcome_of_its_last_message(
+    load: GroupsLoad, history: HistoryWriter, tmp_path: Path
+) -> None:
     keys = {load.free_key("T") for _ in range(2000)} - {None}
     assert len(keys) > 50
     assert {load.free_key("T") for _ in range(200)} == {None}, "all are busy"
@@ -50,7 +57,7 @@ def test_a_key_waits_for_the_outcome_of_its_last_message(load: GroupsLoad, tmp_p
     settle(load, "key-3", SendUnknown("?"), 3)
     assert {load.free_key("T") for _ in range(4000)} == {None, "key-1", "key-2"}, "an unknown message may still come"
     assert (load.counts.acked, load.counts.failed, load.counts.unknown, load.counts.in_flight) == (1, 1, 1, 0)
-    load.history.close()
+    history.close()
     outcomes = [op.type for op in read_history(tmp_path / "h.jsonl").ops if op.type != "invoke"]
     assert outcomes == ["ok", "fail", "info"]
 

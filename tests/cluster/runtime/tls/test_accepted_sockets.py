@@ -9,6 +9,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from cluster.runtime.tls.acceptor import Acceptor
 from cluster.runtime.tls.contexts import load_contexts
 from cluster.runtime.tls.port_security import Security
 from tests.support.certificates import Files, make_files, write_chain
+from tests.support.pace import at_most
 from tests.support.wait_until import PATIENCE_S, until
 
 
@@ -68,7 +70,7 @@ class Port:
 
     async def open(self) -> None:
         await self.acceptor.open("0.0.0.0", 0)
-        self.number: int = self.acceptor._sockets[0].getsockname()[1]
+        self.number: int = self.acceptor.addresses[0][1]
 
     @property
     def arrivals(self) -> accepted_sockets.AcceptedSockets:
@@ -354,37 +356,65 @@ async def test_the_next_stranger_is_ended_too_if_the_one_before_left_by_itself(f
     strangers[1].close()
 
 
-async def test_an_address_that_let_a_handshake_run_out_of_time_comes_last(files: Files, ports: Open) -> None:
+async def test_only_who_keeps_others_waiting_is_ended_early(ports: Open) -> None:
     port = await pressed(ports, after_s=0.05, places=1)
     hasty = [begins(port, f"127.0.1.{number}") for number in range(1, 4)]
-    await until(lambda: len(port.arrivals._slow) == 2)  # the third is not pressed: nobody waits
-    for stranger in hasty:
-        stranger.close()
-    port = await pressed(ports, after_s=10 * PATIENCE_S, places=1)
-    for number in (1, 2):
-        port.arrivals._note_slow(f"127.0.1.{number}")
-    slow = [begins(port, "127.0.1.3")]
+    await until(lambda: has_ended(hasty[0]) and has_ended(hasty[1]))
     await until(lambda: port.arrivals.shaking == 1)
-    slow += [begins(port, f"127.0.1.{number}") for number in (1, 2)]
-    await until(lambda: len(port.arrivals._late_lines) == 2)
-    honest = asyncio.create_task(says_hello(port.number, trusting(files)))
-    await until(lambda: len(port.arrivals._lines) == 1)
-    slow[0].close()
-    assert await honest == b"hello", "it waited behind them, and they have the place until somebody ends it"
-    for stranger in slow:
+    other = await pressed(ports, after_s=0.05, places=1)
+    later = [begins(other, f"127.0.1.{number}") for number in range(4, 6)]
+    await until(lambda: has_ended(later[0]))
+    assert not has_ended(hasty[2]), "nobody waits for its place"
+    for stranger in [*hasty, *later]:
         stranger.close()
     await until(lambda: len(port.arrivals) == 0)
 
 
-async def test_an_address_that_shakes_hands_again_is_slow_no_more(files: Files, ports: Open) -> None:
-    port = ports("enforcing", arrivals=3)
+SLOW_S = at_most(0.3)
+"""Seconds for a handshake where one place is there, and each that runs out of time shows who comes first."""
+
+
+async def runs_out(port: Port, *hosts: str) -> None:
+    """Lets a handshake of each of these addresses run out of time, one after the other."""
+    for host in hosts:
+        slow = begins(port, host)
+        await until(partial(has_ended, slow))
+        slow.close()
+
+
+async def comes_first(port: Port, files: Files, first: str, late: str) -> bool:
+    """Whether the handshake of `first` begins before that of `late`, whose client was there before. Another one has the
+    only place meanwhile."""
+    holder = begins(port, "127.0.2.1")
+    await until(lambda: port.arrivals.shaking == 1)
+    waits = begins(port, late)
+    await until(lambda: len(port.arrivals) == 2)
+    assert await says_hello(port.number, trusting(files), source=first) == b"hello"
+    is_first = not has_ended(waits)
+    for stranger in (holder, waits):
+        stranger.close()
+    await until(lambda: len(port.arrivals) == 0)
+    return is_first
+
+
+async def test_an_address_that_let_a_handshake_run_out_of_time_comes_last_until_it_shakes_hands(
+    files: Files, ports: Open
+) -> None:
+    port = ports("enforcing", handshakes=1, handshake_s=SLOW_S)
     await port.open()
-    for number in range(10):
-        port.arrivals._note_slow(f"127.0.1.{number}")
-    port.arrivals._note_slow("127.0.0.1")
-    assert list(port.arrivals._slow) == ["127.0.1.8", "127.0.1.9", "127.0.0.1"]
-    assert await says_hello(port.number, trusting(files)) == b"hello"
-    assert list(port.arrivals._slow) == ["127.0.1.8", "127.0.1.9"]
+    await runs_out(port, "127.0.1.1", "127.0.1.2")
+    assert await comes_first(port, files, "127.0.0.1", late="127.0.1.1")
+    assert not await comes_first(port, files, "127.0.1.1", late="127.0.1.2"), "both are slow"
+    assert await comes_first(port, files, "127.0.1.1", late="127.0.1.2"), "it has shaken hands"
+
+
+async def test_of_slow_addresses_the_newest_are_remembered(files: Files, ports: Open) -> None:
+    port = ports("enforcing", handshakes=1, handshake_s=SLOW_S, arrivals=2)
+    await port.open()
+    await runs_out(port, "127.0.1.1", "127.0.1.2", "127.0.1.3")
+    assert await comes_first(port, files, "127.0.1.1", late="127.0.1.2"), "it is forgotten"
+    await runs_out(port, "127.0.1.1")
+    assert not await comes_first(port, files, "127.0.1.1", late="127.0.1.3")
 
 
 async def test_who_floods_a_port_loses_its_own(files: Files, ports: Open) -> None:

@@ -15,9 +15,9 @@ from typing import cast
 
 import pytest
 
-from cluster.runtime.tls import acceptor
-from cluster.runtime.tls.acceptor import Acceptor
+from cluster.runtime.tls.acceptor import KEEP_IDLE_S, SILENT_MS, Acceptor, SilenceLimits
 from tests.support.pace import at_most
+from tests.support.wait_until import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters of sockets are Linux's")
 
@@ -46,18 +46,17 @@ def silence(client: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("waiting", [b"", b"an answer"], ids=["idle", "with an answer on its way"])
-async def test_a_connection_to_a_silent_host_ends(monkeypatch: pytest.MonkeyPatch, waiting: bytes) -> None:
-    for name, value in (("KEEP_IDLE_S", 1), ("KEEP_INTERVAL_S", 1), ("SILENT_MS", 2000)):
-        monkeypatch.setattr(acceptor, name, value)
+async def test_a_connection_to_a_silent_host_ends(waiting: bytes) -> None:
     made: list[Served] = []
 
     def serve() -> Served:
         made.append(Served())
         return made[-1]
 
-    accepting = Acceptor(asyncio.get_running_loop(), serve, lambda opening, address: "")
+    soon = SilenceLimits(1, 1, 2000)
+    accepting = Acceptor(asyncio.get_running_loop(), serve, lambda opening, address: "", silence=soon)
     await accepting.open("127.0.0.1", 0)
-    silent, alive = (socket.create_connection(accepting._sockets[0].getsockname()) for _ in range(2))
+    silent, alive = (socket.create_connection(accepting.addresses[0]) for _ in range(2))
     try:
         async with asyncio.timeout(at_most(30)):
             while len(made) < 2 or not all(hasattr(each, "transport") for each in made):
@@ -78,10 +77,20 @@ async def test_a_connection_to_a_silent_host_ends(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_what_is_accepted_is_watched_by_the_system() -> None:
-    accepting = Acceptor(asyncio.get_running_loop(), asyncio.Protocol, lambda opening, address: "")
+    made: list[Served] = []
+
+    def serve() -> Served:
+        made.append(Served())
+        return made[-1]
+
+    accepting = Acceptor(asyncio.get_running_loop(), serve, lambda opening, address: "")
     await accepting.open("127.0.0.1", 0)
-    listening = accepting._sockets[0]
-    assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == acceptor.KEEP_IDLE_S
-    assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == acceptor.SILENT_MS
+    client = socket.create_connection(accepting.addresses[0])
+    await until(lambda: made and hasattr(made[0], "transport"))
+    accepted = made[0].transport.get_extra_info("socket")
+    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEP_IDLE_S
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SILENT_MS
     accepting.close()
+    client.close()
+    made[0].transport.abort()

@@ -53,16 +53,16 @@ async def test_a_damaged_message_is_named_and_does_not_hide_the_others(kit: Tier
 
 
 async def test_what_the_tier_has_no_more_is_passed_over_and_a_store_that_is_away_is_not(
-    kit: TierKit, monkeypatch: pytest.MonkeyPatch
+    kit: TierKit,
 ) -> None:
     reading, end = reading_of(kit), len(kit.of_queue(*QUEUE))
     assert (await reading.pages.page(9, 0, 4, 50, 5)) == ([], 50, [])
     assert (await reading.pages.page(*QUEUE, end, end + 5, 5)) == ([], end + 5, [])
 
-    async def away(*_: object) -> bytes:
+    def away(data: bytes) -> bytes:
         raise Unreachable("the store is away", "wait")
 
-    monkeypatch.setattr(kit.store, "get_range", away)
+    kit.store.answer = away
     with pytest.raises(StoreError, match="away"):
         await reading.pages.page(*QUEUE, 1, end, 5)
     await reading.close()

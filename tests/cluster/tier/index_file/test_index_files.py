@@ -323,20 +323,15 @@ async def test_load_of_what_is_no_segment(node: Node, span: tuple[int, int]) -> 
         await node.files.load(*span)
 
 
-async def test_a_full_disk_is_told_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_told_and_tried_again(node: Node) -> None:
     node.store(100)
-    create = IndexDirectory.create
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(IndexDirectory, "create", full)
+    node.fs.space_left = 0
     await node.pass_ms(3000)
     assert node.names() == []
     assert node.alarms.raised(ALARM)
     assert "No space left" in node.files.view().error
     assert node.value("raftmq_index_files_failed_total") == 1, "not again at once"
-    monkeypatch.setattr(IndexDirectory, "create", create)
+    node.fs.space_left = 1 << 40
     await node.pass_ms(AGAIN_MS + 2000)
     assert node.names() == [file_name(*span) for span in node.segments()]
     assert not node.alarms.raised(ALARM)

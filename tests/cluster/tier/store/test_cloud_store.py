@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from cluster.config.storage_sections import TierSection
-from cluster.tier.store import store_by_url
 from cluster.tier.store.errors import (
     AlreadyExists,
     BadAnswer,
@@ -28,7 +27,7 @@ from cluster.tier.store.errors import (
     Unsupported,
 )
 from cluster.tier.store.object_store import ObjectStore, probe
-from cluster.tier.store.store_by_url import check_url, keys_of, open_store
+from cluster.tier.store.store_by_url import CloudLimits, check_url, keys_of, open_store
 from raftmq_wire.errors import LocalError
 from tests.support import s3_server
 from tests.support.pace import at_most
@@ -155,12 +154,10 @@ async def test_an_error_in_a_successful_listing_looks_like_an_empty_folder(broke
     assert [info async for info in broken.store.list()] == []
 
 
-async def test_a_server_that_hangs_is_unreachable(
-    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_hangs_is_unreachable(broken: Broken, tmp_path: Path) -> None:
     broken.proxy.breaks = lambda request, answer: None
-    monkeypatch.setattr(store_by_url, "REQUEST_S", 1)
-    impatient = open_store(f"s3://{BUCKET}/hangs", s3_server.options(broken.proxy.endpoint, tmp_path))
+    given = s3_server.options(broken.proxy.endpoint, tmp_path)
+    impatient = open_store(f"s3://{BUCKET}/hangs", given, CloudLimits(request_s=1))
     with pytest.raises(Unreachable, match="no answer in time"):
         await impatient.head("a")
     await impatient.close()
@@ -244,13 +241,8 @@ async def test_an_object_is_written_by_one_request(broken: Broken) -> None:
     assert [line.split()[0] for line in broken.proxy.requests] == [b"PUT"]
 
 
-async def test_a_server_that_ignores_conditions_is_found(broken: Broken, endpoint: str) -> None:
-    original = BreakingProxy._ask
-
-    async def ignorant(proxy: BreakingProxy, head: bytes, body: bytes) -> bytes:
-        return await original(proxy, re.sub(rb"(?im)^if-(none-)?match:.*\r\n", b"", head), body)
-
-    broken.proxy._ask = ignorant.__get__(broken.proxy)  # type: ignore[method-assign]
+async def test_a_server_that_ignores_conditions_is_found(broken: Broken) -> None:
+    broken.proxy.asks = lambda head: re.sub(rb"(?im)^if-(none-)?match:.*\r\n", b"", head)
     with pytest.raises(Unsupported, match="If-None-Match is ignored"):
         await probe(broken.store, "c1", "0123")
 
@@ -292,11 +284,7 @@ def test_keys_are_read_again_and_never_shown(tmp_path: Path) -> None:
         keys()
 
 
-async def test_rotated_keys_are_used_without_a_restart(
-    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_by_url, "KEYS_MAX_AGE_S", 0)
-    monkeypatch.setattr(store_by_url, "RENEWED_BEFORE", timedelta())
+async def test_rotated_keys_are_used_without_a_restart(broken: Broken, tmp_path: Path) -> None:
     seen: list[bytes] = []
 
     def note(request: bytes, answer: bytes) -> bytes:
@@ -304,7 +292,8 @@ async def test_rotated_keys_are_used_without_a_restart(
         return answer
 
     broken.proxy.breaks = note
-    store = open_store(f"s3://{BUCKET}/rotated", s3_server.options(broken.proxy.endpoint, tmp_path))
+    given, at_once = s3_server.options(broken.proxy.endpoint, tmp_path), CloudLimits(120, 0, timedelta())
+    store = open_store(f"s3://{BUCKET}/rotated", given, at_once)
     await store.create("a", b"")
     (tmp_path / "credentials").write_text(s3_server.KEYS.replace("access-key", "second-key"))
     await store.head("a")
