@@ -127,7 +127,8 @@ SECTIONS = {
 
 
 class RootGroup(click.Group):
-    """The group of all commands. It imports a command only when it is called, and lists all without importing any."""
+    """The group of all commands. It imports a command of this package only to run it, and lists them without importing
+    any."""
 
     def main(
         self,
@@ -328,7 +329,7 @@ _ELSEWHERE = {"raftmq messages browse --key": "raftmq messages find --topic TOPI
 _HOW_MANY = ("-n", "--count", "--limit", "--max", "--max-messages", "--num")
 _WHERE = ("--data", "--data-dir", "--datadir", "--dir", "--directory", "--path")
 _SAME = (_HOW_MANY, _WHERE)
-"""Words for the same thing, here and in the tools of others; no command has two of them."""
+"""Options that mean the same thing, here and in other tools; no command has two of them."""
 _PORTS = {
     "--servers": "--servers 127.0.0.1:9876    (the clients' port; this command does not ask the HTTP API)",
     "--admin": "--admin 127.0.0.1:9644    (the port of the HTTP API; this command has no client)",
@@ -353,7 +354,7 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
         usage = context.get_usage().removeprefix("Usage: ") if context else "raftmq --help"
         return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
     match = next((each for same in _SAME if word in same for each in known if each in same), None)
-    if match is None:  # Without the dashes, which make any two options alike.
+    if match is None:  # compared without dashes, which make any two options look alike
         names = {name.lstrip("-"): name for name in known}
         match = names.get(nearest(word.lstrip("-"), names) or "")
     is_option = word.startswith("-")

@@ -43,7 +43,8 @@ class DeleteGroup(Command, tag="delete_group", frozen=True):
 
 
 class Expire(Command, tag="expire", frozen=True):
-    """Forgets producer sessions and unique rows idle since before that log time. Slices remove them."""
+    """Forgets the producer sessions, unique rows and queue locks that were not used since log time `before_ms`. Slices
+    remove them."""
 
     before_ms: U64
 
@@ -99,8 +100,8 @@ class RemovalSlices(Family):
         return result
 
     def clean_offsets(self, stage: Stage, group: str) -> None:
-        """Removes what a deleted group left behind, its offsets too, or deletes it with them if it still exists: what
-        `delete_group` does in the first group of brokers."""
+        """Deletes the group if it still exists, and removes its locks, resets and committed offsets in any case. A
+        further group of brokers does so where the first one applies `delete_group`."""
         self._groups.delete(stage, group)
         self._remove_group(stage, group, offsets=True)
 
@@ -112,8 +113,8 @@ class RemovalSlices(Family):
 
     @applies(Expire)
     def expire(self, stage: Stage, command: Expire) -> CommandResult:
-        """Begins to remove sessions, unique rows and locks that were not used since that log time. Does nothing while
-        another such removal is pending; the leader asks again later."""
+        """Begins to remove the producer sessions, unique rows and queue locks that were not used since log time
+        `before_ms`. Does nothing while another such removal is pending; the leader asks again later."""
         if not self._removals.expires:
             self._removals.begin(stage, Removal(RemovalKind.EXPIRE, command.before_ms))
         return done()

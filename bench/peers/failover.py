@@ -86,8 +86,8 @@ def repeated(
     tell: Callable[[str], None],
     measure: Callable[[System, Fault], float] = once,
 ) -> list[dict[str, object]]:
-    """Causes every fault `times` times, as `measure` does, and returns the measurements. The first failure ends
-    them; "error" then says why."""
+    """Calls `measure` `times` times for every fault. Returns a row per fault, whose "seconds" lists the results. The
+    first failure ends the measurements; "error" of the last row then says why."""
     found: list[dict[str, object]] = []
     for fault in faults:
         seconds: list[float] = []
@@ -104,8 +104,8 @@ def repeated(
 
 
 async def _struck(system: System, leader: Node, fault: Fault) -> float:
-    """Puts the leader under load, causes the fault, and waits for the next leader; returns the seconds between the
-    two."""
+    """Puts the leader under load, causes the fault, and waits until another node acknowledges a send; returns the
+    seconds between the two."""
     others = [node for node in system.nodes if node != leader]
     async with loads.running(system.generator, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
         await asyncio.sleep(LOADED_S)

@@ -204,8 +204,8 @@ def _facts_of(copy: StateCopy | Manifest) -> BackupFacts:
 
 
 async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> BackupFacts | None:
-    """Returns the facts of the cluster as its log's first entry tells them; None if the log in the store begins with
-    another cluster's. Raises LocalError if the target lies before that entry."""
+    """Returns the facts of the cluster as its log's first entry, GENESIS, tells them; None if the store has no readable
+    object that begins with this cluster's. Raises LocalError if the target lies before that entry."""
     for wanted in objects.at(0):
         data, _ = await objects.read(wanted)
         if data:

@@ -193,7 +193,8 @@ def _to_begin_with(backup: str | None, into: Path, on_stage: Callable[[str], Non
 
 @contextmanager
 def local_copy(source: str, into: Path, suffix: str, on_stage: Callable[[str], None]) -> Iterator[Path]:
-    """Provides the backup DIR/NAME or URL/NAME as a directory. Raises LocalError."""
+    """A context with the directory of the backup DIR/NAME or URL/NAME. A backup at a URL is fetched into a folder
+    beside `into`, whose name ends in `suffix`, and removed at the end. Raises LocalError."""
     if not is_url(source):
         yield Path(source).absolute()
         return

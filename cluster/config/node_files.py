@@ -72,7 +72,7 @@ def with_tls(text: str, files: Mapping[str, str]) -> str:
 
 
 def with_registry(text: str, addresses: Sequence[str]) -> str:
-    """Returns a node's file with these processes of the registry."""
+    """Returns a node's file with the addresses of the registry's processes; without that key if there are none."""
     document = tomlkit.parse(text)
     cluster = _table(document, "cluster")
     if addresses:
@@ -83,7 +83,7 @@ def with_registry(text: str, addresses: Sequence[str]) -> str:
 
 
 def with_users_key(text: str, path: str) -> str:
-    """A node's file with this key of users' secrets."""
+    """Returns a node's file with the path of the key that encrypts users' secrets."""
     document = tomlkit.parse(text)
     _table(document, "auth")["key_file"] = path
     return tomlkit.dumps(document)
@@ -117,8 +117,8 @@ def _copy_of(peer: Any) -> Table:
 
 
 def _moved_peer(table: Any, node: NodeRecord) -> Table:
-    """Returns the [[peers]] table with the id and ports of `node`; values that cluster.json does not contain stay as
-    they are."""
+    """Sets the id and the addresses of `node` in a [[peers]] table, and returns it. All other values stay as they
+    are."""
     table["id"] = node.id
     table["port"] = node.peer_port
     table["admin"] = f"{HOST}:{node.admin_port}"
@@ -276,7 +276,7 @@ USERS_KEY = "users.key"
 """The name of the file, in the data directory of a local cluster, with the key that encrypts users' secrets."""
 GROUPS_SECRET = "SECRET"
 """The name of the file, in the data directory of a local cluster of several groups, with the cluster's secret: the
-nodes of further groups read it. Those of the first group have theirs in their data directories, as before."""
+nodes of further groups read it. Those of the first group have theirs in their data directories."""
 
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False) -> None:
@@ -332,7 +332,7 @@ def write_group_configs(nodes: Sequence[NodeRecord], like: Path, facts: GroupFac
 
 
 def in_group(text: str, node: NodeRecord, facts: GroupFacts) -> str:
-    """Returns a node's file, as one of the first group says it, for a node of a further group."""
+    """Converts a node's file with settings of the first group into one for a node of a further group."""
     document = tomlkit.parse(text)
     cluster = _table(document, "cluster")
     cluster["id"], cluster["group"], cluster["broker_name"] = facts.uuid, node.group, facts.broker_name

@@ -44,8 +44,8 @@ def of_peer(peer: PeerNode) -> MemberAddresses:
 
 
 def peer_addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
-    """Returns the addresses at which each member of `counted` (ascending) may listen for the others: those of the log,
-    newest first, then the configured one."""
+    """Returns the addresses at which each member may listen for the others: those of the log, newest first, then the
+    configured one. `counted`: the memberships whose members count, oldest first."""
     configured = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
     found: dict[NodeId, list[tuple[str, int]]] = {}
     for membership in reversed(counted):

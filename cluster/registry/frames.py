@@ -1,7 +1,7 @@
 """Frames between a registry process and its parent, over the process's standard input and output.
 
 A frame is its length, u32 big-endian, then msgpack. The first one to the process has its settings, with the password,
-so that this is neither in its arguments nor in a file. Each later one asks something, and is answered once::
+so that the password is neither in its arguments nor in a file. Each later one asks something, and is answered once::
 
     [number, "apply", operation, limit in ms]   [number, outcome, error, value]
     [number, "read"]                            ... value: all records
@@ -55,6 +55,7 @@ class RegistryStatus(msgspec.Struct, frozen=True):
     entries: int
     """Entries in the journal."""
     is_full: bool
+    """True if the journal has no room for more entries, or its last write failed."""
     syncs: int
     """Fdatasyncs of the journal since the start."""
 
@@ -69,7 +70,7 @@ _requests = msgspec.msgpack.Decoder(list[Any])
 
 
 def frame(value: object) -> bytes:
-    """Returns a frame."""
+    """Packs a value as a frame: its length, then its msgpack."""
     data = _encoder.encode(value)
     return _SIZE.pack(len(data)) + data
 
@@ -109,7 +110,8 @@ def read_request(data: bytes) -> list[Any]:
 
 
 def read_reply(data: bytes) -> RegistryReply:
-    """Returns an answer. Raises msgspec.MsgspecError: what the process writes is known."""
+    """Returns an answer of the process. Raises msgspec.MsgspecError for a malformed one, which only a defect can
+    cause."""
     reply: RegistryReply = _replies.decode(data)
     return reply
 

@@ -35,7 +35,8 @@ class Connection(Client, Protocol):
     """Name of the listener through which the client connected; routes answer with this listener's addresses."""
 
     def write(self, data: bytes) -> None:
-        """Queues bytes; one transport write per loop iteration. Dropped if the connection is closed."""
+        """Queues bytes, which one write per turn of the loop hands to the transport. Drops them if the connection is
+        closed."""
 
 
 class Request(Protocol):
@@ -74,7 +75,7 @@ class Request(Protocol):
         """Answers with a header in the request's own encoding."""
 
     def reply_shared(self, answer: SharedAnswer) -> None:
-        """Answers with an answer that other requests get as well."""
+        """Answers with `answer`, which several requests share."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """Returns True if there is memory for an answer of about `size` bytes now. Otherwise `again` is called once
@@ -82,8 +83,8 @@ class Request(Protocol):
         connection."""
 
     def when_answered(self, ended: Callable[[Request], None]) -> None:
-        """Calls `ended` with the request at its first answer, also of a oneway request. Forgotten if it is never
-        answered."""
+        """Calls `ended` with the request at its first answer, even if it is oneway. Never calls it if there is no
+        answer."""
 
     def hold(self) -> None:
         """Marks the request as waiting for an event, as a long poll does, so that it does not count as slow."""
@@ -101,7 +102,7 @@ Handlers = dict[int, Handler]
 
 
 def party_of(request: Request) -> Party:
-    """Returns the author of a request, as the judge of stored things knows him."""
+    """Returns the author of a request in the form in which rights are judged: user id and address."""
     return Party(request.user, request.connection.peer_address[0])
 
 
@@ -140,7 +141,7 @@ _DIGITS_OF_64_BITS = 18
 
 
 def text(request: Request, name: str, letters_max: int = TEXT_MAX) -> str:
-    """Returns a text field, which must exist, not be empty, and by default not be longer than any name. Raises Refused
+    """Returns a text field, which must exist, not be empty, and have at most `letters_max` characters. Raises Refused
     (29)."""
     value = request.ext.get(name)
     if not value:
@@ -168,7 +169,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
 
 
 def integers(request: Request, *names: str) -> list[int]:
-    """Returns several integer fields, which must all exist."""
+    """Returns several integer fields, which must all exist. Raises Refused."""
     try:
         texts = [request.ext[name] for name in names]
         numbers = list(map(int, texts))

@@ -148,7 +148,8 @@ class Consistency:
             await self.decide(index)
 
     async def _differs_from_majority(self, index: int, tasks: list[asyncio.Task[Sums | None]]) -> bool:
-        """Returns False as soon as a majority agrees, and True once the sums of another node contradict this one's."""
+        """Returns True once the sums of another node contradict this one's. Returns False as soon as a majority agrees,
+        when all questions have ended without a contradiction, or if this node has no sums of `index`."""
         mine = self._state.sums.at(index)
         while mine is not None:
             known = [task.result() for task in tasks if task.done()]
@@ -209,7 +210,8 @@ class Consistency:
         return None if since_ms is None else self._clock.monotonic_ms() - since_ms
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second; cheap."""
+        """Asks all nodes again while a mismatch is unresolved, and proposes the next marker when it is due. Called
+        several times a second; cheap."""
         raw = self._raw
         if now_ms >= self._again_due_ms and self._alarms.raised(MISMATCH):
             self._again_due_ms = now_ms + AGAIN_EVERY_MS
@@ -366,7 +368,7 @@ class Digest(NamedTuple):
 
 
 def encode(digest: Digest) -> bytes:
-    """Returns the payload."""
+    """Returns the payload of a DIGEST entry."""
     packed: bytes = msgpack.packb([VERSION, digest.index, dict(digest.sums)])
     return packed
 

@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 PAYLOAD_MAX = 1 << 20
 """Bytes of one reply."""
 PIECE = 128 << 10
+"""Bytes that one request of a copy in the background asks for: few, so that neither this node nor its peer is held up
+for long."""
 BUSY_PAUSE_S = 0.2
 """Seconds until a peer is asked again that is busy because it makes a checkpoint first."""
-"""Bytes of one request that nobody waits for. Giver, taker and other users of their processors are held up by no more
-at a time."""
 WRITING_SHARE = 4
 """The share of the bandwidth that peers get while this node writes, and for IDLE_MS after: one part in this many."""
 REQUESTS_MAX = 4
@@ -96,11 +96,11 @@ class FetchRefused(Exception):
 
 
 AnswerSource = Callable[[list[Any]], Fetched]
-"""A function that answers the arguments of one request; it may block. Raises Refused; any other error is answered as
-FAILED."""
+"""A function that answers the arguments of one request; it may block. Raises FetchRefused. BlockingIOError is answered
+as BUSY, TypeError and ValueError as BAD, any other error as FAILED."""
 Answerer = Callable[[NodeId, list[Any]], Awaitable[list[Any]]]
-"""A function that returns the fields of the answer to a peer's request, for work on the event loop. Raises
-BlockingIOError if the peer should ask again later, and otherwise what a Source raises."""
+"""A function that returns the fields of the answer to a peer's request, for work on the event loop. Its errors are
+answered as those of an AnswerSource."""
 
 
 class FetchJob(NamedTuple):
@@ -169,7 +169,7 @@ class TokenBucket:
         self._at = now_s
 
     def set_rate(self, bytes_per_second: int, now_s: float) -> None:
-        """Sets the rate from now on."""
+        """Sets the rate; the bytes saved up until `now_s` are counted at the rate before."""
         self._fill(now_s)
         self._rate = bytes_per_second
 

@@ -4,9 +4,9 @@ A `Room` has a size and an account of the units that are taken. Nothing adds to 
 directly: each holder has a `Share`, in which it states what it holds *now*, and the account follows. So no error can
 leave a wrong count, and when a holder, or a whole room of holders, goes away, it no longer holds anything.
 
-Rooms nest: what a connection holds is also held of its node. A holder without room waits in order (`Room.wait`) and is
-called when there is room. A lone holder always gets room, because one larger than the room would otherwise never get
-it.
+Rooms nest: what a connection holds counts in its node's room too. A holder without room waits in order (`Room.wait`)
+and is called when there is room. A lone holder always gets room, because one larger than the room would otherwise
+never get it.
 
 It suits every port: clients (`cluster.remoting.connection.server`), peers, HTTP. All of it runs on the event loop.
 """
@@ -45,7 +45,7 @@ class Room:
         self._look()
 
     def share(self, held: int = 0) -> Share:
-        """Makes the share of a new holder."""
+        """Makes the share of a new holder, which holds `held` units from the start."""
         share = Share(self)
         share.hold(held)
         return share
@@ -80,7 +80,7 @@ class Room:
             parent._move(-self.taken)
 
     def _lacking(self, more: int) -> Room | None:
-        """Returns the innermost room without space for `more` units."""
+        """Returns the innermost room without space for `more` units; None if all have it."""
         served = self._tree.serves
         room: Room | None = self
         while room is not None:

@@ -21,12 +21,12 @@ class Script:
         return self
 
     def invoke(self, f: str, **value: Any) -> Op:
-        """Records that a new process invokes `f`."""
+        """Records that a new process invokes the operation named `f`."""
         self._processes += 1
         return self._step(self._processes, "invoke", f, value)
 
     def end(self, invoked: Op, outcome: OpType = "ok", **answer: Any) -> Script:
-        """Records how the operation ended; the answer repeats the invocation's fields."""
+        """Records the end of an operation, with the fields of its invocation and those of `answer`."""
         self._step(invoked.process, outcome, invoked.f, {**invoked.value, **answer})
         return self
 

@@ -49,7 +49,8 @@ WORKLOADS = _named(
 
 
 def workload_named(name: str) -> Workload:
-    """Returns the workload of that name. Raises ValueError with the nearest names if there is none."""
+    """Returns the workload of that name. Raises ValueError if there is none, with the nearest names or, if none is
+    near, all."""
     try:
         return WORKLOADS[name]
     except KeyError:

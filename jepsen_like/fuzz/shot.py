@@ -44,7 +44,7 @@ class Shot(NamedTuple):
 
 
 def save(path: Path, shots: list[tuple[int, Shot]]) -> None:
-    """Writes (node, shot) rows, one per line."""
+    """Writes (node, shot) rows as JSON, one per line."""
     path.write_text("".join(json.dumps(shot.to_json(node)) + "\n" for node, shot in shots), encoding="utf-8")
 
 

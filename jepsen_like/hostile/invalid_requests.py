@@ -41,7 +41,7 @@ async def integers(arena: Arena, node: Target, report: RoundReport) -> None:
 
 
 async def large_json(arena: Arena, node: Target, report: RoundReport) -> None:
-    """Sends 15 MB of three million numbers, which become longer when they are written again."""
+    """Sends 15 MB of JSON: three million times the number 1e15, which is longer when the node encodes it again."""
     numbers = b"1e15," * (arena.sized(_FLOATS) - 1)
     body = b'{"groupName":"%s","groupRetryPolicy":{"a":[%s1e15]}}' % (GROUP.encode(), numbers)
     async with await Wire.dial(node.client_port, _LARGE_S) as wire:
@@ -107,7 +107,7 @@ async def clean_offset(arena: Arena, node: Target, report: RoundReport) -> None:
 
 
 async def twins(arena: Arena, node: Target, report: RoundReport) -> None:
-    """Sends two messages with one identity on one connection; checks that both are answered and stored as one
+    """Sends pairs of messages with one identity on one connection; checks that both are answered and stored as one
     message."""
     producer = f"{arena.rng.getrandbits(128):032x}"
     async with await Wire.dial(node.client_port, arena.silence_s) as wire:
@@ -137,8 +137,8 @@ async def without_fields(arena: Arena, node: Target, report: RoundReport) -> Non
 
 
 async def names(arena: Arena, node: Target, report: RoundReport) -> None:
-    """Sends heartbeats of new groups without end. Each of them, if accepted, would create a group and a %RETRY% topic
-    that nobody removes."""
+    """Sends heartbeats of ever new groups. Each group, if accepted, would be created with a %RETRY% topic, and nobody
+    would remove them."""
     async with await Wire.dial(node.client_port) as wire:
         for _ in range(arena.sized(20)):
             number = next(arena.serial)

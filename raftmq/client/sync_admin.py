@@ -28,8 +28,8 @@ class Admin:
         now: bool = False,
         groups: Iterable[int] | None = None,
     ) -> None:
-        """Creates the topic, or changes it to these values; fewer queues that hide messages only with `now`. `groups`:
-        see AsyncAdmin.create_topic."""
+        """Creates the topic, or changes it to these values. Without `now`, fewer queues are refused if that hides
+        messages that are not consumed. `groups`: see AsyncAdmin.create_topic."""
         self._run(self._admin.create_topic(name, queues, attributes, perm=perm, now=now, groups=groups))
 
     def delete_topic(self, name: str) -> None:

@@ -30,7 +30,7 @@ class Second(NamedTuple):
     stored: int
     """The requests that were acknowledged in it."""
     refused: int
-    """The requests that were answered otherwise in it."""
+    """The requests that were refused in it."""
     p50_ms: float
     """Median latency of those acknowledged in it; 0.0 if none was."""
     p99_ms: float
@@ -45,7 +45,8 @@ class Arrivals:
         self._rate, self._seconds, self._even = rate, seconds, even
         self._random = Random(seed)
         self.stored: list[tuple[float, float]] = []
-        """(seconds from the begin to the answer, latency in ms) of each acknowledged request, by answer."""
+        """(seconds from the begin to the answer, latency in ms) of each acknowledged request, in the order of the
+        answers."""
         self.refused: list[tuple[float, float]] = []
         """The same of requests that got another answer."""
         self.codes: Counter[int] = Counter()
@@ -86,8 +87,9 @@ class Arrivals:
         self._arrive()
 
     def answered(self, places: list[int], refused: int, codes: Mapping[int, int], now: float) -> None:
-        """Processes answers that came at `now` (perf_counter). In a protocol without codes, the first `refused` of them
-        count as refused. `codes`: place -> code, or UNKNOWN."""
+        """Counts the answers to the requests of `places`, which came at `now` (perf_counter). `codes`: place -> code of
+        each answer that is no acknowledgement, UNKNOWN if it leaves the outcome open. In a protocol without codes, the
+        first `refused` answers count as refused."""
         at = now - self.begun_s
         for number, place in enumerate(places):
             latency = at, (now - self._due[place]) * 1000

@@ -103,7 +103,7 @@ def yaml_wanted() -> bool:
 
 
 def yaml_document(value: object) -> str:
-    """Returns the value as one YAML document, with the mark that begins it."""
+    """Returns the value as one YAML document, which begins with `---`."""
     import yaml
 
     text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, explicit_start=True)
@@ -256,7 +256,8 @@ def plain(text: str) -> str:
 
 
 def json_line(value: object) -> str:
-    """Returns JSON in one line, as it may be sent to a terminal: what `plain` escapes is escaped as JSON has it."""
+    """Returns the value as one line of JSON that is safe on a terminal: characters that `plain` escapes become JSON's
+    own escapes."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
 
 
@@ -505,7 +506,8 @@ def _open_client(servers: str | None) -> Client:
             return open_client(servers, tls=given_tls(), on_retry=_Repeated())
         servers_there = find_servers(environ=environ)
         options = client_options(Path(environ["RAFTMQ_DATA"]))
-        if any(os.environ.get(name) for name in USER_VARIABLES):  # as without --data: they come before the first Super
+        # As without --data: the variables come before the stored user.
+        if any(os.environ.get(name) for name in USER_VARIABLES):
             options = ClientOptions(tls=options["tls"])
         return open_client(servers_there, on_retry=_Repeated(), **(options | {"tls": given_tls() or options["tls"]}))
     except ValueError as error:
@@ -530,7 +532,7 @@ def _open_context(context: ClusterContext) -> Client:
 
 
 def _bad_option(error: ValueError) -> LocalError:
-    """Returns the error for what the client was given: a user, files of TLS, or addresses."""
+    """Returns the error for a setting that the client cannot use: a user, files of TLS, or addresses."""
     from raftmq.client import Tls
     from raftmq.client.environment import IncompleteUser
 

@@ -21,9 +21,9 @@ FILES_MIN = 65_536
 SYNC_SLOW_MS = 20.0
 SYNCS = 30
 WIN = 0.9
-"""The share of the other's time up to which one way to sync a write is the quicker one,"""
+"""A way to sync a write counts as quicker if its median time is at most this share of the other way's."""
 SURE = 2 / 3
-"""if it was so in this share of the turns."""
+"""It must also have been quicker in at least this share of the turns."""
 _UNSYNCED = 0x40
 """The flag STA_UNSYNC of adjtimex(2): the clock is not synchronized."""
 
@@ -233,25 +233,25 @@ class _Times(NamedTuple):
 
     @classmethod
     def of(cls, device: Path) -> _Times:
-        """Reads them. Raises OSError, and ValueError for a file of another form."""
+        """Reads the figures of a device. Raises OSError, and ValueError for a file of another form."""
         fields = [int(word) for word in (device / "stat").read_text().split()]
         if len(fields) < 10:
             raise ValueError(f"{len(fields)} fields")
         return cls(fields[0], fields[3], fields[4], fields[7], fields[9])
 
     def since(self, before: _Times) -> _Times:
-        """Returns the work between two looks."""
+        """Returns the work since the reading `before`."""
         return _Times(*(now - then for now, then in zip(self, before, strict=True)))
 
     @property
     def says(self) -> str:
-        """The mean times of a read and of a write."""
+        """The mean times of a read and of a write, in words."""
         means = [("read", self.reads, self.read_ms), ("write", self.writes, self.write_ms)]
         return ", ".join(f"a {what} took {ms / count:.2f} ms" for what, count, ms in means if count) or "no request"
 
 
 def _disk_times(directory: Path, root: Path, wait: Callable[[float], None]) -> HostCheck:
-    """Watches the disk for LOOK_S seconds and checks how long its requests take, those of all programs."""
+    """Watches the disk for LOOK_S seconds, and checks how busy all programs keep it and how long its writes take."""
     try:
         device = _device(directory, root)
         begun_s, before = time.monotonic(), _Times.of(device)
@@ -273,8 +273,8 @@ def _disk_times(directory: Path, root: Path, wait: Callable[[float], None]) -> H
 
 
 def _sync_speed(directory: Path, root: Path) -> Iterator[HostCheck]:
-    """Measures some writes of 4 KiB, in turns with fdatasync and with O_DSYNC, over what a file that is removed
-    afterwards has already. The log does the first: it syncs what several writes have written."""
+    """Measures SYNCS turns of two writes of 4 KiB over existing bytes of a temporary file, one with fdatasync and one
+    with O_DSYNC. The log uses fdatasync, which covers several writes at once."""
     page = b"\0" * 4096
     both: list[tuple[float, float]] = []
     try:
@@ -305,7 +305,8 @@ def _sync_speed(directory: Path, root: Path) -> Iterator[HostCheck]:
 
 
 def _forced_access(directory: Path, root: Path) -> str:
-    """Returns whether the disk writes one request through its cache (FUA) instead of emptying the cache for it."""
+    """Says in words whether the disk writes one request through its cache (FUA) instead of emptying the cache for
+    it."""
     try:
         queue = _queue(_device(directory, root))
         caches = (queue / "write_cache").read_text().strip() == "write back"
@@ -318,8 +319,8 @@ def _forced_access(directory: Path, root: Path) -> str:
 
 
 def compared(both: Sequence[tuple[float, float]]) -> str:
-    """Returns what pairs of milliseconds say, of a write with fdatasync and one with O_DSYNC right after it. The disk's
-    speed changes by the minute, so each is compared with its neighbour."""
+    """Compares two ways to sync a write, in words. `both`: milliseconds of each write with fdatasync, and of the one
+    with O_DSYNC right after it. The disk's speed changes by the minute, so each is compared with its neighbour."""
     fdatasync, dsync = (statistics.median(column) for column in zip(*both, strict=True))
     quicker = sum(with_dsync < with_fdatasync for with_fdatasync, with_dsync in both)
     if dsync <= WIN * fdatasync and quicker >= SURE * len(both):

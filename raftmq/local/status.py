@@ -50,7 +50,8 @@ class GroupStatus(NamedTuple):
         return self.nodes[0].record.group if self.nodes else FIRST_GROUP
 
     def of_group(self, group: int) -> GroupStatus:
-        """Returns the same view, of nodes of that group: a node elsewhere tells its id alone."""
+        """Returns the same view with `group` as the group of every node. A node outside a local cluster tells only its
+        id."""
         return GroupStatus([node._replace(record=replace(node.record, group=group)) for node in self.nodes])
 
     @property
@@ -102,7 +103,7 @@ class GroupStatus(NamedTuple):
 
     def lag_of(self, node_id: int) -> int | None:
         """Returns by how many entries the node's log is behind the leader's, as the leader sees it; 0 for the leader
-        itself."""
+        itself, None if the leader does not say."""
         for view in self.nodes:
             if view.record.id == self.leader and view.status is not None:
                 if node_id == self.leader:
@@ -210,7 +211,8 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> GroupSta
     by_address = {address: node for node, address in members.items()}
     first = next((address for address, status in asked.items() if status), "")
     for address, status in asked.items():
-        if status is None and address in others:  # it may only deny: a token goes to no address that a node told
+        # It may have refused us: no token is sent to an address that a node named.
+        if status is None and address in others:
             asked[address] = _told_by(first, by_address[address], timeout_s)
     views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]
     return GroupStatus(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
@@ -237,7 +239,8 @@ def _others(asked: dict[str, dict[str, Any] | None], members: dict[int, str]) ->
 
 
 def _told_by(address: str, node: int, timeout_s: float) -> dict[str, Any] | None:
-    """Returns the status of a node as another node gets it."""
+    """Asks the node at `address` for the status of another node, `node`. Returns None if either of them does not
+    answer."""
     body = _get(address, f"/v1/members/{node}/status", timeout_s)
     return body if body is not None and "term" in body else None
 

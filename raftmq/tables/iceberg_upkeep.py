@@ -38,18 +38,18 @@ _MERGING = "_merging-"
 """The prefix of the names of files that a merge writes. A run, which removes what a killed one has left, leaves them
 alone."""
 _METADATA_HOURS = 24
-"""Hours for which a file of metadata stays at least: a commit that is under way names it only in its end."""
+"""Hours for which a file of metadata stays at least: a commit that is under way names it only at its end."""
 _EXPIRE_AT = 100
-"""Snapshots that one commit expires at least: each commit is a file, too."""
+"""The fewest snapshots that a run expires in a commit: each commit writes a file itself."""
 _SWEEP_S = 3600
 """Seconds between two searches of a run for files that no snapshot names."""
 
 
 class IcebergUpkeep:
-    """Upkeep between the rounds of a run, for `with`."""
+    """The upkeep of a table between the rounds of a run, as a context."""
 
     def __init__(self, folder: Path, place: IcebergPlace, every: int, keep_hours: int) -> None:
-        """`every`: the small files of a day at which they are merged."""
+        """`every`: the number of small files of a day from which on they are merged."""
         self._folder = folder.absolute()
         self._place = place
         self._every = every
@@ -63,7 +63,8 @@ class IcebergUpkeep:
         pass
 
     def tend(self) -> Upkept:
-        """Does what there is to do. Raises TableError, CatalogError and OSError."""
+        """Merges the small files of a day if there are enough, and expires snapshots; every _SWEEP_S seconds, also
+        removes files that no snapshot names. Raises TableError, CatalogError and OSError."""
         with load(self._place, self._folder) as catalog:
             table = existing(catalog, self._place, self._folder)
             done, table = _merged(table, self._folder, self._every)
@@ -126,12 +127,12 @@ def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) 
         return len(made), changes.send(replace.snapshot_id)
     except LostRace:
         for path in made:
-            path.unlink(missing_ok=True)  # a run may have found it
+            path.unlink(missing_ok=True)  # a run may have removed it as a stray
         raise
 
 
 def _groups(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    """Yields the files that become one, in the order in which they came to the table."""
+    """Yields groups of files, each of which becomes one file, in the order in which the files came to the table."""
     part: list[FileScanTask] = []
     for task in sorted(tasks, key=lambda each: each.file.file_path.rpartition("/")[2]):
         part.append(task)
@@ -143,7 +144,8 @@ def _groups(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _rewritten(table: Table, folder: Path, tasks: Sequence[FileScanTask]) -> Path:
-    """Returns a file with the rows of the others, on disk, under the name with which it can be committed."""
+    """Writes the rows of the files in `tasks` into one new file, and syncs it to the disk. Returns its path; the name
+    is one that the next commit may add to the table."""
     schema = schema_to_pyarrow(table.schema())
     day = datetime.date(1970, 1, 1) + datetime.timedelta(days=tasks[0].file.partition[0])
     within = folder / f"{DAY}={day.isoformat()}"
@@ -172,7 +174,7 @@ def _rewritten(table: Table, folder: Path, tasks: Sequence[FileScanTask]) -> Pat
 
 
 class _Replace(_OverwriteFiles):  # type: ignore[misc]
-    """Files instead of others, with the same rows. pyiceberg makes no summary of a `replace`."""
+    """A commit that replaces files by others with the same rows. pyiceberg makes no summary of a `replace`."""
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         found = super()._summary(snapshot_properties or {})
@@ -180,9 +182,10 @@ class _Replace(_OverwriteFiles):  # type: ignore[misc]
 
 
 def expire(table: Table, keep_hours: int, at_least: int) -> int:
-    """Expires snapshots of ours, if there are so many: those older than `keep_hours`, and, after an hour, those whose
-    files are all in the next one, too. The last one of ours stays: positions count on it. Returns how many. Raises
-    TableError if the table has no positions, LostRace and CatalogError."""
+    """Expires RaftMQ's own snapshots if at least `at_least` of them may go: those older than `keep_hours`, and, after
+    an hour, those whose files are all in the next one, too. The newest of its own stays, because the recorded positions
+    name it. Returns the number of expired snapshots. Raises TableError if the table has no positions, LostRace and
+    CatalogError."""
     now_ms = int(time.time() * 1000)
     kept = {ref.snapshot_id for ref in table.refs().values()} | {recorded(table).snapshot}
     loses = {each.parent_snapshot_id for each in table.snapshots() if _operation(each) is not Operation.APPEND}

@@ -2,8 +2,8 @@
 
 A file is there once its upload has ended, whole, and is never renamed or changed. Its name is never used again, so an
 upload may be sent again when its answer was lost. Address, region and keys of the store come from the environment, in
-each process that reads or writes: what is pickled to Spark's tasks is only the URL. How a store is reached is the
-server's knowledge (`cluster.tier.store`): it is imported where a store is used.
+each process that reads or writes: what is pickled to Spark's tasks is only the URL. Only the server's packages
+(`cluster.tier.store`) know how to reach a store: they are imported where a store is used.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class StoreFolder(NamedTuple):
 
 
 class StoredFile:
-    """A file that is being uploaded, at most PARTS_AT_ONCE requests at a time. Nothing is there before the last one."""
+    """A file that is being uploaded, at most PARTS_AT_ONCE requests at a time. The store shows no file before the last
+    request has succeeded."""
 
     def __init__(self, url: str, within: str, name: str) -> None:
         import obstore
@@ -195,7 +196,8 @@ def is_url(text: str) -> bool:
 
 @contextlib.contextmanager
 def told(url: str, name: str) -> Iterator[None]:
-    """A context in which errors of a store or its library become StoreFailed."""
+    """A context in which errors of a store or its library become StoreFailed. FileNotFoundError stays if only the file
+    is missing."""
     use_formats(_NEEDS)
     from obstore.exceptions import BaseError
 

@@ -90,7 +90,8 @@ USERS_MAX: Final = 10_000
 AUDIT_KEPT: Final = 100_000
 """The number of audit rows that are kept. Applying a change removes older ones."""
 AUDIT_OF_USER_KEPT: Final = 1_000
-"""The number of audit rows of each user who asked for changes that are kept beside those, from OWNERS_LEVEL on."""
+"""The number of each user's newest audit rows that are kept as well, from OWNERS_LEVEL on. They are the changes that
+the user asked for."""
 NOBODY: Final = 0
 """A user id that no user has."""
 
@@ -178,7 +179,7 @@ class Access(Family):
             yield AuditRow(meta_keys.audit_number(row[0]), *msgpack.unpackb(row[1])[:AUDIT_FIELDS])
             end, limit = row[0], limit - 1
 
-    # -- commands, the lane of apply alone
+    # -- commands, on the lane of apply only
 
     @property
     def touched(self) -> Collection[int]:
@@ -202,7 +203,7 @@ class Access(Family):
             self._store(stage, user)
 
     def show_token(self, stage: Stage, digest: bytes) -> None:
-        """Has readers see a token anew."""
+        """Publishes a token's row to readers again, after its revocation changed."""
         row = stage.get(META, meta_keys.token_key(digest))
         token = self._tokens[digest] = None if row is None else Token(*msgpack.unpackb(row))
         if token is not None:
@@ -374,8 +375,8 @@ class Access(Family):
 
     @applies(SetAuthMode)
     def set_mode(self, stage: Stage, command: SetAuthMode) -> CommandResult:
-        """Sets the effect of verdicts on requests. The mode `enforce` is refused without an enabled Super. The result's
-        value is True if the mode changed."""
+        """Sets the mode in which requests are judged. The mode `enforce` is refused without an enabled Super. The
+        result's value is True if the mode changed."""
         asked, mode = command.origin, command.mode
         if mode not in MODES:
             raise InvalidCommandError(f"the mode is {', '.join(MODES)}, not {mode!r:.100}")
@@ -494,7 +495,7 @@ class Access(Family):
         self._names[user.name] = user_id
         return user
 
-    # -- the run
+    # -- publishing
 
     def publish(self) -> None:
         """Shows the changes of the applied batch to readers; called after the batch is written. The version is set
@@ -552,9 +553,8 @@ class Access(Family):
 
     def _put(self, stage: Stage, asked: Origin, user: User, says: str) -> None:
         before = self._ids.get(user.id)
-        if before is None or user_row(before) != user_row(
-            user
-        ):  # else its rules or tokens changed, which are names too
+        # If only its rules or tokens changed, the journal has noted those by their own names.
+        if before is None or user_row(before) != user_row(user):
             self._journal.note(stage, TruthKind.USER, user.id)
         self._note(stage, asked, f"User:{user.name}", says)
         self._store(stage, user)
@@ -609,11 +609,12 @@ class Access(Family):
         return count
 
     def _stays(self, stage: Stage, number: int) -> bool:
-        """Returns True if an audit row that is none of the newest of all is one of the newest of its user."""
+        """Returns True if the audit row `number`, which is older than the newest AUDIT_KEPT of all, is still among the
+        newest AUDIT_OF_USER_KEPT of its user. Records it then, so that `_counted` removes it later."""
         row = stage.get(META, meta_keys.audit_key(number))
         fields = [] if row is None else msgpack.unpackb(row)
         if len(fields) <= AUDIT_FIELDS:
-            return False  # written before the cluster had that level
+            return False  # written below OWNERS_LEVEL
         user, of_user = fields[1], fields[AUDIT_FIELDS]
         if _audit_count(stage, user) - of_user >= AUDIT_OF_USER_KEPT:
             return False

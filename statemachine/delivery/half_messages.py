@@ -92,8 +92,8 @@ class Pending(NamedTuple):
 
 
 class HalfMessages(Family):
-    """All open half messages, as rows of the family `trans`. Any thread may use `pending`, `check_ms` and the reads up
-    to `lowest_position`: they show what is written."""
+    """All open half messages, as rows of the family `trans`. Any thread may use `pending`, `check_ms` and the methods
+    that take no `Stage`, except `publish`: they show what is written."""
 
     ROWS = ((TRANS, b"p"), (TRANS, b"c"), (TRANS, b"m"), (TRANS, b"d"), (TRANS, b"o"), (TRANS, b"n"))
     LATER_ROWS = (LaterRows(OWNERS_LEVEL, TRANS, b"o"),)
@@ -166,7 +166,7 @@ class HalfMessages(Family):
         return min([keys.half_position(row[0]) for row in first if row is not None], default=None)
 
     def pinned_position(self, begin: int, end: int) -> int | None:
-        """Returns `lowest_position`."""
+        """Returns `lowest_position`, whatever the bounds (`Family.pinned_position`)."""
         return self.lowest_position()
 
     # -- apply

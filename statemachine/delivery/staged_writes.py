@@ -133,8 +133,8 @@ class CommittedWrite(NamedTuple):
 
 
 class StagedWrites(Family):
-    """All attempts and committed writes, as rows "a", "w" and "b" of the family `trans`. Any thread may use the members
-    up to `committed_writes`."""
+    """All attempts and committed writes, as rows "a", "w" and "b" of the family `trans`. Any thread may read
+    `draining`, `left` and `left_bytes`, and call `get`, `attempts`, `open_of`, `committed` and `committed_writes`."""
 
     ROWS = ((TRANS, b"a"), (TRANS, b"b"), (TRANS, b"w"))
     LATER_ROWS = (LaterRows(GROUPS_LEVEL, TRANS, b"a", lambda row: row[0] == AttemptState.PREPARED),)
@@ -152,7 +152,7 @@ class StagedWrites(Family):
         """Name of writes -> (number of each attempt whose row is open -> its write), with the changes of the batch
         being applied."""
         self._prepared: dict[str, SortedMap[int, int]] = {}
-        """The same of the attempts whose row is prepared. A name has those of one write."""
+        """The same for the attempts whose row is prepared. All prepared attempts of a name belong to one write."""
         for attempt in stored:
             if attempt.state in _KEPT:
                 self._list_of(attempt.state).setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
@@ -234,7 +234,7 @@ class StagedWrites(Family):
         return True
 
     def remove(self, stage: Stage, number: int, count: int, size: int) -> None:
-        """Subtracts messages that were copied or removed from the attempt's counters. Called once for each
+        """Subtracts messages from the attempt's counters, because they were copied or removed. Called once for each
         removed row."""
         self._staged_left -= count
         self._staged_bytes -= size
@@ -386,7 +386,7 @@ class StagedWrites(Family):
             self._discard_open(stage, name, write)
 
     def _known(self, number: int) -> Attempt:
-        """Returns an attempt that there is."""
+        """Returns the attempt, which must have a row. Raises InvariantViolationError."""
         attempt = self.current(number)
         if attempt is None:
             raise InvariantViolationError(f"attempt {number} is listed and has no row")
@@ -431,7 +431,7 @@ class StagedWrites(Family):
         return self._open if state is AttemptState.OPEN else self._prepared
 
     def _close(self, attempt: Attempt) -> None:
-        """Removes the attempt from the list that it is in, because its row is no longer in that state."""
+        """Removes the attempt from `_open` or `_prepared`, because its row no longer has that state."""
         for of_names in (self._open, self._prepared):
             numbers = of_names.get(attempt.name)
             if numbers is not None and attempt.number in numbers:

@@ -48,8 +48,8 @@ DERIVED_NAME_LENGTH_MAX = 255
 DERIVED_NAMES = ("%RETRY%", "%DLQ%")
 """The beginnings of names of topics that belong to a consumer group."""
 OWN_TOPICS = (*DERIVED_NAMES, "TRANS_CHECK_MAX_TIME_TOPIC")
-"""The same, with that of the topic to which transactions go that nobody decides: what a group of brokers makes for
-itself, also while it drains."""
+"""The beginnings of names of topics that a group of brokers creates for itself, even while it drains: DERIVED_NAMES,
+and the topic of transactions that nobody decides."""
 QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1

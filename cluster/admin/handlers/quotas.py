@@ -56,13 +56,13 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     pull_bytes: Rate | None = None
     """Bytes a second of the messages that it pulls."""
     requests: Rate | None = None
-    """Requests that send which it may have under way."""
+    """Requests to send that it may have in flight."""
     connections: Rate | None = None
     """Connections a minute that it may open to each node."""
     new_topics: Rate | None = None
-    """Topics a minute that it may make."""
+    """Topics a minute that it may create."""
     new_groups: Rate | None = None
-    """Consumer groups a minute that it may make."""
+    """Consumer groups a minute that it may create."""
     backlog_bytes: Rate | None = None
     """Bytes of messages that it may keep."""
 
@@ -86,7 +86,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """An owner (a user, an address or a topic) with a quota and has asked for something since the node that answers
+    """One limit of an owner (a user, an address or a topic) that has asked for something since the answering node
     leads."""
 
     owner: str
@@ -96,14 +96,14 @@ class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
     limit: str
     """The name of the limit."""
     refused: int
-    """The requests that were refused."""
+    """The number of requests that were refused because of the limit."""
     refused_ms_ago: int | None
-    """Milliseconds since the last one; null if none was."""
+    """Milliseconds since the last refusal; null if there was none."""
     value: int
-    """The limit."""
+    """The value of the limit, in its unit."""
     asked_per_s: float | None
-    """The amount that was asked for at this node in the last seconds, in the unit of the limit; null if that is not
-    counted in a second."""
+    """The amount per second that was asked for at this node in the last seconds, in the unit of the limit; null for a
+    limit that is not per second."""
 
 
 class QuotasView(ReadView, frozen=True, kw_only=True):
@@ -123,9 +123,9 @@ class OverQuotasView(msgspec.Struct, frozen=True, kw_only=True):
     """The sends that wait for their quota now."""
     waiting_bytes: int
     owners: list[OfQuota]
-    """The owners of whose sends most were refused, the first 20."""
+    """The 20 with the most refused requests, most first."""
     busiest: list[OfQuota]
-    """The owners that send most, the first 20."""
+    """The 20 that ask for the largest part of their limit, largest first."""
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):

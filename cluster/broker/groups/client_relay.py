@@ -1,4 +1,4 @@
-"""Sends requests to clients, whichever node holds their connection: 39, 220, 307, 309, 326 in RocketMQ's numbers (ADR
+"""Sends requests to clients, whichever node holds their connection: RocketMQ's codes 39, 220, 307, 309 and 326 (ADR
 0051).
 
 A client that is connected to this node is asked directly. Otherwise this node asks the other nodes, one after another,
@@ -129,7 +129,8 @@ class ClientRelay:
 
         `group`: None for any; `client_id`: None for any client of the group, each in turn; `user`: only a client of
         that user, None for any; `need`: only a client whose user has that right, judged by the node that holds the
-        connection. Others are skipped as if they were not there. Below OWNERS_LEVEL, other nodes ask any.
+        connection. Others are skipped as if they were not there. Below OWNERS_LEVEL, other nodes check neither `user`
+        nor `need`.
 
         `correlation_id`: on a node that has noted who waits for that reply, the connection of the note comes before any
         other. `first`: the node to ask first; None for this one, then the others.
@@ -252,7 +253,7 @@ class ClientRelay:
         match status:
             case RelayStatus.HANDED_OVER if asked.relayed.request.oneway:
                 self._end(asked, HANDED_OVER)
-            case RelayStatus.HANDED_OVER:  # nobody else is asked, whoever of them was the first
+            case RelayStatus.HANDED_OVER:  # even if another peer was asked since, no further one is
                 asked.stop_silence()
                 asked.hand_over(peer)
             case RelayStatus.ANSWERED:

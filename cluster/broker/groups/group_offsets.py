@@ -31,7 +31,8 @@ topic and then starts the consumer misses nothing. Older queues are read from th
 
 
 class Offsets:
-    """Consumer offsets of all groups. Callers that ask for offsets or bounds of queues hold a ReadIndex round."""
+    """Consumer offsets of all groups. Callers have completed a ReadIndex round before they ask for offsets or bounds of
+    queues."""
 
     def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
         """`evicted`: access to evicted messages; None if this node has no tier."""
@@ -153,7 +154,8 @@ class _Sender:
         self.proposed: dict[int, int] = {}
         """Sequences from `low` on that this node has proposed -> the topic id of each commit."""
         self.earlier_max = earlier_max
-        """The highest sequence that the sender may have used before it had a user, and below OWNERS_LEVEL."""
+        """The highest sequence in the sessions that the sender may have used earlier: before it had a user, or below
+        OWNERS_LEVEL."""
 
 
 class NamedCommits:

@@ -31,9 +31,9 @@ class DueAsk(NamedTuple):
     now_ms: int
     """Log time up to which rows are due."""
     after: TimerName | None
-    """Only rows behind this one are wanted."""
+    """Only rows behind this one are wanted. None: all."""
     until: TimerName | None
-    """Only rows up to this one are wanted, which an earlier request could not read."""
+    """Only rows up to this one are wanted: those that an earlier request could not read. None: all."""
     passed: frozenset[TimerName]
     """Rows to skip."""
     rows_max: int
@@ -69,14 +69,15 @@ class RowReads(NeverIdle):
         self.read_log = read_log
 
     def fresh(self, row: TimerRow) -> TimerRow:
-        """Returns the present row, if it was carried forward since the scan began."""
+        """Returns the row as it is now if the log was trimmed past its place, because it was then carried forward.
+        Returns it unchanged if the log still has its place, or if the row has ended."""
         if row.place >= self.state.trim_position:
             return row
         return self.state.timers.get(*row.name) or row
 
     def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
-        """Returns the row with its messages: an empty list if the row has been delivered or removed, None with the
-        first unreadable item if they cannot be read intact. `again`: they could not be read before, so failures are
+        """Returns the row with its messages: an empty list if they can no longer be delivered (`is_gone`), None with
+        the first unreadable item if they cannot be read intact. `again`: they could not be read before, so failures are
         logged at level DEBUG."""
         now = self.fresh(row)
         if now is not row:
@@ -122,13 +123,13 @@ class DueReads(RowReads):
 
 def is_gone(state: BrokerState, row: TimerRow) -> bool:
     """Returns True if the row's messages can no longer be delivered: their topic was deleted, or the log no longer has
-    them."""
+    them. Returns False for a row that has ended meanwhile."""
     if row.topic_id not in state.topics_by_id:
         return True
     trim_position = state.trim_position
     if row.place >= trim_position:
         return False
-    # The row may have been carried forward since it was read, and the log trimmed behind it. This order of the checks
-    # is safe: a row that is read after the log was trimmed, and lies below its beginning, will never lie above it.
+    # The row may have been carried forward since it was read, and the log trimmed behind it. So it is read again, after
+    # the log's beginning: a row that still lies below that beginning is never carried forward any more.
     now = state.timers.get(*row.name)
     return now is not None and now.place < trim_position

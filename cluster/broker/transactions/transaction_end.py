@@ -227,7 +227,8 @@ class Transactions:
     # --- one at a time -----------------------------------------------------------------------------------------------
 
     def _first(self, half: HalfMessage, settled: Settled, act: Callable[[HalfMessage, Settled], None]) -> None:
-        """Acts on the message unless another request is doing so."""
+        """Calls `act` for the message, unless another request to end it is under way: then `settled` gets that one's
+        outcome."""
         position = half.position
         if position in self._ending:
             waiting = self._ending[position]
@@ -295,7 +296,7 @@ class Transactions:
             return
         over = proposals.gate.refusal(self._client.in_flight, half.size, ITSELF, GateRequest.OWN)
         if over is not None:
-            if not tries and copy.end is not End.PARKED:  # that is no request
+            if not tries and copy.end is not End.PARKED:  # parking is the node's own act: no request is refused
                 proposals.gate.refused(over)
             self._later(tries, done, over.remark, lambda left: self._copy(copy, done, left))
             return
@@ -337,7 +338,7 @@ def mismatch(asked: Ending, message: Message) -> str:
 
 
 def refusal(outcome: Outcome, why: str) -> Refused | None:
-    """Returns the outcome for the caller."""
+    """Returns the refusal for an entry with this outcome; None if it was applied. `why` is told in the refusal."""
     return None if outcome is Outcome.OK else not_written(outcome, why)
 
 
@@ -369,8 +370,8 @@ class CheckBack:
         """True while checks are proposed and undecided: until they are applied, their half messages are still due in
         the state."""
         self._after: HalfMessage | None = None
-        """The last that was looked at; None to begin with the first. Those that can neither be read nor parked stay
-        due, and keep nobody behind them from being asked."""
+        """The half message that was looked at last; None to begin with the first. So those that can neither be read nor
+        parked, and stay due, do not hold up the ones behind them."""
 
     def tick(self, now_ms: int) -> None:
         """Runs on a timer. While nothing is due, it costs one comparison.

@@ -202,8 +202,8 @@ class Forwarder:
         """Forwards the requests that the present leader has not received, because the leader or the connection to it
         changed, and answers those that are past their deadline; called on a timer, too.
 
-        In each turn as many as its share holds. Their order holds all the same: each has its place in its line at once,
-        and what comes later waits behind it.
+        Each turn of the loop forwards as many as its share of work allows. Their order is kept all the same: each takes
+        its place in its line at once, and later requests wait behind it.
         """
         self._admit_early()
         leader = self._leader()
@@ -218,8 +218,8 @@ class Forwarder:
 
     def hurry(self, line: OrderLine) -> None:
         """Handles the requests that wait in this order line here, because this node has just become the leader. It is
-        called for each later request, so it examines the held ones only if the first of the line can go and no other
-        call has begun."""
+        called for each later request, so it examines the held ones only if the first of the line can go and they are
+        not being examined already."""
         first = self._held.get(line.first)
         if not self._passing and first is not None and not first.spent:
             self.pump()
@@ -362,8 +362,8 @@ class Forwarder:
 
     def _pass_on(self, forward_id: int, held: ForwardedRequest) -> None:
         if held.is_orphan:
-            # A leader would begin it after it was told of its end (seed 961000021). If it is a send, the leader would
-            # store a copy of it before those that its client sends again (seed 946000080).
+            # Its client is gone. A leader would begin the request after it was told that it ended (seed 961000021). It
+            # would store a send before the copies that the client sends again (seed 946000080).
             self._drop(forward_id)
             if self._closings.hears(held.frame.path):
                 self._remember(held.frame)

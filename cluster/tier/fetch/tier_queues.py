@@ -29,7 +29,7 @@ V = TypeVar("V")
 INDEXES_MAX = 128
 """The most index files that stay open: a footer each, some 10 KB."""
 TOGETHER = 8
-"""Segments that are searched for a key at once: as many as there may be requests."""
+"""Segments that are searched for a key at once: as many as there may be requests to the store."""
 RUNS_MAX = 20_000
 """The most remembered beginnings of queues in segments, also of queues that have no message there: some 4 MB."""
 _REPAIR = "raftmq tier verify, then raftmq tier repair"
@@ -137,8 +137,9 @@ class TierQueues:
         return None
 
     async def positions(self, topic_id: int, key: bytes, begin_ms: int, end_ms: int) -> AsyncGenerator[int, None]:
-        """Yields, descending, the positions of messages that may have the key, in segments whose log times overlap the
-        two. A few segments are searched at a time, so a caller that has enough leaves older segments alone."""
+        """Yields, descending, the positions of messages that may have the key, in segments whose log times overlap
+        `begin_ms` to `end_ms`. A few segments are searched at a time, so a caller that has enough leaves older segments
+        alone."""
 
         async def look(row: TierSegment) -> list[int]:
             return await self._steps(row, lambda index: index.positions(topic_id, key))
@@ -193,7 +194,7 @@ class TierQueues:
         return number if run is not None and run.first_offset <= offset < run.first_offset + run.count else None
 
     async def _run(self, row: TierSegment, topic_id: int, queue_id: int) -> QueueRun | None:
-        """Returns the queue's run of messages in the segment."""
+        """Returns the queue's run of messages in the segment; None if the queue has none there."""
         key = _index_of(row).name, topic_id, queue_id
         if key in self._runs:
             self._runs.move_to_end(key)
@@ -217,9 +218,9 @@ class TierQueues:
                 self._reads.broken.whole(part.name)
                 return found
         if not isinstance(failure, IndexFileError):
-            raise DamagedError(failure.what, _REPAIR)  # told, without a pause: another part may be sound
+            raise DamagedError(failure.what, _REPAIR)  # `ObjectReads` has logged it and begun a pause
         damaged = DamagedError(f"{self._reads.where(f'{self._folder}/{part.name}')} is damaged: {failure}", _REPAIR)
-        self._reads.broken.failed(part.name, damaged)  # told, and not kept back: another part of it may be sound
+        self._reads.broken.failed(part.name, damaged)  # logs it; no read waits, for another part may be sound
         raise damaged
 
     async def _open(self, part: TierPart, *, fresh: bool) -> IndexFile:

@@ -197,7 +197,8 @@ def store_error(error: Exception, name: str, settings: StoreKeyNames = OF_TIER) 
 
 
 def _translated(error: Exception, name: str) -> StoreError:
-    """Returns the error with the places of names of settings in what it says to do."""
+    """Returns the error for the call on `name`. Its advice has placeholders such as {keys} for the names of
+    settings."""
     text = str(error)
     status = _number(text)
     said = _said(text)

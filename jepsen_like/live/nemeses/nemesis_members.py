@@ -14,7 +14,8 @@ NEEDS = frozenset({Capability.MEMBERS})
 
 
 class _Play:
-    """One membership fault, and its result in words and numbers."""
+    """One membership fault under way; `ended` returns its effect, with the messages acknowledged and the seconds passed
+    meanwhile."""
 
     def __init__(self, stage: Stage) -> None:
         assert stage.members is not None, "the subject has the capability, or the fault is not dealt"
@@ -24,8 +25,8 @@ class _Play:
         self._begun = stage.clock()
 
     def ended(self, happened: bool, told: str) -> Effect:
-        """Returns the effect. The fault counts only if messages were acknowledged during it, which proves that it
-        happened under load."""
+        """Returns the effect. The fault counts only if there are three voters after it, and if messages were
+        acknowledged during it, which proves that it happened under load."""
         acked, took_s = self._stage.load.counts.acked - self._acked, self._stage.clock() - self._begun
         voters = self.members.voters()
         told = f"{told}; {acked} acknowledged meanwhile, {took_s:.1f} s, voters {', '.join(map(str, voters))}"

@@ -1,4 +1,4 @@
-"""Changes of quotas as fast as a node takes them, good ones and bad ones, and what the quotas must be after them."""
+"""Changes quotas up to a hundred times a second, with good and bad requests, and checks the quotas that result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, Self
 WORKERS: Final = 8
 """Threads that change quotas: a change takes a round of the log."""
 EVERY_S: Final = WORKERS / 100
-"""Seconds between two changes of one of them: all together make a hundred a second."""
+"""Seconds between two changes of one thread: all together make a hundred a second."""
 ROWS: Final = 3
-"""The other subjects of each of them, whose quotas come and go."""
+"""The subjects of each thread's own, whose quotas come and go."""
 LIMITS: Final = (10, 50, 100, 200)
 """The values of the limit of messages that changes."""
 BAD_SHARE: Final = 0.3
@@ -31,7 +31,7 @@ Ask = Callable[[Any], Any]
 
 
 class QuotaChange(NamedTuple):
-    """A request. `rows`: what it sets if it is a good one; None for a bad one, which must be refused by itself."""
+    """A request. `rows`: the quotas that a good one sets; None for a bad one, which must be refused."""
 
     body: Any
     rows: QuotaRows | None
@@ -49,7 +49,7 @@ def others(worker: int) -> list[str]:
 
 
 def bad_rows(subject: str, rng: random.Random) -> QuotaChange:
-    """Returns a request that must be refused, also what is good in it."""
+    """Returns a request with a bad limit, which must be refused as a whole, even if it has a good one too."""
     kind, limits = rng.choice(
         (
             ("zero", {"send_messages": 0}),
@@ -73,7 +73,8 @@ def bad_rows(subject: str, rng: random.Random) -> QuotaChange:
 
 
 def bad_subject(subject: str, rng: random.Random) -> QuotaChange:
-    """Returns a request about subjects that are none, or that has one twice."""
+    """Returns a request with an invalid subject, with one subject twice, or with none, which must be refused as a
+    whole."""
     limits = {"send_messages": 1}
     kind, names = rng.choice(
         (
@@ -115,7 +116,7 @@ class Changes:
         self.asking = threading.Event()
         """Set when a good change goes out."""
         self.calm = True
-        """False while nodes are hurt: then a request may fail."""
+        """False while faults are injected: then a request may fail."""
         self.made = self.refused = self.failed = 0
         """Good changes that were accepted, bad ones that were refused, and those that failed beside faults."""
         self.known: QuotaRows = {}

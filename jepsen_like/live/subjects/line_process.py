@@ -16,8 +16,8 @@ _END_S = 10.0
 
 
 class LineProcess:
-    """The process. It reads its orders, as JSON, from the first line of standard input, prints lines, and ends with
-    standard input."""
+    """A process that runs a Python module. The module reads its orders, as JSON, from the first line of standard input,
+    prints lines, and ends when standard input does."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class LineProcess:
         *,
         with_errors: bool = False,
     ) -> None:
-        """Starts it. `on_line` is called with each line that it prints, and `on_end` when it prints no more, both on
-        another thread. `with_errors`: what it writes to standard error counts as printed."""
+        """Starts the process. `on_line` is called with each line that it prints, and `on_end` when it prints no more,
+        both on another thread. `with_errors`: what it writes to standard error counts as printed."""
         self._on_line, self._on_end = on_line, on_end
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
@@ -47,7 +47,7 @@ class LineProcess:
         self._listener.start()
 
     def order(self, orders: msgspec.Struct) -> None:
-        """Gives it its orders. Raises BrokenPipeError if it has ended."""
+        """Gives the process its orders. Raises BrokenPipeError if it has ended."""
         self.say(msgspec.json.encode(orders).decode())
 
     def say(self, line: str) -> None:
@@ -57,12 +57,12 @@ class LineProcess:
 
     @property
     def is_heard(self) -> bool:
-        """False once it prints no more."""
+        """False once the process prints no more."""
         return self._listener.is_alive()
 
     @property
     def has_ended(self) -> bool:
-        """True if it has ended, told or not."""
+        """True if the process has ended, whether it was told to or not."""
         return self._child.poll() is not None
 
     def end(self) -> None:

@@ -159,7 +159,8 @@ class PySyncObjSubject(OfProcesses):
         return sum(_read_node(node, history) for node in self._nodes)
 
     def evidence(self) -> list[str]:
-        """Returns the lines that the nodes themselves printed about cutting their logs."""
+        """Returns a line for each node that printed something about cutting its log: the number of such lines, and the
+        last."""
         told = []
         for node in self._nodes:
             lines = (node.home / "node.log").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -39,7 +39,7 @@ Try = tuple[int, int]
 
 
 class WriteJudge:
-    """Knows which batches a driver wanted to commit, and which were answered as committed."""
+    """Finds wrong rows: it knows which batches a driver wanted to commit, and which were answered as committed."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], frozenset[str]] = {}
@@ -76,7 +76,8 @@ class Writers(Asker):
     are copied."""
 
     def __init__(self, host: ClientHost, report: Report, draining: Callable[[], int]) -> None:
-        """`draining`: returns how many attempts any node knows of that are being copied or removed."""
+        """`draining`: returns the number of attempts, as far as any node knows, whose messages are still being copied
+        or removed."""
         super().__init__(host, report)
         self.judge = WriteJudge()
         self._draining = draining

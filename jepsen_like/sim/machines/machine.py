@@ -249,8 +249,8 @@ class Machine:
         self.start()
 
     def hand_over(self, to: NodeId) -> bool:
-        """Tells the node to transfer leadership to `to`. Returns False if the node is paused or stalled, or refuses
-        because `to` could not lead."""
+        """Tells the node to transfer leadership to `to`. Returns False if none runs, if it is paused or stalled, or if
+        it refuses because it does not lead or `to` could not."""
         if self.node is None or self.process is None or self.process.paused or self.process.stalls:
             return False
         try:
@@ -400,7 +400,7 @@ class Machine:
             self.kv = self.kv.crash(self.kv.unsynced)
 
     def abandon(self) -> None:
-        """Abandons the drains in the middle of which lanes are: they never continue."""
+        """Abandons the drains that lanes have begun: they never continue."""
         for lane in self._lanes:
             lane.abandon()
         self._lanes.clear()
@@ -417,7 +417,7 @@ class Machine:
         elif self.spoiled:
             raise KVCorruptError("a block fails its checksum")
         else:
-            if self.kv.closed:  # by an attempt to start in this process, which found that it needs more than it has
+            if self.kv.closed:  # by an earlier attempt of this process to start, which lacked data
                 self.kv = self.kv.crash(self.kv.unsynced)
             return self.kv
         self.spoiled = False

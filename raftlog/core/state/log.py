@@ -151,10 +151,11 @@ class RaftLog:
         return (last.term, last.index) >= (self.tail.term, self.tail.index)
 
     def last_not_above(self, index: int, term: int) -> EntryId:
-        """Returns the largest entry with index <= `index` and term <= `term`: the conflict hint, computed by leader and
-        follower.
+        """Returns the id of the last entry with index <= `index` and term <= `term`: the conflict hint, which leader
+        and follower compute.
 
-        Returns `previous` if there is none in the log: entries below are trimmed, and only a snapshot can cover them.
+        Returns that of `previous` if the log has no such entry: those below are trimmed, and only a snapshot can cover
+        them.
         """
         if index <= self.previous.index:
             return self.previous.id
@@ -256,7 +257,8 @@ class RaftLog:
         if index == self.previous.index:
             return self.previous
         last = self.entry(index)
-        # Rolled before this process started, so not remembered. A base that is too low only rolls the next file early.
+        # A roll before this process started is not remembered: the base is 0 then, too low. That only rolls the next
+        # file early.
         base = max((roll for roll in self._rolls if roll <= last.position), default=0)
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 

@@ -117,7 +117,7 @@ class Inbox:
         self._on_room = on_room
 
     def put(self, batch: Batch) -> None:
-        """Adds a batch; the feed's next pull begins behind it."""
+        """Adds a batch, behind which the feed's next pull begins. Drops it if the queue was revoked."""
         feed = batch.feed
         with self._lock:
             if feed.revoked:
@@ -130,8 +130,8 @@ class Inbox:
             self._resting.get(feed, self._ready).append(batch)
 
     def take(self) -> Message | None:
-        """Returns the next message; None if there is none now. The call also says that the message before is
-        handled."""
+        """Returns the next message; None if there is none now. The message that was handed out before counts as handled
+        from now on."""
         used: list[QueueFeed] = []
         with self._lock:
             self._current = None
@@ -168,7 +168,7 @@ class Inbox:
         return None
 
     def put_back(self, message: Message) -> QueueFeed | None:
-        """Returns the message handed out last to its queue, with one failure more counted. The queue rests until
+        """Puts the message handed out last back into its queue, with one failure more counted. The queue rests until
         `resume`, then the message comes again. Returns the queue's feed; None if this consumer has lost the queue, or
         the group was reset. Raises ValueError for any other message."""
         with self._lock:

@@ -20,7 +20,7 @@ _ADDED = ("lag", "hidden", "beyond_end", "messages", "evicted", "read_queues", "
 
 
 def one_list(answers: GroupAnswers, field: str, merged: Callable[[GroupAnswers], GroupAnswer]) -> GroupAnswer:
-    """Returns one answer with the items of all in its list `field`, by name; those of one name are `merged`."""
+    """Returns one answer with the items of all in its list `field`, by name; `merged` combines items of one name."""
     if _is_first_alone(answers):
         return _first(answers)
     named: dict[str, dict[int, GroupAnswer]] = {}
