@@ -12,6 +12,7 @@ import json
 import re
 import socket
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from bench.peers.three_processes import Group
 from raftmq.local.process import free_base_port
 
 READY_S = 60.0
-_INBOX = b"_INBOX.bench."
-_ACK = re.compile(rb"MSG _INBOX\.bench\.(\d+) 1 ")
+_NUMBERS = count(1)
+_ACK = re.compile(rb"MSG _INBOX\.bench\d+\.(\d+) 1 ")
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"python","version":"1","protocol":1}\r\n'
 _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage": "file", "retention": "limits"}
 
@@ -98,8 +99,10 @@ class Publisher(Window):
     def __init__(self, load: Load) -> None:
         super().__init__(load)
         content = body(load.size)
+        # Its own: a server sends an answer to everybody who listens to its subject.
+        self.inbox = b"_INBOX.bench%d." % next(_NUMBERS)
         self.frames = [
-            b"PUB %s %s%d %d\r\n%s\r\n" % (TOPIC.encode(), _INBOX, place, len(content), content)
+            b"PUB %s %s%d %d\r\n%s\r\n" % (TOPIC.encode(), self.inbox, place, len(content), content)
             for place in range(load.in_flight)
         ]
         self._pending = b""
@@ -107,7 +110,7 @@ class Publisher(Window):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends the greeting; the window is filled when the answer to PING says that the server has read all of it."""
         super().connection_made(transport)
-        self.transport.write(_CONNECT + b"SUB %s* 1\r\nPING\r\n" % _INBOX)
+        self.transport.write(_CONNECT + b"SUB %s* 1\r\nPING\r\n" % self.inbox)
 
     def data_received(self, data: bytes) -> None:
         """Reads acknowledgements, each a line and a line of JSON, and a few other lines."""

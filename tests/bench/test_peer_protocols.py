@@ -55,8 +55,8 @@ def feed(window: bench_load.Window, data: bytes, cut: int) -> None:
         window.data_received(data[at : at + cut])
 
 
-def published(place: int, answer: bytes = b'{"stream":"bench","seq":1}') -> bytes:
-    return b"MSG _INBOX.bench.%d 1 %d\r\n%s\r\n" % (place, len(answer), answer)
+def published(to: Publisher, place: int, answer: bytes = b'{"stream":"bench","seq":1}') -> bytes:
+    return b"MSG %s%d 1 %d\r\n%s\r\n" % (to.inbox, place, len(answer), answer)
 
 
 async def greeted(load: Load) -> tuple[Publisher, Wire]:
@@ -68,18 +68,28 @@ async def greeted(load: Load) -> tuple[Publisher, Wire]:
 
 
 async def test_nats_publishes_when_it_was_greeted() -> None:
-    _, wire = await greeted(LOAD)
+    publisher, wire = await greeted(LOAD)
     body = bytes(range(8))
     assert wire.take() == b"".join(
-        b"PUB bench _INBOX.bench.%d 8\r\n%s\r\n" % (place, body) for place in range(LOAD.in_flight)
+        b"PUB bench %s%d 8\r\n%s\r\n" % (publisher.inbox, place, body) for place in range(LOAD.in_flight)
     )
+
+
+async def test_each_nats_connection_has_answers_of_its_own() -> None:
+    """A server sends an answer to everybody who listens to its subject."""
+    publisher, other = Publisher(LOAD), Publisher(LOAD)
+    wire = connect(publisher)
+    assert b"SUB %s* 1\r\n" % publisher.inbox in wire.take()
+    assert publisher.inbox.startswith(b"_INBOX.")
+    assert not publisher.inbox.startswith(other.inbox)
+    assert not other.inbox.startswith(publisher.inbox)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1000])
 async def test_nats_answers_are_counted(cut: int) -> None:
     publisher, wire = await greeted(LOAD)
     wire.take()
-    feed(publisher, published(1) + b"PING\r\n" + published(0, b'{"error":{"code":503}}'), cut)
+    feed(publisher, published(publisher, 1) + b"PING\r\n" + published(publisher, 0, b'{"error":{"code":503}}'), cut)
     await publisher.done
     assert (publisher.acked, publisher.errors, len(publisher.latencies)) == (1, 1, 2)
     assert wire.take() == b"PONG\r\n"
@@ -90,7 +100,8 @@ async def test_nats_answers_beside_other_lines_are_counted_once(cut: int) -> Non
     """News of the cluster may come at any time, and an answer may be cut between its line and its JSON."""
     publisher, wire = await greeted(LOAD)
     wire.take()
-    feed(publisher, b'INFO {"server_id":"Y"}\r\n' + published(1) + b"PING\r\nPING\r\n" + published(0), cut)
+    answers = published(publisher, 1), published(publisher, 0)
+    feed(publisher, b'INFO {"server_id":"Y"}\r\n' + answers[0] + b"PING\r\nPING\r\n" + answers[1], cut)
     await publisher.done
     assert (publisher.acked, publisher.errors) == (2, 0)
     assert wire.take() == b"PONG\r\n" * 2
@@ -99,8 +110,8 @@ async def test_nats_answers_beside_other_lines_are_counted_once(cut: int) -> Non
 async def test_nats_keeps_its_window_full() -> None:
     publisher, wire = await greeted(ENDLESS)
     wire.take()
-    publisher.data_received(published(1))
-    assert wire.take().startswith(b"PUB bench _INBOX.bench.1 8\r\n")
+    publisher.data_received(published(publisher, 1))
+    assert wire.take().startswith(b"PUB bench %s1 8\r\n" % publisher.inbox)
     assert not publisher.done.done()
 
 
