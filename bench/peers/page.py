@@ -40,7 +40,7 @@ PROMISES = {
     "disks of a majority": "a majority has synced it",
     "page cache of a majority": "it is in the page cache of a majority",
 }
-"""What the first words of a system's `durability` say on the pages."""
+"""The first words of a system's `durability` -> what the pages say of them."""
 SHORT = frozenset(NAMES) - {"raftmq-thrifty"}
 """The systems in README's table."""
 PICTURES = ("rate-512", "cpu-512", "failover")
