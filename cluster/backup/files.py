@@ -67,16 +67,23 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
 
 def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
     """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns their
-    crc32c."""
+    crc32c. Raises OSError, which names the file that failed."""
     crc = 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
-        write_all(writer.fileno(), page)
+        with naming(target):
+            write_all(writer.fileno(), page)
         reader.seek(len(page))
-        while size and (data := reader.read(min(CHUNK, size))):
-            write_all(writer.fileno(), data)
+        while size:
+            with naming(source):
+                data = reader.read(min(CHUNK, size))
+            if not data:
+                break
+            with naming(target):
+                write_all(writer.fileno(), data)
             crc = crc32c(data, crc)
             size -= len(data)
-        os.fsync(writer.fileno())
+        with naming(target):
+            os.fsync(writer.fileno())
     return crc
 
 

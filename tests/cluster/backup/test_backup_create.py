@@ -6,7 +6,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,14 @@ def test_a_file_of_the_node_that_cannot_be_read_is_named(stopped: Any, tmp_path:
     with pytest.raises(LocalError, match=rf"(?s)not made: {bad} cannot be read\nInput/output error.*another --node"):
         create(stopped.request(tmp_path / "to", copy_all=True), turns_bad)
     assert names(tmp_path / "to") == []
+
+
+def test_a_copy_names_the_file_that_failed(tmp_path: Path) -> None:
+    """As when a backup is made, and when one is restored."""
+    copies: list[Callable[[Path, Path, int], int]] = [files.copy, partial(files.copy_behind, b"page")]
+    for number, copy in enumerate(copies):
+        with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+            copy(Path("/proc/self/mem"), tmp_path / f"copy-{number}", 10)
 
 
 def test_what_an_earlier_backup_lost_is_taken_from_the_node(stopped: Any, elsewhere: Path) -> None:
