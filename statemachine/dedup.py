@@ -49,7 +49,7 @@ READ_SESSIONS_MAX = 4
 
 LONE_ROWS_MAX = 4
 """The most session rows of a part that is kept in the producer's own row. A longer one would be written twice in
-vain when another part joins it."""
+vain when another part joins it. All nodes must write the same rows, so another number needs a level of the cluster."""
 
 _PIECES_PER_UNIT = 8
 _PIECE_UNITS = 4
@@ -528,10 +528,13 @@ def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> P
 
 
 def _lone(row: bytes) -> ProducerSession | None:
-    """Returns the session whose only part is in the producer's own row; None if its parts have rows of their own."""
+    """Returns the session whose only part is in the producer's own row; None if its parts have rows of their own.
+    Raises InvariantViolationError if the row is neither of the two."""
     size = keys.PRODUCER.size
     if len(row) == size:
         return None
+    if len(row) < size + keys.U64.size:
+        raise InvariantViolationError(f"the row of a producer has {len(row)} bytes")
     low, high, last_ms = keys.PRODUCER.unpack_from(row)
     (index,) = keys.U64.unpack_from(row, size)
     return ProducerSession(low, high, last_ms, (_part(index, row[size + keys.U64.size :]),), (), True)
@@ -571,6 +574,9 @@ def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], lo
 
 
 def _part(index: int, rows: bytes) -> SessionPart:
+    """Raises InvariantViolationError if the bytes, which may be those of a stored row, are not whole rows."""
+    if not rows or len(rows) % _ROW_SIZE:
+        raise InvariantViolationError(f"{len(rows)} bytes are no session rows of entry {index}, of {_ROW_SIZE} each")
     return SessionPart(index, _sequence_at(rows, 0), _sequence_at(rows, len(rows) // _ROW_SIZE - 1), rows)
 
 

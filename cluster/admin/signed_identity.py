@@ -85,7 +85,8 @@ class Passes:
         wall_ms: Callable[[], int],
         nonces_max: int = NONCES_MAX,
     ) -> None:
-        """`uuid` returns the cluster's id. `entropy` returns the given number of random bytes."""
+        """`uuid` returns the cluster's id. `entropy` returns the given number of random bytes. `nonces_max`: the most
+        passes of other nodes that are remembered."""
         self._node = node
         self._uuid = uuid
         self._keyring = keyring

@@ -21,7 +21,7 @@ from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, 
 from cluster.backup.segments import BackedUpSegment, parts_below, walk
 from cluster.config.local_layout import node_object
 from cluster.config.storage_sections import TierSection
-from raftlog.errors import CorruptLogError, RaftLogError
+from raftlog.errors import CorruptLogError, RaftLogError, out_of_space
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage.files import genesis as genesis_format
 from raftlog.storage.files import identity as identities
@@ -81,18 +81,19 @@ class _Source(NamedTuple):
 
 
 def create(
-    request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
+    request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, staging: Path | None = None
 ) -> MadeBackup:
     """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
     names what is left.
 
-    `beside_the_node`: True if `to` may lie in the node's own directory, because the backup is moved elsewhere from
-    there.
+    `staging`: a folder on the node's own disk, which exists, in which the backup is made instead: the caller brings it
+    to `request.to` from there.
     """
-    target = Path(request.to)
+    target = Path(request.to) if staging is None else staging
     source = _look_at(request)
     identity, cut = source.identity, source.cut
-    _make_target(target, None if beside_the_node else Path(request.data))
+    if staging is None:
+        _make_target(target, Path(request.data))
     name = files.name_of(request.made_ms, str(identity.cluster_uuid), identity.node_id, cut.index)
     if (target / name).exists():
         raise LocalError(
@@ -107,8 +108,10 @@ def create(
         files.sync_file(target)
     except OSError as error:
         left = files.remove_tree(partial)
-        if _is_below(error.filename, request.data):
-            raise _source_vanished(error, request, left) from error
+        if _is_in(error.filename, Path(request.data)) and not _is_in(error.filename, target):
+            raise _source_failed(error, request, left) from error
+        if staging is not None:
+            raise _staging_failed(error, request, staging, work.needed, left) from error
         raise files.target_error(error, target, work.needed, left) from error
     except (RaftLogError, EOFError) as error:
         raise _source_damaged(error, identity, files.remove_tree(partial)) from error
@@ -141,7 +144,7 @@ def _look_at(request: BackupOrder) -> _Source:
     except RaftLogError as error:
         raise _source_damaged(error, None, "") from error
     except OSError as error:
-        raise _source_vanished(error, request, "") from error
+        raise _source_failed(error, request, "") from error
 
 
 def _genesis(data: Path, first: BackedUpSegment, group_id: int) -> Entry:
@@ -173,10 +176,9 @@ def check_place(target: Path, data: Path) -> None:
         )
 
 
-def _make_target(target: Path, data: Path | None) -> None:
+def _make_target(target: Path, data: Path) -> None:
     """Makes the directory `target`, or checks the one that exists. It must not lie in `data`."""
-    if data is not None:
-        check_place(target, data)
+    check_place(target, data)
     try:
         target.mkdir(exist_ok=True)  # a missing parent may be a volume that is not mounted
         files.sync_file(target)
@@ -396,8 +398,8 @@ def _thin_out(target: Path, identity: Identity, keep: int, made: str) -> list[st
         return []
 
 
-def _is_below(name: object, folder: str) -> bool:
-    return isinstance(name, str | Path) and Path(folder) in Path(name).parents
+def _is_in(name: object, folder: Path) -> bool:
+    return isinstance(name, str | Path) and folder in (Path(name), *Path(name).parents)
 
 
 def _incomplete(identity: Identity, first: int, begin: int) -> LocalError:
@@ -420,10 +422,33 @@ def _source_damaged(error: Exception, identity: Identity | None, left: str) -> L
     )
 
 
-def _source_vanished(error: OSError, request: BackupOrder, left: str) -> LocalError:
+def _source_failed(error: OSError, request: BackupOrder, left: str) -> LocalError:
+    if not isinstance(error, FileNotFoundError):
+        return LocalError(
+            f"the backup was not made: {error.filename or request.data} cannot be read",
+            f"{error.strerror or error}{left}",
+            "the same command with another --node    (and raftmq logs, for what is wrong with this one)",
+            ExitCode.FAILED,
+        )
     return LocalError(
         f"the backup was not made: {error.filename} went away meanwhile",
         f"{error.strerror or error}{left}; the log may have been trimmed while it was copied",
+        f"raftmq backup create --to {request.to}    (once more)",
+        ExitCode.FAILED,
+    )
+
+
+def _staging_failed(error: OSError, request: BackupOrder, staging: Path, needed: int, left: str) -> LocalError:
+    if out_of_space(error):
+        return LocalError(
+            "the backup was not made: the node's own disk, on which it is made before it is uploaded, is full",
+            f"{files.free_text(staging.parent)}, this backup needs about {needed}{left}",
+            f"df -h {staging.parent}    (free space there; or the same command with another --node)",
+            ExitCode.FAILED,
+        )
+    return LocalError(
+        f"the backup was not made: {staging}, in which it is made before it is uploaded, failed",
+        f"{error}{left}; the node itself is not affected",
         f"raftmq backup create --to {request.to}    (once more)",
         ExitCode.FAILED,
     )

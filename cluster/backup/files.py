@@ -9,6 +9,8 @@ import errno
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.backup import manifest as manifests
@@ -18,33 +20,46 @@ from raftmq_wire.checksums import crc32c
 from raftmq_wire.errors import ExitCode, LocalError
 
 CHUNK = 1 << 20
-_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A context in which an error of the system that names no file, as that of a read or a write, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def link(source: Path, target: Path) -> bool:
-    """Hard-links `source` as `target`; returns False if that is impossible (another file system, too many links)."""
+    """Hard-links `source` as `target`; returns False if that cannot be done (another file system, too many links, or
+    one of the two is gone). The caller copies the file then: an error of that says which of the two failed, and one of
+    a link does not."""
     try:
         os.link(source, target, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in _NO_LINK:
-            return False
-        raise
+    except OSError:
+        return False
     return True
 
 
 def copy(source: Path, target: Path, size: int | None = None) -> int:
-    """Copies the first `size` bytes (all without), synced; returns their crc32c. Raises OSError, and EOFError if the
-    file is shorter."""
+    """Copies the first `size` bytes (all without), synced; returns their crc32c. Raises OSError, which names the file
+    that failed, and EOFError if the file is shorter."""
     total, crc = 0, 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
         while size is None or total < size:
-            data = reader.read(CHUNK if size is None else min(CHUNK, size - total))
+            with naming(source):
+                data = reader.read(CHUNK if size is None else min(CHUNK, size - total))
             if not data:
                 break
-            write_all(writer.fileno(), data)
+            with naming(target):
+                write_all(writer.fileno(), data)
             crc = crc32c(data, crc)
             total += len(data)
-        os.fsync(writer.fileno())
+        with naming(target):
+            os.fsync(writer.fileno())
     if size is not None and total < size:
         raise EOFError(f"{source} has {total} bytes, {size} were expected")
     return crc
@@ -52,16 +67,23 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
 
 def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
     """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns their
-    crc32c."""
+    crc32c. Raises OSError, which names the file that failed."""
     crc = 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
-        write_all(writer.fileno(), page)
+        with naming(target):
+            write_all(writer.fileno(), page)
         reader.seek(len(page))
-        while size and (data := reader.read(min(CHUNK, size))):
-            write_all(writer.fileno(), data)
+        while size:
+            with naming(source):
+                data = reader.read(min(CHUNK, size))
+            if not data:
+                break
+            with naming(target):
+                write_all(writer.fileno(), data)
             crc = crc32c(data, crc)
             size -= len(data)
-        os.fsync(writer.fileno())
+        with naming(target):
+            os.fsync(writer.fileno())
     return crc
 
 
@@ -74,9 +96,9 @@ def write_all(fd: int, data: bytes) -> None:
 
 def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
     """Returns (bytes, crc32c) of path[start:stop], read from the disk rather than from memory as far as the system
-    allows."""
+    allows. Raises OSError, which names the file."""
     crc, total = 0, 0
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         drop_cache(file.fileno())
         file.seek(start)
         while stop is None or start + total < stop:

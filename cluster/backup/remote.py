@@ -135,8 +135,8 @@ def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda
     staging = Path(request.data) / layout.CHECKPOINTS / STAGING
     files.remove_tree(staging)
     try:
-        local = replace(request, to=str(staging), keep=None)
-        made = create(local, on_stage, beside_the_node=True)
+        staging.mkdir(exist_ok=True)
+        made = create(replace(request, keep=None), on_stage, staging=staging)
         on_stage("uploading")
         return run(request.to, _upload(request, Path(made.path)))
     except OSError as error:

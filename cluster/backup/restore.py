@@ -327,9 +327,10 @@ def _check_space(partial: Path, bytes_total: int, count: int) -> None:
 
 def _failed(error: OSError, into: Path, left: str) -> LocalError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    where = f" at {error.filename}" if error.filename else ""
     return LocalError(
         f"the restore into {into} failed",
-        f"{error.strerror or error}; {files.free_text(into.parent)}{left}; the backup is untouched",
+        f"{error.strerror or error}{where}; {files.free_text(into.parent)}{left}; the backup is untouched",
         f"df -h {into.parent}    (free space there; or the same command with --into on another disk)"
         if full
         else f"ls -ld {into.parent}    (owner, space, read-only?)",

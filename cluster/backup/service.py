@@ -132,6 +132,8 @@ class Backups:
         self._wall_ms = wall_ms
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
+        self._files = asyncio.Lock()
+        """Held while a thread writes or removes the checkpoint, so that none removes what another one makes."""
         self._begun_ms = wall_ms()
         section = config.backup
         self._configured = (
@@ -216,13 +218,12 @@ class Backups:
         return Path(self._config.node.data_dir) / layout.CHECKPOINTS / CHECKPOINT
 
     async def _run(self, request: BackupOrder, attempt: Attempt) -> None:
-        loop = asyncio.get_running_loop()
         if self._leases is not None:
             self._leases.touch(LEASE, 0, LEASE_MS)
         try:
             confirmed = await self._is_confirmed()
             attempt.stage = "checkpoint"
-            await loop.run_in_executor(None, self._make_checkpoint)
+            await self._on_a_thread(self._make_checkpoint)
             made = await self._work(request, attempt)
         except LocalError as error:
             attempt.state, attempt.error = "failed", [error.what, error.why, error.fix]
@@ -243,7 +244,7 @@ class Backups:
             if self._leases is not None:
                 self._leases.release(LEASE)
             with contextlib.suppress(RuntimeError):  # the loop is ending; the next start or backup removes it
-                await asyncio.shield(loop.run_in_executor(None, self._remove_checkpoint))
+                await self._on_a_thread(self._remove_checkpoint)
         self._watch()
 
     def _done(self, attempt: Attempt, made: MadeBackup) -> None:
@@ -272,6 +273,17 @@ class Backups:
                 return True
             await asyncio.sleep(CONFIRM_PAUSE_S)
         return False
+
+    async def _on_a_thread(self, work: Callable[[], None]) -> None:
+        """Makes or removes the checkpoint, after what another thread does with it. What has begun ends, also when the
+        task is cancelled: the next backup, perhaps of the next run of the node, must not meet it."""
+        async with self._files:
+            done = asyncio.get_running_loop().run_in_executor(None, work)
+            try:
+                await asyncio.shield(done)
+            except asyncio.CancelledError:
+                await asyncio.wait([done])
+                raise
 
     def _make_checkpoint(self) -> None:
         """Makes the checkpoint, on an executor's thread. Raises LocalError."""
@@ -333,12 +345,11 @@ class Backups:
     # --- schedule ----------------------------------------------------------------------------------------------------
 
     async def _keep_schedule(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._remove_checkpoint)
-        scheduled = self._configured  # a request may have come already
-        if scheduled is not None:
-            self.last_good_ms = await self._newest(scheduled.to)
-        next_ms = 0 if scheduled is None or self.last_good_ms is None else self.last_good_ms + scheduled.every_s * 1000
+        await self._on_a_thread(self._remove_checkpoint)
+        scheduled, next_ms = self._configured, 0.0  # a request may have come already
+        if scheduled is not None and (found_ms := await self._newest(scheduled.to)) is not None:
+            self.last_good_ms = max(found_ms, self.last_good_ms or 0)  # its backup may be made by now
+            next_ms = found_ms + scheduled.every_s * 1000
         while True:
             if scheduled is not None and self._wall_ms() >= next_ms and not self.running:
                 next_ms = self._wall_ms() + scheduled.every_s * 1000

@@ -8,7 +8,9 @@
     resets   group name | 00 | topic_id u32 | queue_id u32                 offset u64 | number u64, offset_resets.py
     cq       topic_id u32 | queue_id u32                                   bounds row (below), of a trimmed queue
              topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
-    dedup    "p" | producer_id 16                                          low u64 | max u64 | last_ms u64
+    dedup    "p" | producer_id 16                                          low u64 | max u64 | last_ms u64; of a lone
+                                                                           part then entry index u64 | its 1..4
+                                                                           session rows, and no "s" row (dedup.py)
              "s" | producer_id 16 | entry index u64                        session rows of 32 bytes, payload.py
              "u" | topic_id u32 | key_hash u64 | body_crc u32              queue_id u32 | queue_offset u64 |
                                                                            position u64 | time_ms u64

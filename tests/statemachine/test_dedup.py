@@ -13,32 +13,39 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
+from raftlog.format_versions import BASELINE
 from raftlog.work import METER
 from statemachine import dedup, payload
 from statemachine.broker_state import BrokerState
+from statemachine.cluster_wide.cluster_level import Finalize
 from statemachine.commands import Command
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup
 from statemachine.consuming.queue_locks import LockQueues
 from statemachine.dedup import SESSION_WINDOW_MAX, Dedup, EndSessions
+from statemachine.levels import SESSIONS_LEVEL
 from statemachine.removal_slices import DeleteTopic, Expire
+from statemachine.rows import keys
 from statemachine.rows.digest import digest
-from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS
+from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS, Batch
 from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import CreateTopic
 from tests.support.rows import each_row
 
 P = b"\1" * 16
+LEVELS = (BASELINE, SESSIONS_LEVEL)
 
 
 class Broker:
     """A state with topics a (1) and b (2), and the log that feeds it."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, level: int = BASELINE) -> None:
         self.log = log
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv)
-        self.run(CreateTopic({"name": "a"}, True), CreateTopic({"name": "b"}, True))
+        self.lone_rows = 1 if level >= SESSIONS_LEVEL else 2
+        """The rows of a producer with the messages of one entry."""
+        self.run(Finalize(level), CreateTopic({"name": "a"}, True), CreateTopic({"name": "b"}, True))
 
     def run(self, *run: Command) -> Any:
         return self.state.apply([self.log.command(*run)]).results[0]
@@ -63,9 +70,9 @@ class Broker:
         return [key for key, _ in self.kv.scan(DEDUP, b"", b"\xff")]
 
 
-@pytest.fixture
-def broker(new_log: Callable[[], Any]) -> Broker:
-    return Broker(new_log())
+@pytest.fixture(params=LEVELS)
+def broker(new_log: Callable[[], Any], request: pytest.FixtureRequest) -> Broker:
+    return Broker(new_log(), request.param)
 
 
 @each_row("seed", range(20))
@@ -74,7 +81,7 @@ def test_a_session_of_many_parts_is_that_of_few(
 ) -> None:
     """A session in pieces of three, in one piece, and read anew: the same is found, and the same rows are left."""
     rng, size = Random(seed), dedup.PIECE_MAX
-    one, pieces = Broker(new_log()), Broker(new_log())
+    one, pieces = (Broker(new_log(), LEVELS[seed % 2]) for _ in range(2))
     low, unsent = 0, rng.sample(range(1, 60), 59)
     for step in range(40):
         low += rng.choice([0, 0, 0, 1, 3])
@@ -118,13 +125,20 @@ def test_an_entry_copies_few_parts_of_a_session(broker: Broker) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(steps=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40),
+    level=st.sampled_from(LEVELS),
+)
 def test_sessions_out_of_memory_are_those_that_were_in_it(
-    new_log: Callable[[], Any], steps: list[tuple[int, int, int]]
+    new_log: Callable[[], Any], steps: list[tuple[int, int, int]], level: int
 ) -> None:
     """One keeps all sessions in memory, another a single one, a third is opened anew at every step."""
     stores = [MemoryKV() for _ in range(3)]
-    one, few, anew = Dedup(stores[0]), Dedup(stores[1], sessions_max=1), Dedup(stores[2])
+
+    def opened(number: int, sessions_max: int = dedup.SESSIONS_MAX) -> Dedup:
+        return Dedup(stores[number], sessions_max, level=lambda: level)
+
+    one, few, anew = opened(0), opened(1, 1), opened(2)
     sequences = dict.fromkeys(range(5), 0)
     for number, (producer, count, back) in enumerate(steps):
         first, now_ms = sequences[producer], 10 * number
@@ -143,10 +157,11 @@ def test_sessions_out_of_memory_are_those_that_were_in_it(
             kv.write(stage.batch())
             each.publish()
         assert not results or results[0] == results[1] == results[2]
-        anew = Dedup(stores[2])
+        anew = opened(2)
         for name in range(5):
             found = one.session(bytes([name]) * 16)
             assert few.session(bytes([name]) * 16) == found == anew.session(bytes([name]) * 16)
+            assert few.max_sequence(bytes([name]) * 16) == (0 if found is None else found.max_sequence)
     assert digest(stores[0]) == digest(stores[1]) == digest(stores[2])
 
 
@@ -281,6 +296,44 @@ def test_a_long_session_whose_rows_are_written_while_it_is_read_is_read_again(ne
     assert (session.forgotten(149), session.find(201) is not None) == (True, True)
 
 
+def test_a_long_session_that_becomes_one_row_while_it_is_read_is_that(new_log: Callable[[], Any]) -> None:
+    broker = Broker(new_log(), SESSIONS_LEVEL)
+    broker.kv = WrittenMeanwhile()
+    broker.state = BrokerState(broker.kv)
+    broker.state.apply(broker.log.entries)
+    anew = long_session(broker, 200)
+    broker.kv.then = lambda: broker.send(201, 201)
+    assert list(anew.read_session(P)) == [None]
+    session = anew.session_at_hand(P)
+    assert session is not None
+    assert session.is_lone
+    assert session == broker.state.session(P)
+
+
+@each_row(
+    ("key", "size"),
+    [
+        *[(keys.producer_key(P), size) for size in (0, 23, 25, 31, 32, 63, 65, 96 + 31)],
+        *[(keys.session_key(P, 3), size) for size in (0, 31, 33)],
+    ],
+)
+def test_a_row_of_another_size_stops_the_node(new_log: Callable[[], Any], key: bytes, size: int) -> None:
+    """It is never taken for a part of what it was."""
+    broker, batch = Broker(new_log(), SESSIONS_LEVEL), Batch()
+    batch.put(DEDUP, keys.producer_key(P), keys.PRODUCER.pack(1, 9, 1))
+    batch.put(DEDUP, key, b"\1" * size)
+    broker.kv.write(batch)
+    for read in (
+        broker.state.session,
+        broker.state.session_at_hand,
+        lambda name: list(broker.state.read_session(name)),
+    ):
+        with pytest.raises(InvariantViolationError, match="bytes"):
+            read(P)
+    with pytest.raises(InvariantViolationError, match=r"entry \(term 1, index \d+\): .*bytes"):
+        broker.send(1, 2)
+
+
 def test_few_long_sessions_that_were_read_stay_in_memory(broker: Broker) -> None:
     producers = range(1, dedup.READ_SESSIONS_MAX + 3)
     for producer in producers:
@@ -345,7 +398,7 @@ def test_a_producer_that_never_settles_is_bounded(broker: Broker) -> None:
     assert session is not None
     assert session.low_sequence == 2
     assert session.find(1) is None
-    assert len(broker.rows()) == 2
+    assert len(broker.rows()) == broker.lone_rows
 
 
 def test_a_session_taken_before_does_not_change(broker: Broker) -> None:
@@ -383,7 +436,7 @@ def test_expire_forgets_idle_producers_and_rows(broker: Broker) -> None:
     assert (broker.state.session(P), broker.state.unique(1, 5, 7)) == (None, None)
     assert broker.state.session(b"\2" * 16) is not None
     assert broker.state.unique(1, 6, 7) == (1, 0, 3, 200, 1_002_000)
-    assert len(broker.rows()) == 4
+    assert len(broker.rows()) == broker.lone_rows + 2
     assert broker.expire(9_999_999) == (1, 1)
     assert broker.rows() == []
     broker.send(7, 7, producer=1)
@@ -474,7 +527,7 @@ def test_ended_sessions_leave_nothing_and_others_stay(broker: Broker) -> None:
     assert (result.ok, result.value) == (True, 1)
     assert broker.state.session(P) is None
     assert broker.state.session(b"\2" * 16) is not None
-    assert len(broker.rows()) == len(before) - 2
+    assert len(broker.rows()) == len(before) - broker.lone_rows
     assert BrokerState(broker.kv).session(P) is None
 
 

@@ -67,6 +67,7 @@ class OtherNodes:
     """The other members, as their HTTP APIs report. Event loop only."""
 
     def __init__(self, port: AdminPort, fresh_s: float = FRESH_S) -> None:
+        """`fresh_s`: the seconds after which the others are asked again."""
         self._port, self._fresh_s = port, fresh_s
         self._session = NodeSession(port.configuration.tls.http_dialling())
         self._heard: dict[int, Heard] = {}

@@ -32,6 +32,7 @@ class FindingsWatch:
     """The findings of one node, and what it knows of those of other nodes. Event loop only."""
 
     def __init__(self, port: AdminPort, look_every_s: float = LOOK_EVERY_S) -> None:
+        """`look_every_s`: the seconds from one look to the next."""
         self._port, self._look_every_s = port, look_every_s
         self._place = place_of(port.config.node.data_dir)
         self._group = port.config.cluster.group

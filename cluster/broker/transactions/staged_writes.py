@@ -236,7 +236,7 @@ class StagedWriteRequests:
         user_attempts_max: int = USER_ATTEMPTS_MAX,
     ) -> None:
         """`split(topic, body, user)` checks the messages of a batch request and adds what the broker adds. It raises
-        Refused."""
+        Refused. `user_attempts_max`: the most attempts that one user may have open."""
         self._services = services
         self._proposals = proposals
         self._split = split

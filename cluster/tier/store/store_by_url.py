@@ -36,6 +36,7 @@ _FIX = 'tier.url = "s3://bucket/prefix" or "gs://bucket/prefix" or "az://contain
 class CloudLimits(NamedTuple):
     """Limits how long a request to a cloud store takes, and how long its keys are used before they are read again."""
 
+    connect_s: float = CONNECT_S
     request_s: float = REQUEST_S
     keys_max_age_s: float = KEYS_MAX_AGE_S
     renewed_before: timedelta = RENEWED_BEFORE
@@ -100,7 +101,7 @@ def cloud_client(url: str, options: TierSection, retries: int = 0, limits: Cloud
     from obstore.store import from_url
 
     http: dict[str, Any] = {
-        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "connect_timeout": timedelta(seconds=limits.connect_s),
         "timeout": timedelta(seconds=limits.request_s),
     }
     if _endpoint(options).startswith("http://"):

@@ -6,7 +6,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,14 +305,60 @@ def test_a_target_that_fails_in_the_middle(
     assert sorted(stopped.data.rglob("*")) == before
 
 
-@pytest.mark.parametrize("stage", ["state", "log"])
-def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize("copy_all", [True, False])
+@pytest.mark.parametrize("stage", ["state", "log", "reading back"])
+def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, stage: str, copy_all: bool) -> None:
+    """Also while files are linked: an error of a link does not say which side failed."""
+
     def vanishes(begins: str) -> None:
         if begins == stage:
             shutil.rmtree(tmp_path / "to")
 
     with pytest.raises(LocalError, match=r"(?s)vanished.*not affected.*check the mount"):
-        create(stopped.request(tmp_path / "to", copy_all=True), vanishes)
+        create(stopped.request(tmp_path / "to", copy_all=copy_all), vanishes)
+
+
+@pytest.mark.parametrize("copy_all", [True, False])
+def test_a_file_of_the_node_that_vanishes(stopped: Any, tmp_path: Path, copy_all: bool) -> None:
+    gone = min((stopped.data / "log").glob("*.seg"))
+
+    def vanishes(begins: str) -> None:
+        if begins == "log":
+            gone.unlink()
+
+    with pytest.raises(LocalError, match=rf"(?s)not made: {gone} went away meanwhile.*\(once more\)"):
+        create(stopped.request(tmp_path / "to", copy_all=copy_all), vanishes)
+    assert names(tmp_path / "to") == []
+
+
+def test_a_file_of_the_node_that_cannot_be_read_is_named(stopped: Any, tmp_path: Path) -> None:
+    """/proc/self/mem can be opened, and fails where nothing is mapped, as a bad block does."""
+    bad = min((stopped.data / "log").glob("*.seg"))
+
+    def turns_bad(begins: str) -> None:
+        if begins == "log":
+            bad.unlink()
+            bad.symlink_to("/proc/self/mem")
+
+    with pytest.raises(LocalError, match=rf"(?s)not made: {bad} cannot be read\nInput/output error.*another --node"):
+        create(stopped.request(tmp_path / "to", copy_all=True), turns_bad)
+    assert names(tmp_path / "to") == []
+
+
+def test_a_copy_names_the_file_that_failed(tmp_path: Path) -> None:
+    """As when a backup is made, and when one is restored."""
+    copies: list[Callable[[Path, Path, int], int]] = [files.copy, partial(files.copy_behind, b"page")]
+    for number, copy in enumerate(copies):
+        with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+            copy(Path("/proc/self/mem"), tmp_path / f"copy-{number}", 10)
+
+
+def test_what_an_earlier_backup_lost_is_taken_from_the_node(stopped: Any, elsewhere: Path) -> None:
+    first = Path(create(stopped.request(elsewhere)).path)
+    for gone in (sorted((first / "log").iterdir())[1], next((first / "state").glob("*.sst"))):
+        gone.unlink()
+    second = create(stopped.request(elsewhere, NOW_MS + 1000))
+    assert verify(Path(second.path)).problems == []
 
 
 def test_a_target_that_cannot_be_one(stopped: Any, tmp_path: Path) -> None:

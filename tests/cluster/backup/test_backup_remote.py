@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from cluster.backup import remote
+from cluster.backup import files, remote
 from cluster.backup.create import MadeBackup
 from cluster.backup.remote import backups_at, create_remote, fetch_backup, newest_ms, verify_backup
 from cluster.backup.replay import RestoreTarget
@@ -151,6 +152,32 @@ def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None
     with pytest.raises(LocalError, match="schemes"):
         made(stopped, "ftp://x/y")
     assert not (stopped.data / "checkpoints" / remote.STAGING).exists()
+
+
+@pytest.mark.parametrize("stage", ["state", "log", "reading back"])
+def test_what_fails_of_the_folder_before_the_upload_is_not_called_the_nodes_log(
+    stopped: Any, url: str, stage: str
+) -> None:
+    """It lies in the node's directory, as the log does."""
+    staging = stopped.data / "checkpoints" / remote.STAGING
+
+    def vanishes(begins: str) -> None:
+        if begins == stage:
+            shutil.rmtree(staging)
+
+    order = replace(stopped.request(Path("/")), to=url)
+    again = rf"raftmq backup create --to {url}    \(once more\)"
+    with pytest.raises(LocalError, match=rf"(?s)not made: {staging}, in which.*No such file.*{again}"):
+        create_remote(order, vanishes)
+
+
+def test_a_node_without_room_for_a_backup_says_so(
+    stopped: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda path: 5000)
+    with pytest.raises(LocalError, match=rf"(?s)own disk.*is full.*5000 bytes are free.*df -h {stopped.data}"):
+        made(stopped, url, copy_all=True)
+    assert not (tmp_path / "store").exists()
 
 
 class Hanging(MemoryStore):

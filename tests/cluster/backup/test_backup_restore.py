@@ -125,3 +125,17 @@ def test_a_disk_that_is_full_or_fails_leaves_nothing(backup: Path, tmp_path: Pat
     with pytest.raises(LocalError, match="failed"):
         restore(backup, tmp_path / "new", now_ms=NOW_MS, on_stage=goes_bad)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]
+
+
+def test_a_file_of_the_backup_that_cannot_be_read_is_named(backup: Path, tmp_path: Path) -> None:
+    """/proc/self/mem can be opened, and fails where nothing is mapped, as a bad block does."""
+    bad = min((backup / "state").glob("*.sst"))
+
+    def turns_bad(begins: str) -> None:
+        if begins.startswith("making node"):
+            bad.unlink()
+            bad.symlink_to("/proc/self/mem")
+
+    with pytest.raises(LocalError, match=rf"(?s)Input/output error at {bad}; .*the backup is untouched"):
+        restore(backup, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS, on_stage=turns_bad)
+    assert not (tmp_path / "new").exists()

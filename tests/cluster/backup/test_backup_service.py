@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -258,6 +260,100 @@ async def test_the_newest_backup_of_this_node_is_found_after_a_restart(backup: P
         await node.clock.seen()
         assert (node.last_good_ms, node.attempt is None) == (known_ms, known_ms is not None)
         await node.close()
+
+
+class Held(ThreadPoolExecutor):
+    """Threads for blocking work, of which the piece with one number waits until it may go on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.begun = 0
+        self.ended = 0
+        self.side_by_side = 0
+        """The number of pieces that began while another one was under way."""
+        self._number = number
+
+    def submit(self, work: Any, /, *args: Any, **more: Any) -> Any:
+        self.side_by_side += self.begun > self.ended
+        number = self.begun = self.begun + 1
+        found = super().submit(self._do, number, work, *args, **more)
+        found.add_done_callback(self._done)
+        return found
+
+    def _do(self, number: int, work: Any, *args: Any, **more: Any) -> Any:
+        if number == self._number:
+            self.go_on.wait(PATIENCE_S)
+        return work(*args, **more)
+
+    def _done(self, _: object) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def held() -> Iterator[Callable[[int], Held]]:
+    """held(number) -> the threads of the present loop."""
+    made: list[Held] = []
+
+    def build(number: int) -> Held:
+        made.append(Held(number))
+        asyncio.get_running_loop().set_default_executor(made[-1])
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.go_on.set()
+
+
+async def some_turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_what_an_earlier_run_left_is_removed_before_a_backup_is_made(
+    make: Callable[..., Node], held: Callable[[int], Held]
+) -> None:
+    """A backup that is asked for at the node's start would lose its checkpoint."""
+    threads, node = held(1), make(runs={"worker": ["false"]})
+    node.start()
+    attempt = node.begin("/backups")
+    await until(lambda: attempt.stage == "checkpoint")
+    await some_turns()
+    threads.go_on.set()
+    await node.finished()
+    assert (threads.begun, threads.side_by_side) == (3, 0)
+
+
+async def test_a_checkpoint_that_is_being_made_is_waited_for_at_the_end(
+    make: Callable[..., Node], held: Callable[[int], Held], tmp_path: Path
+) -> None:
+    """What is made after its removal would be in the way of the next run."""
+    threads, node = held(1), make(runs={"worker": ["false"]})
+    node.begin("/backups")
+    await until(lambda: threads.begun == 1)
+    closing = asyncio.create_task(node.close())
+    await some_turns()
+    threads.go_on.set()
+    await closing
+    assert (threads.begun, threads.side_by_side) == (2, 0)
+    assert not (tmp_path / "data" / "checkpoints" / CHECKPOINT).exists()
+
+
+async def test_a_backup_that_is_made_while_older_ones_are_looked_for_counts(
+    make: Callable[..., Node], held: Callable[[int], Held], backup: Path, tmp_path: Path
+) -> None:
+    made = MadeBackup(path=str(backup), manifest=manifests.load(backup), removed=[])
+    (tmp_path / "answer").write_bytes(msgspec.json.encode(WorkerLine(made=made)) + b"\n")
+    threads = held(2)
+    node = make(runs={"worker": ["cat", str(tmp_path / "answer")]}, **{"backup.to": str(tmp_path / "none")})
+    node.start()
+    await until(lambda: threads.begun == 2)
+    attempt = node.begin("/backups")
+    await node.finished()
+    assert (attempt.state, node.last_good_ms) == ("done", attempt.started_ms)
+    threads.go_on.set()
+    await until(lambda: node.attempt is not attempt)  # the first one of the schedule
+    assert node.last_good_ms == attempt.started_ms
 
 
 async def test_who_asks_every_hour_is_missed_when_nobody_asks(make: Callable[..., Node]) -> None:

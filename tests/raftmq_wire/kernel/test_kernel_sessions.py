@@ -21,7 +21,7 @@ from statemachine.levels import LEVEL, SESSIONS_LEVEL
 from statemachine.payload import PayloadError, SessionRows
 from statemachine.rows import keys
 from statemachine.rows.kv import DEDUP
-from statemachine.rows.running_digest import changes, row_sum
+from statemachine.rows.running_digest import changes, count, row_sum
 from statemachine.rows.write_batch import Stage
 from tests.support.kernels import Pair, native_kernel
 
@@ -102,6 +102,8 @@ class Applied:
         self.level = level
         self.dedup = Dedup(self.kv, sessions_max=3, level=lambda: self.level)
         self.taken = 0
+        self.total = 0
+        """The sum of all rows, by what changed."""
 
     def apply(self, entries: list[tuple[int, bytes]], ended: tuple[int, ...] = ()) -> tuple[Any, ...]:
         """Applies (index, sessions) of each entry of one run. Returns all that the run changes."""
@@ -110,6 +112,15 @@ class Applied:
             self.dedup.add_sessions(stage, data, index, 1000 + index)
         if ended:
             self.dedup.end(stage, EndSessions([bytes([producer]) * 16 for producer in ended]))
+        return self._written(stage)
+
+    def expire(self, before_ms: int, rows_max: int) -> tuple[Any, ...]:
+        """Applies one slice of a removal of idle sessions, a run of its own. Returns what `apply` does."""
+        stage = Stage(self.kv)
+        done = self.dedup.expire_sessions(stage, before_ms, b"", rows_max)
+        return (done, *self._written(stage))
+
+    def _written(self, stage: Stage) -> tuple[Any, ...]:
         sums = changes(self.kv, stage)
         known = {key: value for key, value in stage.before[DEDUP].items() if key in stage.rows[DEDUP]}
         wrong = {key: value for key, value in known.items() if self.kv.get(DEDUP, key) != value}
@@ -117,6 +128,8 @@ class Applied:
         rows = dict(stage.rows[DEDUP])
         self.kv.write(stage.batch())
         self.dedup.publish()
+        self.total = (self.total + sum([change for _, change in sums])) % 2**64
+        assert self.total == count(self.kv)[DEDUP]
         sessions = [self.dedup.session(bytes([producer]) * 16) for producer in range(5)]
         anew = Dedup(self.kv)  # as after a restart
         assert [whole(anew.session(bytes([producer]) * 16)) for producer in range(5)] == list(map(whole, sessions))
@@ -133,18 +146,24 @@ SESSIONS = st.dictionaries(
     st.integers(0, 4), st.tuples(st.integers(0, 3), st.lists(st.integers(0, 4), max_size=3, unique=True)), max_size=4
 )
 RUNS = st.lists(
-    st.tuples(st.lists(SESSIONS, max_size=3), st.lists(st.integers(0, 4), max_size=1), st.sampled_from([1, 70_000])),
+    st.tuples(
+        st.lists(SESSIONS, max_size=3),
+        st.lists(st.integers(0, 4), max_size=1),
+        st.sampled_from([1, 70_000]),
+        st.none() | st.tuples(st.integers(0, 4), st.integers(1, 4)),
+    ),
     max_size=12,
 )
 
 
 @given(RUNS, st.integers(0, 12))
 def test_both_ways_end_alike(monkeypatch_module: pytest.MonkeyPatch, runs: Any, raised_at: int) -> None:
-    """A producer's sequences grow, by one or beyond the window; some are settled, and some are sent again. The cluster
-    gets the level of sessions in one row before one of the runs, or has it from the beginning, or never."""
+    """A producer's sequences grow, by one or beyond the window; some are settled, some are sent again, and idle ones
+    are forgotten in slices. The cluster gets the level of sessions in one row before one of the runs, or has it from
+    the beginning, or never."""
     native, python = Applied(native_kernel().add_sessions), Applied(kernel.SHORTCUTS["add_sessions"])
     index, high = 0, dict.fromkeys(range(5), 1)
-    for number, (entries, ended, step) in enumerate(runs):
+    for number, (entries, ended, step, idle) in enumerate(runs):
         native.level = python.level = SESSIONS_LEVEL if number >= raised_at else BASELINE
         run = []
         for sessions in entries:
@@ -157,7 +176,9 @@ def test_both_ways_end_alike(monkeypatch_module: pytest.MonkeyPatch, runs: Any, 
         found = []
         for state in (native, python):
             monkeypatch_module.setattr(dedup, "add_sessions", state.taking)
-            found.append(state.apply(run, tuple(ended)))
+            found.append([state.apply(run, tuple(ended))])
+            if idle is not None:
+                found[-1].append(state.expire(1000 + index - idle[0], idle[1]))
         assert found[0] == found[1]
     assert not python.taken
 

@@ -292,7 +292,10 @@ async def test_rotated_keys_are_used_without_a_restart(broken: Broken, tmp_path:
         return answer
 
     broken.proxy.breaks = note
-    given, at_once = s3_server.options(broken.proxy.endpoint, tmp_path), CloudLimits(120, 0, timedelta())
+    given, at_once = (
+        s3_server.options(broken.proxy.endpoint, tmp_path),
+        CloudLimits(keys_max_age_s=0, renewed_before=timedelta()),
+    )
     store = open_store(f"s3://{BUCKET}/rotated", given, at_once)
     await store.create("a", b"")
     (tmp_path / "credentials").write_text(s3_server.KEYS.replace("access-key", "second-key"))
