@@ -8,12 +8,12 @@ E = TypeVar("E", bound=BaseException)
 
 
 def bare(error: E) -> E:
-    """Returns the error without its traceback, and those that led to it without theirs.
+    """Returns `error` after removing its traceback, and the tracebacks of the errors that caused it.
 
-    A traceback holds the frames of the functions that raised, and they hold their callers. If one of them has the error
-    in a variable, all of it, with the request that was being read, stays in memory until a collection: a flood of
-    refused requests of 1 MB took 700 MiB. An error that is returned, yielded or assigned after it was caught goes
-    through this function.
+    A traceback refers to the frames of the functions that the error passed, with their variables. If a variable of one
+    of these frames refers to the error, they form a cycle. The frames, and the request that was being read, then stay
+    in memory until the garbage collector runs: a flood of refused requests of 1 MB took 700 MiB. Code that returns,
+    yields or assigns an error after it caught it calls this function first.
     """
     each: BaseException | None = error
     while each is not None:

@@ -1,10 +1,10 @@
-"""The meter of work: code whose work has a size that a client or the data decides charges that work here, before doing
+"""The meter of work. Code whose amount of work depends on a client or on the data charges the work here, before doing
 it.
 
 One unit is about one microsecond of a slow core. The meter only counts. It never refuses, reads no clock and knows no
 bound: `cluster.runtime.turns.work.Turns` compares it with a turn's share, the simulator with the bound of a callback,
-and a live node's watch with the CPU time that a turn took. The module is at the bottom because the state machine and
-the log charge it too, where rows and bytes are read.
+and a live node's watch with the CPU time that a turn took. The module is in `raftlog`, the lowest package, because the
+state machine and the log also charge the rows and bytes that they read.
 
 Each thread has a count of its own: the work of a lane (worker thread) does not count for the event loop's turn.
 """
@@ -33,7 +33,7 @@ TEXT_KIB_UNITS = 16
 """The cost of 1,024 bytes of JSON or msgpack that are parsed or built. Text whose values are counted before costs less
 (`cluster.runtime.metered_json`)."""
 ITEM_UNITS = 2
-"""The cost of one step of a loop over something that a client or the data made long."""
+"""The cost of one step of a loop whose length depends on a client or on the data."""
 
 
 class Meter(threading.local):

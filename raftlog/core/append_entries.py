@@ -35,7 +35,8 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     prev = message.prev
     try:
         if prev.index < log.commit_index:
-            # Late or repeated: everything up to the commit index is here and equal. Report the commit index.
+            # The message is late or repeated: this log equals the leader's up to the commit index. Acknowledge that
+            # index.
             accept(raft, message.from_id, _append_above_commit(raft, message))
             return
         if not log.matches(prev):
@@ -47,7 +48,7 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
         if new:
             membership_change.on_appended(raft, new)
     except DamagedLogError:
-        return  # a conflict next to a damaged entry
+        return  # the entry before a conflict is damaged on disk
     last_new = prev.index + len(message.entries)
     # "set commitIndex = min(leaderCommit, index of last new entry)": later entries of this log may still be truncated
     if log.commit_index < commit_index:
@@ -106,7 +107,7 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
     if progress.accepted(message.match_index, raft.log.first_index):
         commit.advance(raft)
         if not raft.leads:
-            return  # that commit removed this node
+            return  # the entry just committed removes this node from the voters
     if progress.next_index <= raft.log.tail.index:
         replication.fill_window(raft, message.from_id, progress)
     else:
@@ -116,8 +117,9 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
 
 
 def _on_rejected(raft: Raft, message: AppendEntriesReply, progress: Progress) -> None:
-    # The follower's hint is its largest entry not above the refused (index, term). Everything of ours above that with
-    # a term larger than the hint's cannot be in its log: skip it too (one round trip per term, thesis 3.3).
+    # The follower's hint is its largest entry not above the refused (index, term). Entries of the leader above the hint
+    # with a term larger than the hint's cannot be in the follower's log: skip them too (one round trip per term, thesis
+    # 3.3).
     hint = raft.log.last_not_above(message.hint.index, message.hint.term)
     if progress.rejected(message.match_index, hint.index):
         replication.probe(raft, message.from_id, progress)

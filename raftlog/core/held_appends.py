@@ -1,14 +1,16 @@
 """Holds back the appends to voters that no commit waits for, and gives them out in batches (`replication.thrifty`).
 
 A majority commits an entry, so of three voters the slower follower's disk decides nothing. While few entries are in
-flight, they leave at once for as many of the quickest voters as a majority needs, and for the others HOLD_MS later.
+flight, the leader sends them at once to as many of the quickest voters as a majority needs, and to the other voters
+HOLD_MS later.
 
-To the core a held append is like one on a slow network: it was sent, it is in flight, it may be lost. So nothing here
-can commit, elect or promote, and code that reads progress sees a follower to which everything was sent. A follower's
-answer to a heartbeat or to an earlier append releases nothing: a probe queues behind the held appends.
+The core treats a held append like one on a slow network: it was sent, it is in flight, it may be lost. Holding it
+therefore changes no commit, election or promotion. Code that reads the follower's `Progress` sees that everything was
+sent. A follower's answer to a heartbeat or to an earlier append releases no held append: a probe that follows the
+answer queues behind the held ones.
 
-Nothing is held unless that is safe for latency: `why_whole` has the reasons against it. If a quick voter is late, the
-others get at once what it may never acknowledge.
+Appends are held only if that cannot delay a commit: `why_whole` lists the reasons not to hold any. If a quick voter is
+late, the other voters get at once the entries that the late one may never acknowledge.
 """
 
 from __future__ import annotations
@@ -23,34 +25,36 @@ from raftlog.messages import AppendEntries, AppendEntriesReply, Message
 from raftlog.types import FLAG_ROLL, NOBODY, Entry, EntryType, NodeId, Role
 
 HOLD_MS: Final = 10.0
-"""Milliseconds after which everything held is given out."""
+"""The milliseconds after which all held appends are sent, counted from the beginning of the batch."""
 ENTRIES_MAX: Final = 16
-"""Held entries at which all are given out."""
+"""The number of held entries at which all held appends are sent."""
 BYTES_MAX: Final = 64 * 1024
-"""Bytes of held entries above which all are given out."""
+"""The bytes of held entries above which all held appends are sent."""
 FEW: Final = 2
-"""The most entries in flight, the newest included, with which anything is held."""
+"""The most uncommitted entries, the newest included, up to which appends are held. With more, all are sent at once."""
 BEHIND_MAX: Final = 64
-"""The most entries that a voter may lack and not count as one that catches up."""
+"""The most entries that a voter may lack. A voter that lacks more is catching up, and then no append is held."""
 LATE_MS: Final = 2.0
-"""Milliseconds below which an acknowledgement is never late; else it is late after the 95th percentile."""
+"""The least milliseconds after which an acknowledgement is late. The 95th percentile of recent delays counts if it is
+larger."""
 DELAYS: Final = 64
-"""Acknowledgements of which the percentile is taken."""
+"""The number of newest acknowledgements from whose delays the 95th percentile is computed."""
 PACE: Final = 8
-"""Acknowledgements after which it is taken anew."""
+"""The number of acknowledgements after which the 95th percentile is computed again."""
 TRIAL: Final = 8
-"""Acknowledged entries, sent to all voters, after which the quickest voters are known."""
+"""The number of acknowledged entries, sent to all voters at once, after which the leader chooses the quickest
+voters."""
 BATCHES: Final = 256
-"""Batches after which the voters are compared anew."""
+"""The number of batches after which the leader compares the voters again."""
 
 
 class Outside(NamedTuple):
-    """Answers of the driver's side, which knows what the core does not."""
+    """Functions of the driver that tell what the core does not know."""
 
     plain: Callable[[int], bool]
-    """Returns True if the entry holds nothing but messages, and nobody waits for more than its commit."""
+    """Takes an index. Returns True if that entry holds only messages, and nobody waits for more than its commit."""
     in_haste: Callable[[], bool]
-    """Returns True while every voter should get everything at once, for a reason outside of the core."""
+    """Returns True while every voter should get every append at once, for a reason outside the core."""
     slow: Callable[[NodeId], bool]
     """Returns True if that node reported slow turns of its event loop."""
     preferred: Callable[[], Collection[NodeId]]
@@ -89,28 +93,30 @@ class HeldAppends:
         self.held: dict[NodeId, list[AppendEntries]] = {}
         """The appends that have not left, per voter, in order."""
         self.since_ms = 0.0
-        """The time at which the oldest of them was held."""
+        """The time at which the present batch of held appends began."""
         self.quick: tuple[NodeId, ...] = ()
         """The voters that get everything at once, as many as make a majority with this leader; empty if not known."""
         self._term = -1
-        """The term that the fields below are about."""
+        """The term in which this member leads and to which all fields below refer; -1 before its first."""
         self._voters = raft.members.voters
         self._need = 0
         """The number of voters that make a majority of `_voters` with this leader."""
         self._judged = -1
         self._not_plain = -1
-        """The newest entry that was looked at, and the newest of these that must not wait."""
+        """`_judged`: the newest index checked for whether it may wait. `_not_plain`: the newest index that must not
+        wait."""
         self._left: dict[NodeId, int] = {}
-        """Member -> the newest entry that the core has sent to it, held or not."""
+        """Member -> index of the newest entry that the core has sent to it, held or not."""
         self._open: dict[int, tuple[float, list[NodeId]]] = {}
-        """Index -> when the entry left for the quick voters, and who has acknowledged it; until enough have."""
+        """Index -> (the time at which the entry was sent to the quick voters, the voters that acknowledged it). An
+        entry is removed when `_need` voters have acknowledged it."""
         self._delays: deque[float] = deque(maxlen=DELAYS)
         self._late_ms = LATE_MS
         self._firsts: dict[NodeId, int] = {}
         self._tried = 0
         self._batches = 0
         self._later: frozenset[NodeId] = frozenset()
-        """The voters for which the batch is."""
+        """The voters for which appends are held in the present batch."""
         self._first_index = 0
         self._size = 0
 
@@ -132,7 +138,7 @@ class HeldAppends:
         if whole:
             return [*self.give_out(), *messages]
         if not found or not self.quick:
-            return messages  # nothing is held: whatever forgets the quick ones gives it out
+            return messages  # no append is held here: code that clears `quick` gives them all out
         if not self.held and not self._begin_batch(now_ms):
             return messages
         return self._divided(messages)
@@ -173,8 +179,8 @@ class HeldAppends:
         return bool(self._later)
 
     def _leave_anew(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Gives out the messages that were held back in the last term, and starts a new one in which no voter is known
-        to be quick or slow."""
+        """Returns the appends that were held back in the last term, then `messages`. If this member leads, begins a new
+        term, in which no voter is known to be quick yet."""
         given = self.give_out()
         if self._raft.role is Role.LEADER:
             self._term, self._late_ms = self._raft.term, LATE_MS
@@ -185,9 +191,9 @@ class HeldAppends:
         return [*given, *messages]
 
     def _may_wait(self, append: AppendEntries, now_ms: float, *, whole: bool) -> bool:
-        """Records which entries are sent for the first time, and when. Returns True if all of them are plain, none was
-        sent before to that member, and none first left while the leader sent them `whole`; otherwise something was lost
-        or refused."""
+        """Records which entries are sent for the first time, and when. Returns True if the append may be held: its
+        entries are plain (`_is_plain`), none was sent to that member before (a repetition means that one was lost or
+        refused), and none was first sent in a `whole` turn, which sends everything to every voter at once."""
         first, last, to = append.entries[0].index, append.entries[-1].index, append.to_id
         before = self._left.get(to, -1)
         self._left[to] = max(before, last)
@@ -209,8 +215,8 @@ class HeldAppends:
         )
 
     def give_out(self) -> list[Message]:
-        """Returns everything held, and holds it no longer. Appends that follow each other are joined into one
-        message."""
+        """Returns all held appends, which then count as sent; [] if none is held. Consecutive appends are joined into
+        one message."""
         if not self.held:
             return []
         held, self.held = self.held, {}
@@ -219,12 +225,14 @@ class HeldAppends:
     # -- time
 
     def wake_ms(self, now_ms: float) -> float:
-        """Returns the time at which to `look` while anything is held, whatever is sent until then."""
+        """Returns the time at which the caller must call `look` next, if any append is held. Messages sent before do
+        not change it."""
         oldest = next(iter(self._open.values()), None)
         return min(self.since_ms + HOLD_MS, (now_ms if oldest is None else oldest[0]) + self._late_ms)
 
     def look(self, now_ms: float) -> list[Message]:
-        """Returns what was held and is due by now. Called at that time, and whenever anything may have changed."""
+        """Returns all held appends if they are due at `now_ms`, else []. The caller calls it at the time of `wake_ms`,
+        and whenever a reason of `why_whole` may have arisen."""
         if not self.held:
             return []
         if now_ms >= self.since_ms + HOLD_MS or self.why_whole() or self._outside.in_haste():
@@ -266,8 +274,8 @@ class HeldAppends:
                 self._firsts[node] = self._firsts.get(node, 0) + 1
 
     def _choose(self) -> None:
-        """Chooses as quick the voters that were most often among the first to acknowledge, if there are enough of them
-        and others are left over."""
+        """Chooses as quick the voters that were most often among the first to acknowledge. Chooses none if fewer than a
+        majority needs are able."""
         firsts = self._firsts
         able = sorted((node for node in firsts if self._may_be_quick(node)), key=lambda node: (-firsts[node], node))
         self._forget()
@@ -319,7 +327,7 @@ class HeldAppends:
                 behind = peer.match_index + BEHIND_MAX < log.tail.index
                 if behind or peer.state is not ProgressState.REPLICATE or peer.held:
                     return "a voter catches up"
-                live = (peer.recent_active or peer.was_active) and not peer.gone  # `is_live`
+                live = (peer.recent_active or peer.was_active) and not peer.gone  # `Progress.is_live` without a call
                 if node in self.quick and not (live and peer.fit):
                     self._forget()
                     return "a quick voter is gone"
@@ -327,7 +335,8 @@ class HeldAppends:
 
 
 def _joined(appends: list[AppendEntries]) -> Iterator[AppendEntries]:
-    """Yields the appends, as one as long as each follows the one before. The last one's commit index is true of all."""
+    """Yields the appends of one voter, consecutive ones joined into one. A joined append has the commit index of the
+    last."""
     first, entries, last = appends[0], list(appends[0].entries), appends[0]
     for append in appends[1:]:
         if append.term == first.term and append.prev.index == first.prev.index + len(entries):

@@ -184,7 +184,8 @@ class RawNode:
         membership_change.check(self.raft, new)
         entry = self._append(EntryType.MEMBERSHIP, memberships.encode(new), timestamp_ms)
         membership_change.on_proposed(self.raft, entry)
-        # The smaller majority may have acknowledged earlier entries and echoed a round; no message repeats that.
+        # With fewer voters a smaller majority suffices, which may already have acknowledged entries and echoed a read
+        # round. No later message would make the leader count again, so it counts now.
         commit.advance(self.raft)
         read_index.confirm(self.raft)
         return entry
@@ -294,7 +295,8 @@ class RawNode:
             or (log.applying_index < log.commit_index and self._can_apply())
             or raft.reads.states
             or (raft.term, raft.vote) != self._hard
-            or (raft.leader_id, raft.role) != self._soft  # compared like a SoftState, without making one
+            # a plain tuple equals the SoftState in `_soft`; making a SoftState would cost more
+            or (raft.leader_id, raft.role) != self._soft
             or raft.replication_due
             or raft.members.changed
             or raft.install is not None

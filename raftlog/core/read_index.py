@@ -1,9 +1,9 @@
 """ReadIndex: linearizable reads without a log entry (thesis 6.4).
 
 1. The leader must have committed an entry of its own term, else its commit index may be old: reads wait for the no-op.
-2. It notes its commit index and sends a round of heartbeats; once a majority has answered, no newer leader existed
+2. The leader notes its commit index and sends a round of heartbeats. If a majority answers, no newer leader existed
    when the round began.
-3. State applied up to that index answers the read.
+3. Once the state machine has applied that commit index, it answers the read.
 
 All reads waiting when a Ready is taken share one round.
 """

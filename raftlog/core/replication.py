@@ -95,7 +95,7 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
     except DamagedLogError:
         return False  # the follower waits until the range is repaired or another node leads
     except OutOfRangeError:
-        trimmed(raft)  # the disk is ahead of the core's view; the next heartbeat reply leads here again
+        trimmed(raft)  # the disk was trimmed before the core heard of it; the next heartbeat reply tries again
         return False
     last_index = next_index - 1 + len(entries)
     size = entries[-1].end_position - entries[0].position if entries else 0

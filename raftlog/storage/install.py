@@ -70,7 +70,7 @@ def finish_install(
         fs.fsync_dir(built.parent)
         fs.fsync_dir(directory)
     elif not fs.exists(log):
-        return None  # both are gone: opening the log says so
+        return None  # neither log/ nor install/log exists: opening the log raises the error
     discard(fs, directory)
     fs.unlink(path)
     fs.fsync_dir(directory)
@@ -123,7 +123,7 @@ def holds(log: SegmentedLog, install: Install) -> str:
     try:
         (entry,) = log.read_entries(index, index + 1, 1)
         same = entry.header_crc == install.header_crc
-    except DamagedLogError:  # one term has one entry at an index
+    except DamagedLogError:  # equal terms at an index mean the same entry
         same = [term for first, term in log.term_ranges() if first <= index][-1] == install.last.term
     return f"the log was brought forward meanwhile, by a leader: it holds entry {index}" if same else ""
 

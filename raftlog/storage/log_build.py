@@ -221,8 +221,8 @@ def abandon(fs: FileSystem, data_dir: Path) -> None:
 
 
 def _take_back(fs: FileSystem, data_dir: Path) -> None:
-    """Removes INSTALL, durably. One whose writing failed may be there all the same, and would count for the next build,
-    however little there is of it. Raises OSError."""
+    """Removes INSTALL, durably. Even if writing it failed, the file may exist, and the next opening would apply it to a
+    later, incomplete build. Raises OSError."""
     path = data_dir / layout.INSTALL
     if fs.exists(path):
         fs.unlink(path)
@@ -278,7 +278,8 @@ class SegmentBuild:
             scan, _ = scan_segment(file, Segment(path, header), check_payloads=True)
             end = LOCAL_HEADER_SIZE + scan.tail.end_position - header.base_position
             file.truncate(end)
-            for at in range(0, end, len(ZERO_CHUNK)):  # the bytes read may be in memory only, and never reach the disk
+            # the bytes that were read may be in the page cache only, and not on disk
+            for at in range(0, end, len(ZERO_CHUNK)):
                 file.pwritev([file.pread(min(len(ZERO_CHUNK), end - at), at)], at)
         except CorruptLogError:
             return None

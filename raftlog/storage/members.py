@@ -86,5 +86,5 @@ def _joins(identity: Identity, log: SegmentedLog, newest: Membership, known: boo
     older one."""
     ancestors = [ancestor.cluster_uuid for ancestor in identity.origin]
     last = [ancestor.last_index for ancestor in identity.origin]
-    at = bisect_left(last, log.tail.index)  # the first ancestor whose log reaches at least as far as this one
+    at = bisect_left(last, log.tail.index)  # the first ancestor whose log reaches at least as far as `log`
     return not known and at < len(ancestors) and newest.cluster_uuid == ancestors[at]

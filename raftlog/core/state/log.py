@@ -111,8 +111,8 @@ class RaftLog:
         """Index of the last entry that is on disk: fdatasync returned for it. Only truncation moves it back."""
         self.handed_index = tail.index
         self.commit_index = max(min(commit_index, tail.index), applied_index)
-        """Index of the last entry that a majority has on disk. It never moves back, and may be above
-        `persisted_index`."""
+        """Index of the last entry that this node knows to be committed: on the disks of a majority. It never moves
+        back, and may be above `persisted_index`."""
         self.applied_index = applied_index
         self.applying_index = applied_index
         self.cache = EntryCache(tail.index + 1, cache_bytes_max)
@@ -168,7 +168,7 @@ class RaftLog:
         cache = self.cache
         first_cached = cache.first_index
         if low >= first_cached:
-            if high - low == 1:  # nearly always
+            if high - low == 1:  # the usual case: one entry
                 return [cache.entries[low - first_cached]]
             return cache.slice_bytes(low, high, bytes_max)
         high = min(high, first_cached, low + READ_ENTRIES)

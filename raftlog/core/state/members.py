@@ -65,8 +65,8 @@ class Members:
         return next((each.index for each in reversed(self.history) if each.index <= commit_index), 0)
 
     def that_count(self, commit_index: int) -> list[Membership]:
-        """Returns the newest committed membership and all later ones: any of them may turn out to be the one in
-        force."""
+        """Returns the newest membership committed at `commit_index` and all later ones, ascending. Any of them may turn
+        out to be the one in force."""
         committed = self.committed_index(commit_index)
         return [each for each in self.history if each.index >= committed]
 
@@ -122,7 +122,8 @@ class Members:
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
 
     def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
-        """Returns those of these voters that sent something recently (`Progress.is_live`), this node included."""
+        """Returns those in `voters` that sent something recently (`Progress.is_live`), and this node if it is in
+        `voters`."""
         peers = self.peers
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 

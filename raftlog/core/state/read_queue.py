@@ -32,7 +32,7 @@ class ReadQueue:
         """The confirmed reads to give out in the next Ready."""
 
     def start_round(self, commit_index: int) -> None:
-        """Puts all waiting reads into one round, answered with the current commit index."""
+        """Puts all waiting reads into one round. They will be answered with `commit_index`."""
         self.last_round += 1
         self.rounds.append(_Round(self.last_round, commit_index, tuple(self.waiting)))
         self.waiting.clear()

@@ -1,7 +1,7 @@
 """The sealed record of the log's tail before a position: the whole of log/FIRST, and the head of each segment file.
 
-Both are drawn where they are written: `log_first`, `raftlog.storage.segments.segment`. Each has a magic, and versions
-of its format, of its own.
+`log_first` and `raftlog.storage.segments.segment` draw the bytes. Each of the two has its own magic number and its own
+format versions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ SIZE = HEAD_SIZE + _REST.size
 
 
 class PreviousTail(NamedTuple):
-    """The content of a record. `tail` means nothing if `version` is not known."""
+    """The content of a record: its format version, its Raft group and the log's tail. `tail` must not be used if the
+    reader does not know `version`."""
 
     version: int
     group_id: int

@@ -160,7 +160,8 @@ class RunFile:
             except OSError as error:
                 again = out_of_space(error)
                 raise
-            self._seq = seq  # not before: a repeated write must not overwrite the slot that is still intact
+            # counted up only after the sync: a repeated write must use the same slot again and leave the intact one
+            self._seq = seq
             self._file.fdatasync()
         except OSError as error:
             raise storage_error(self._fs, "writing", self._file.path, error, again=again) from error

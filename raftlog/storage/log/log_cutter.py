@@ -46,7 +46,7 @@ class LogCutter:
                     raise FrameError(f"entry {entry.index} differs, and the log was trimmed up to it: it is committed")
                 rest = entries[number:]
                 tail = self._tail_before(entry)
-                check_chain(tail, rest, state.group_id)  # before anything is removed
+                check_chain(tail, rest, state.group_id)  # checked before any byte is removed
                 self._cut_from(entry.index, tail)
                 return rest
         return ()
@@ -70,7 +70,8 @@ class LogCutter:
                 damaged = state.damage.at_index(entry.index)
         term = self._term_of(entry.index)
         if damaged is not None and not damaged.located and damaged.last_index < state.tail.index:
-            # Headers were lost, and with them where terms begin: such a hole is accepted only where all was committed.
+            # Headers were lost, and with them the indexes at which terms begin. Recovery accepts such a hole only if
+            # all of its entries are committed.
             return term == entry.term or term != self._term_of(damaged.last_index + 1)
         return term == entry.term
 
@@ -118,11 +119,12 @@ class LogCutter:
 
     def _drop_last_segment(self) -> None:
         """Sets the last file aside, and makes the one before it active again. Raises OutOfSpaceError if there is no
-        space for the report in trash/: then the last file is the one that it was."""
+        space for the report in trash/: the log is then unchanged."""
         state = self._state
         dropped = state.segments[-1]
         sealed = state.segments[-2]
-        before = Segment(sealed.path, sealed.header)  # a new key: what is cached for the sealed one is of its old end
+        # a new cache key: entries cached for the sealed object refer to its old end
+        before = Segment(sealed.path, sealed.header)
         loaded = load_index(state.fs, before, dropped.header.previous, state.group_id)
         before.index = loaded.segment_index
         before.tell(before.index)
@@ -131,14 +133,15 @@ class LogCutter:
         self._set_aside(dropped)
         for damaged in loaded.damaged:
             state.damage.add(damaged)
-        # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
+        # The newest mark of `before` may lie below the file's end, although the file is complete on disk. The next mark
+        # covers all of it.
         self._marks.go_on_from(seq)
         state.tail = dropped.header.previous
         with state.publishing:
             state.segments = (*state.segments[:-2], before)
 
     def _set_aside(self, dropped: Segment) -> None:
-        """Moves the last file to trash/, after its sidecar, which it does without."""
+        """Moves the last file to trash/. Its sidecar goes first, because a segment file without a sidecar is valid."""
         state = self._state
         fs, trash = state.fs, state.directory / layout.TRASH
         why = "a conflict: a leader's log has other entries here"

@@ -21,10 +21,11 @@ from raftlog.storage.segments.segment_index import SegmentIndex
 _STEP_BYTES, _STEP_BYTES_MAX = 256 * 1024, 8 << 20
 """The least and the most bytes of zeroes between two syncs."""
 _STEP_S = 0.002
-"""The seconds that these bytes take on a quick disk: so long an append that wants to sync waits for them."""
+"""The seconds that the bytes between two syncs should take. An append that wants to sync waits that long at most on a
+quick disk."""
 _SLOW_AFTER_S, _SLOW_BYTES_S = 0.1, 16 << 20
-"""The seconds that zeroes may take, beside what they take at so many bytes a second, until the rest of the file is left
-sparse: on a disk that slow, appends need all of it."""
+"""Zero-filling may take _SLOW_AFTER_S seconds plus the time that its bytes take at _SLOW_BYTES_S bytes a second. If it
+takes longer, the rest of the file stays sparse: on so slow a disk, appends need all of the bandwidth."""
 
 
 class LogPreparer:
@@ -95,7 +96,7 @@ class LogPreparer:
         try:
             while self.loose_sidecars:
                 path = self.loose_sidecars[0]
-                with suppress(FileNotFoundError):  # it went with its segment: cut or trimmed meanwhile
+                with suppress(FileNotFoundError):  # the sidecar was removed with its segment, by a cut or a trim
                     file = state.fs.open(path)
                     file.fdatasync()
                     file.close()
@@ -159,7 +160,7 @@ class LogPreparer:
             file.fdatasync()
         except OSError as error:
             if file is not None and out_of_space(error):
-                with suppress(OSError):  # what little space is left belongs to the appends
+                with suppress(OSError):  # the little space that is left is kept for appends
                     file.truncate(0)
             raise storage_error(fs, "preparing", path, error) from error
         return file

@@ -235,11 +235,11 @@ class LogReader:
             )
         if state.damage.ranges and (damaged := state.damage.touching(position, size)) is not None:
             raise damaged.error(position)
-        if number + 1 == len(segments) or position + size <= segments[number + 1].base:  # nearly always
+        if number + 1 == len(segments) or position + size <= segments[number + 1].base:  # the usual case: one file
             return self._read_in(segments[number], position, size)
         parts: list[bytes] = []
         end = position + size
-        while position < end:  # files may be small, and a read cross hundreds of them: each byte is copied once more
+        while position < end:  # a read may cross hundreds of small files; the join copies each byte once more
             stop = min(end, segments[number + 1].base) if number + 1 < len(segments) else end
             parts.append(self._read_in(segments[number], position, stop - position))
             position, number = stop, number + 1
@@ -254,7 +254,7 @@ class LogReader:
         except OSError as error:
             failed = self._failed_read(segment, error)
             raise (self._damaged_at(position, size) or failed if unreadable(error) else failed) from error
-        if len(data) != size:  # of a file that was trimmed meanwhile, whatever was still there was right
+        if len(data) != size:  # the file is too short: it was damaged, or a repair has just restored it
             raise self._damaged_at(position, size) or CorruptLogError(
                 f"{segment.path} ended before position {position + size}, but its frames can be read now"
             )

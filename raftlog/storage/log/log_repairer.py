@@ -65,7 +65,7 @@ class LogRepairer:
 
     def _put_in_place(self, repair: RangeRepair) -> None:
         state = self._state
-        with state.cutting:  # a cut may not remove what is being written, nor zeroes come over it
+        with state.cutting:  # meanwhile no cut may remove or zero the bytes being written
             check_still_damaged(state.damage.ranges, repair.damaged)
             ends = [part.previous for part in repair.parts[1:]] + [repair.tail]
             for number, (part, end) in enumerate(zip(repair.parts, ends, strict=True)):
@@ -157,7 +157,7 @@ def adopt(index: SegmentIndex, part: SegmentIndex) -> None:
     if after < index.base_index + len(index.offsets):
         terms += [(after, index.term(after))] + [run for run in runs if run[0] > after]
     kept = [run for number, run in enumerate(terms) if not number or terms[number - 1][1] != run[1]]
-    index.terms[: len(runs)] = kept  # an append may have added a run behind them meanwhile
+    index.terms[: len(runs)] = kept  # an append may have added later terms meanwhile
     for number in part.members:
         if number not in index.members:
             insort(index.members, number)

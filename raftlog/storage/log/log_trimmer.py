@@ -49,7 +49,8 @@ class LogTrimmer:
             with state.publishing:
                 segments = state.segments
                 ends = [segment.base for segment in segments[1:]]
-                if ends and state.tail.end_position == ends[-1]:  # rolled, and no entry in the new file yet
+                # the active file has no entry yet: keep the file before it too
+                if ends and state.tail.end_position == ends[-1]:
                     ends.pop()
                 count = bisect_right(ends, position)
                 state.segments = segments[count:]
@@ -122,7 +123,7 @@ class LogTrimmer:
         state = self._state
         file = state.fs.open(path)
         target, index, end = self._proved(path, file)
-        file.fdatasync()  # its writer may not have done so
+        file.fdatasync()  # the writer of the file may not have synced it
         file.close()
         sidecar = target.path.with_suffix(layout.INDEX_SUFFIX)
         write_file(state.fs, sidecar, b"".join(encode_index(index, end, state.group_id)))
@@ -135,7 +136,8 @@ class LogTrimmer:
             with state.publishing:
                 state.segments = (target, *state.segments)
             state.damage.begin_at(state.previous)
-        self._save_first(lower=True)  # until then, a start takes what joins below FIRST without a gap
+        # if a crash prevents this, the next start still takes files that join the log below FIRST without a gap
+        self._save_first(lower=True)
 
     def _proved(self, path: Path, file: File) -> tuple[Segment, SegmentIndex, LogTail]:
         """Returns the Segment for the file, its index and its end. Raises FrameError unless the file ends where the log

@@ -75,7 +75,7 @@ class LogWriter:
                 if not entries:
                     return
             tail = check_chain(state.tail, entries, state.group_id)
-        except OSError as error:  # a cut that broke off half-way, but for lack of space, is recovery's to finish
+        except OSError as error:  # a cut failed half-way, and not for lack of space: only recovery may finish it
             raise self._fail("appending to", error) from error
         try:
             self._write(entries)
@@ -96,7 +96,8 @@ class LogWriter:
         if self._marks.end_position != state.tail.end_position and not entries[0].flags & FLAG_ROLL:
             self._marks.write(state.tail)
         for entry in entries:
-            if entry.flags & FLAG_ROLL and active.base != entry.position:  # else its file was made in an earlier try
+            # if the bases are equal, an earlier try of this append already made the file
+            if entry.flags & FLAG_ROLL and active.base != entry.position:
                 active = self._roll(active, buffers, at, entry)
                 index = active.index
                 assert index is not None
@@ -145,7 +146,7 @@ class LogWriter:
             self._marks.write(state.tail)
         except OSError as error:
             if out_of_space(error):
-                return  # the next append writes it
+                return  # the next append writes the mark
             raise self._fail("marking", error) from error
         self._sync(file)
 
@@ -166,13 +167,13 @@ class LogWriter:
         assert old.index is not None
         if buffers:
             file.pwritev(buffers, old.file_offset(at))
-            self._sync(file)  # before the new name exists: only the last file may ever be torn
+            self._sync(file)  # before the new file gets its name: only the last file of the log may be torn
         end = self._tail_at_roll(old, first, buffers)
         self._write_loose_sidecar(old, end)
         new = self._open_next(end)
         with state.publishing:
             state.segments = (*state.segments, new)
-        state.tail = end  # durable, and what a next try starts from should the rest find no space
+        state.tail = end  # all of this is durable; if the rest finds no space, the next try continues from here
         self._marks.begin_file(end.end_position)
         self._give_back(file, old.file_offset(end.end_position))
         old.file = None
@@ -195,7 +196,8 @@ class LogWriter:
         return LogTail(term, index, first.position, first.parent, old.base, timestamp_ms)
 
     def _open_next(self, end: LogTail) -> Segment:
-        # Not given up before the rename: until then `prepare_next` would open this very file by its name and zero it.
+        # The preparer gives the file up only after the rename: before it, `prepare_next` would open this file by its
+        # temporary name and zero it.
         state = self._state
         prepared = self._preparer.prepared
         temporary = state.log / (layout.NEXT_SEGMENT if prepared else layout.ROLL_SEGMENT)

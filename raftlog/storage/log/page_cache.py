@@ -43,14 +43,15 @@ class PageCacheLimit:
         OSError."""
         assert self._bytes_max is not None
         state, low = self._state, self._dropped_to
-        tail, segments = state.tail, state.segments  # in this order: see LogState
+        tail, segments = state.tail, state.segments  # `tail` before `segments`, as LogState prescribes
         self._dropped_to = high = tail.end_position - self._bytes_max
         for number in range(max(0, bisect_right(segments, low, key=base_position_of) - 1), len(segments)):
             segment = segments[number]
             if segment.base >= high:
                 return
             is_old = number + 1 < len(segments) and segments[number + 1].base <= high
-            with suppress(FileNotFoundError):  # trimmed meanwhile
+            with suppress(FileNotFoundError):  # the file was trimmed meanwhile
                 file = segment.file or state.open_sealed(segment)
-                # From the file's first byte: Linux keeps a large folio that is not in the range as a whole.
+                # The range begins at the file's first byte, because Linux keeps a large folio that lies only partly in
+                # the range.
                 file.drop_cached(None if is_old else segment.file_offset(high))

@@ -45,5 +45,6 @@ class SyncMarks:
         assert file is not None
         seq = self.seq + 1
         file.pwritev([encode_mark(mark_of(tail, seq))], MARK_OFFSETS[seq % 2])
-        self.seq = seq  # not before: a repeated write must not overwrite the slot that is still intact
+        # counted up only after the write: a repeated one must use the same slot again and leave the intact one
+        self.seq = seq
         self.end_position = tail.end_position

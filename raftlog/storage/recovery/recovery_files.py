@@ -100,7 +100,7 @@ def _read(run: RecoveryRun, base: int) -> SegmentFile:
     return SegmentFile(path, base, file, page, header)
 
 
-# A damaged local header: its neighbours have the same information.
+# A damaged local header is rebuilt from the files before and after it, which hold the same information.
 
 
 def _heal_header(
@@ -109,13 +109,14 @@ def _heal_header(
     previous, exact = _previous_of(run, before, found, floor)
     header = encode_header(previous, run.group_id)
     row = "local header of the active segment" if active else "local header of a sealed segment"
-    if not exact:  # term and time of the frame before it are lost with that frame: known again once it is repaired
+    # the term and time of the frame before this file are lost with that frame; its repair brings them back
+    if not exact:
         run.note(row, f"the local header of {found.path.name} is damaged: its first frame has the needed contents")
         return decode_header(header, found.path, run.group_id)
     if found.page:
         report = TrashReport("damaged local header, written again from its neighbours", position=found.base)
         run.set_aside_bytes(found.file, 0, len(found.page), report)
-    # A page that cannot be read is written again in full; its marks are lost, which zeroes express.
+    # A header page that cannot be read is written again in full. Its sync marks are lost, so they are zeroed.
     size = MARK_OFFSETS[0] if len(found.page) == LOCAL_HEADER_SIZE else LOCAL_HEADER_SIZE
     found.file.pwritev([header[: MARK_OFFSETS[0]].ljust(size, b"\0")], 0)
     found.file.fdatasync()
@@ -167,7 +168,7 @@ def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[i
     kept = [base for base in bases if base >= floor.end_position]
     if not kept:
         return None, bases
-    if kept[0] != floor.end_position:  # its own first file is lost: nothing is removed beside that
+    if kept[0] != floor.end_position:  # the first file of the log is lost, so no file is removed
         return floor, kept
     expected = floor.segment_base
     below = [base for base in bases if base < floor.end_position]
@@ -188,7 +189,8 @@ def _remove_leftovers(run: RecoveryRun, bases: list[int]) -> None:
     run.note("leftovers of a trim", f"{len(bases)} trimmed files that a crash left were removed")
 
 
-# A missing file: its limits are the end of the file before it and what the file after it names as the frame before.
+# A missing file lies between the end of the file before it and the frame that the file after it names as its
+# predecessor.
 
 
 def _missing(run: RecoveryRun, before: Segment | None, tail: LogTail, after: SegmentHeader) -> Segment:

@@ -50,7 +50,7 @@ class Recovery:
     def run(self) -> Recovered:
         """Recovers the log and opens it for appending."""
         run = self._run
-        run.fs.fsync_dir(run.log)  # a rename seen after a killed process may not be durable yet
+        run.fs.fsync_dir(run.log)  # after a killed process, a rename may be visible and yet not on disk
         segments, page = open_files(run)
         for segment, following in pairwise(segments):
             check_sealed(run, segment, following.header.previous)

@@ -148,7 +148,7 @@ class Segment:
         """Indexes of the MEMBERSHIP entries in this file; the active index's own list while active."""
 
     def tell(self, index: SegmentIndex | IndexHead) -> None:
-        """Takes over the terms and MEMBERSHIP indexes of a segment index without reading its entries."""
+        """Takes over the term ranges and MEMBERSHIP indexes of the segment index `index`."""
         self.terms, self.members = index.terms, index.members
 
     @property

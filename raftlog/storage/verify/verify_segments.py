@@ -60,7 +60,7 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
         following = pages[number + 1] if number + 1 < len(bases) else None
         try:
             yield from check.frames(following, bases[number + 1] if following is not None else None)
-        except FileNotFoundError:  # trimmed while it was looked at?
+        except FileNotFoundError:  # a running node may have trimmed the file during this check
             floor = log_first.load(fs, log, group_id)
             if floor is None or base >= floor.end_position:
                 raise
