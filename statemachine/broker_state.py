@@ -65,7 +65,7 @@ class BrokerState(StateReads):
     wrote it."""
 
     ROWS = ((META, meta_keys.APPLIED_KEY), (META, meta_keys.FORMAT_KEY), (META, meta_keys.SUMS_KEY))
-    """The rows of no family (`Family.ROWS`)."""
+    """The rows that belong to no family: (column, prefix of keys), as in `Family.ROWS`."""
 
     def __init__(self, kv: KV, count: Count = count_rows, known_level: int = LEVEL, group: int = FIRST_GROUP) -> None:
         """`count` counts all rows if the stored state does not have its sums (`RunningSums`). `known_level`: the
@@ -104,8 +104,8 @@ class BrokerState(StateReads):
         return self._mark
 
     def lowest_pinned_position(self) -> int | None:
-        """Returns the lowest position in the log to which a row of a message that waits refers; None if there is no
-        such row. The value may be lower than any row's position (`Family.pinned_position`)."""
+        """Returns the lowest position in the log to which a row of a waiting message refers; None if no message waits.
+        The value may be lower than any row's position (`Family.pinned_position`)."""
         begin, end = self.trim_position, self._mark.end_position
         pins: list[Callable[[int, int], int | None]] = overridden(self._order, Family.pinned_position)
         pinned = [pin(begin, end) for pin in pins]
@@ -134,7 +134,7 @@ class BrokerState(StateReads):
 
     def _apply_run(self, entries: Sequence[Entry]) -> ApplyRun:
         stage = Stage(self._kv)
-        if self._mark is NOTHING_APPLIED:  # first, so that it counts for a marker in this run
+        if self._mark is NOTHING_APPLIED:  # before the other rows, so that a marker in this run counts it
             stage.put(META, meta_keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
         term, index = self._mark.term, self._mark.index
         results: list[list[CommandResult]] = []

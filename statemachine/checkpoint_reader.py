@@ -43,7 +43,7 @@ class CheckpointReader:
         self._links = Path(tempfile.mkdtemp(prefix="raftmq-read-"))
         try:
             for file in path.iterdir():
-                if file.name != _SETTINGS:  # it is written at every opening, through a link too
+                if file.name != _SETTINGS:  # RocksDB writes this file at every opening, and would write through a link
                     (self._links / file.name).symlink_to(file.absolute())
             self._open()
         except KVError:
@@ -121,8 +121,8 @@ class CheckpointReader:
         self._check(family, cursor)
 
     def _check(self, family: str, cursor: RdictIter) -> None:
-        """Raises KVCorruptError if the cursor stopped because of a damaged block; otherwise that looks like the end of
-        the rows."""
+        """Raises KVCorruptError if the cursor stopped because of a damaged block; a cursor stops there just as at the
+        last row."""
         try:
             cursor.status()
         except Exception as error:
@@ -134,7 +134,7 @@ class CheckpointReader:
 
     def digest(self) -> dict[str, int]:
         """Returns the sum of each family, as `statemachine.rows.digest.digest` computes it."""
-        return digest(cast("KV", self))  # only `scan` is called on it
+        return digest(cast("KV", self))  # `digest` calls only `scan` of this object
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields rows with start <= key < end, ascending; none of a family that the checkpoint does not have."""

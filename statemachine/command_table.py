@@ -1,4 +1,4 @@
-"""All commands of the families of rows, and how they are read from entries."""
+"""The table of all commands, collected from the families of rows, and the functions that read commands from entries."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
 A command is `[name, argument...]`. Each has a class, beside the family of rows that applies it (`family.py`); the class
 says the name, the arguments and their types. `command_table.py` lists all of them and reads them from entries. The
-leader decides when it proposes a command, and apply answers with a result. Only a command that a client sent may be
-answered with an error; none depends on a clock.
+leader decides when it proposes a command, and apply answers with a result. Only the result of a command that a client
+sent may be an error. No result depends on a clock.
 
 A CHANGE entry (from level 12 on) holds `[author, [command, ...]]`: commands that a person asked for. The author is a
 text for people, of at most 200 characters.
 
 No command removes rows without a bound (removals.py): delete_topic, delete_group and expire begin a removal, which
-slices carry out (trim.py), and so does commit_write if many attempts lose. lock_queues leaves locks of the group that
-have expired where they are: expire takes them.
+slices carry out (trim.py), and so does commit_write if many attempts lose. lock_queues does not remove the group's
+expired locks; expire does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raftmq_wire.names import NAME
 
 AUTHOR_LENGTH_MAX = 200
 NO_OWNER = 0
-"""The user in rows that no proven user owns (`statemachine.access.users.NOBODY`)."""
+"""The user id in rows that no authenticated user owns; equal to `statemachine.access.users.NOBODY`."""
 
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -61,7 +61,8 @@ class Command(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 
 
 class Invalid(NamedTuple):
-    """A command of a known name in an entry, with arguments that its class does not take. Its result is `invalid`."""
+    """A command in an entry whose name is known and whose arguments its class does not accept. Its result is
+    `invalid`."""
 
     name: str
     why: str
@@ -78,8 +79,7 @@ Found = Command | Invalid | Unknown
 
 
 def is_same(owner: int, user: int) -> bool:
-    """Returns True if what belongs to `owner` may be the user's: they are the same user, or one of them is not
-    known."""
+    """Returns True if a row of `owner` may belong to `user`: both ids are equal, or one of them is NO_OWNER."""
     return owner == user or NO_OWNER in (owner, user)
 
 
@@ -89,7 +89,7 @@ def name_of(kind: type[Command]) -> str:
 
 
 def level_of(commands: Iterable[Command]) -> int:
-    """Returns the level that the state must have before these commands may be proposed."""
+    """Returns the level that the cluster must have before all of these commands may be proposed."""
     return max([command.LEVEL for command in commands], default=BASELINE)
 
 
@@ -131,11 +131,11 @@ def invalid(why: str) -> CommandResult:
 
 T = TypeVar("T")
 _AS_THEY_ARE = (bytes,)
-"""Types that are not converted: a str is not taken for the base64 form of bytes."""
+"""The types that msgspec must not convert, so that it does not decode a str as the base64 form of bytes."""
 
 
 def converted(value: object, kind: type[T]) -> T:
-    """Returns `value`, made of what msgpack knows, as the type `kind`. Raises InvalidCommandError if it is none."""
+    """Converts `value`, as msgpack unpacked it, to the type `kind`. Raises InvalidCommandError if it does not fit."""
     try:
         return msgspec.convert(value, kind, builtin_types=_AS_THEY_ARE)
     except msgspec.ValidationError as error:
@@ -181,7 +181,7 @@ def checked_str_map(value: Any, what: str) -> dict[str, str]:
 
 
 def check_fields(config: Mapping[str, object], known: frozenset[str]) -> None:
-    """Raises InvalidCommandError if the map has other keys than the known ones."""
+    """Raises InvalidCommandError if the map has a key that is not in `known`."""
     unknown = [key for key in config if key not in known]
     if unknown:
         raise InvalidCommandError(f"config has unknown fields {unknown!r}; known are {', '.join(sorted(known))}")
@@ -190,9 +190,10 @@ def check_fields(config: Mapping[str, object], known: frozenset[str]) -> None:
 # -- packed
 
 _ARRAY_16 = 0xDC
-"""The first byte of an array with a count of 16 bits. That of a short array is lower, of a long one higher."""
+"""The first byte of a msgpack array with a count of 16 bits. Arrays with a shorter count have a lower first byte, with
+a longer count a higher one."""
 _PLACE = re.compile(r"\$\[(\d+)\]")
-"""The place of an argument in an error of msgspec; 0 is the name."""
+"""The number of an argument in an error text of msgspec; 0 is the command's name."""
 
 
 def pack(commands: Sequence[Command]) -> bytes:
@@ -201,7 +202,8 @@ def pack(commands: Sequence[Command]) -> bytes:
     Raises ValueError, OverflowError or TypeError for values that msgpack cannot encode: integers beyond 64 bits, text
     that is not valid Unicode, too many levels.
     """
-    # Not by msgspec: it packs more levels than `CommandReader` unpacks, and such an entry would stop every node.
+    # msgspec is not used here: it packs deeper nesting than `CommandReader` unpacks, and such an entry would stop every
+    # node.
     rows = [(command.__struct_config__.tag, *astuple(command)) for command in commands]
     packed: bytes = msgpack.packb(rows, use_bin_type=True)
     return packed
@@ -250,7 +252,8 @@ def pack_change(author: str, packed: bytes) -> bytes:
 
 
 class CommandReader:
-    """Reads commands of these classes from entries, one at a time, so that an invalid one does not affect others."""
+    """Reads commands of the given classes from entries. Each is read on its own, so that an invalid command does not
+    affect others."""
 
     def __init__(self, kinds: Iterable[type[Command]]) -> None:
         self.kinds: Mapping[str, type[Command]] = {name_of(kind): kind for kind in kinds}
@@ -258,8 +261,8 @@ class CommandReader:
         self._readers = {name: (kind, _as_they_are(kind)) for name, kind in self.kinds.items()}
 
     def unpack(self, data: bytes) -> list[Found]:
-        """Returns the commands in the bytes of `pack`; [] for no bytes. Raises ValueError unless they are an array of
-        arrays."""
+        """Unpacks the commands in `data`, which `pack` made; [] for b"". Raises ValueError unless the bytes are an
+        array of arrays."""
         return self._found_in(_unpacked(data)) if data else []
 
     def unpack_change(self, data: bytes) -> tuple[str, list[Found]]:
@@ -294,12 +297,14 @@ class CommandReader:
 
 
 def _as_they_are(kind: type[Command]) -> tuple[type, ...] | None:
-    """Returns the argument for `msgspec.convert`, which costs time, for a class that has bytes somewhere; else None."""
+    """Returns the argument `builtin_types` for `msgspec.convert`. It is None for a class without fields of bytes,
+    because the argument costs time."""
     return _AS_THEY_ARE if "BytesType" in str(type_info(kind)) else None
 
 
 def _why(kind: type[Command], command: list[Any], said: str) -> str:
-    """Returns the reason why the command is not valid: what msgspec said, with names of arguments for their places."""
+    """Returns the reason why the command is not valid: the text of msgspec, in which the argument's name replaces its
+    number."""
     name, arguments = name_of(kind), kind.__struct_fields__
     if len(command) != 1 + len(arguments):
         return f"{name} takes {len(arguments)} arguments, not {len(command) - 1}"

@@ -35,7 +35,8 @@ Labels = Annotated[tuple[Text, ...], Meta(max_length=TOKENS_OF_USER_MAX)]
 
 
 class AccessCommand(Command, frozen=True):
-    """The base of all commands about users, rules and tokens. Each says whose request it is."""
+    """The base of all commands about users, rules and tokens. The field `origin` says who asked for the command, when
+    and from where."""
 
     LEVEL: ClassVar[int] = ACCESS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -59,8 +60,8 @@ class ChangeUser(AccessCommand, tag="change_user", frozen=True):
 
     user_id: NumberFrom1
     changes: Mapping[str, object]
-    """Any of `super` and `enabled` (bool), and `secret` ([encrypted, key id]). From level 13 on a secret ends the
-    user's tokens but those whose labels `keep_tokens` lists."""
+    """Any of `super` and `enabled` (bool), and `secret` ([encrypted, key id]). From level 13 on, a new secret ends the
+    user's tokens, except those whose labels `keep_tokens` lists."""
 
 
 class RemoveUser(AccessCommand, tag="remove_user", frozen=True):
@@ -70,14 +71,15 @@ class RemoveUser(AccessCommand, tag="remove_user", frozen=True):
 
 
 class SetRules(AccessCommand, tag="set_rules", frozen=True):
-    """Adds rules to a user. Each replaces the user's earlier one with the same policy and resource."""
+    """Adds rules to a user. Each rule replaces the user's earlier rule with the same policy and resource."""
 
     user_id: NumberFrom1
     rules: Annotated[Sequence[RuleRow], Meta(min_length=1, max_length=RULES_OF_USER_MAX)]
 
 
 class RemoveRules(AccessCommand, tag="remove_rules", frozen=True):
-    """Removes a user's rules of this policy and resource. None means every policy, or every resource."""
+    """Removes the user's rules with this policy and resource. None as the policy means every policy, None as the
+    resource every resource."""
 
     user_id: NumberFrom1
     policy: PolicyNumber | None
@@ -85,7 +87,7 @@ class RemoveRules(AccessCommand, tag="remove_rules", frozen=True):
 
 
 class PutToken(AccessCommand, tag="put_token", frozen=True):
-    """Adds a token to a user, which it ends at `ends_ms` of log time."""
+    """Adds a token to a user. The token is valid until `ends_ms` of log time."""
 
     user_id: NumberFrom1
     digest: Digest
@@ -100,19 +102,19 @@ class RemoveToken(AccessCommand, tag="remove_token", frozen=True):
 
 
 class SetAuthMode(AccessCommand, tag="set_auth_mode", frozen=True):
-    """Sets the mode: off, observe or enforce."""
+    """Sets the mode of access control: off, observe or enforce."""
 
     mode: str
 
 
 class SetAuthKey(AccessCommand, tag="set_auth_key", frozen=True):
-    """Records the id of the key with which secrets are encrypted, the first one."""
+    """Records the id of the first key with which users' secrets are encrypted."""
 
     key: Text
 
 
 class RotateAuthKey(AccessCommand, tag="rotate_auth_key", frozen=True):
-    """Records another key with which secrets are encrypted from now on."""
+    """Records the id of another key. From now on users' secrets are encrypted with that key."""
 
     LEVEL: ClassVar[int] = ROTATION_LEVEL
     key: Text

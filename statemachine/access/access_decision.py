@@ -1,10 +1,10 @@
-"""Decides whether a user may do what a request needs, from the client's address. The decision is a pure function of the
-user's row and rules.
+"""Decides whether a user, at the client's address, has all the rights that a request needs. The decision is a pure
+function of the user's row and rules.
 
 The most specific rule that matches the resource decides: a literal name, then the longest prefix, then all resources of
 a kind, then everything. Where an ALLOW and a DENY are equally specific, DENY wins. (RocketMQ's code lets ALLOW win
-there, against its own comment.) Without a matching rule the request is denied. Custom rules are asked first, default
-rules only where no custom rule matches.
+there, against its own comment.) Without a matching rule the request is denied. Custom rules are considered first.
+Default rules count only if no custom rule matches.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def judge(user: User, source: str, needs: Sequence[Need]) -> Verdict:
 
 
 def is_allowed(rules: RuleIndex, source: str, need: Need) -> bool:
-    """Returns True if the rules allow a client at `source` one of the actions in `need`. The cost depends on the number
-    of rules that fit the resource, and of lengths of prefixes, not on the number of rules."""
+    """Returns True if the rules allow a client at `source` one of the actions in `need`. The cost grows with the number
+    of rules that fit the resource and with the number of different prefix lengths, and not with the number of all
+    rules."""
     near = rules.fitting(need.kind, need.name)
     charge(1 + (rules.looks + len(near)) // _LOOKS_PER_UNIT)
     return any(_allows(near, source, action) for action in need.actions)

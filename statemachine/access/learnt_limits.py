@@ -1,11 +1,12 @@
 """Learnt limits: what a topic usually gets in an hour, stored as rows of the replicated state (docs/adr/0117).
 
-They come as one file, which is too large for one command. Its topics are rows under the *import's* number, which is
-taken from the digest of the file, so the rows of two files never mix. The *head* names the import that is in force and
-the number of its topics. It is set last, and refused unless all of them are there: an import that has come in part is
-never in force. Rows of other imports are removed in bounded steps.
+Learnt limits come as one file, which is too large for one command. Loading a file is an *import*. Its number is
+computed from the digest of the file. Each topic of the file is a row under that number, so the rows of two files never
+mix. The *head* is one row that names the import in force and the number of its topics. It is written last, and refused
+unless all of these topics have rows: an incomplete import is never in force. Rows of other imports are removed in
+bounded steps.
 
-Nothing in the state machine reads a limit: a leader does (`cluster.replication.learnt_use`).
+The state machine itself never uses a limit. A leader does (`cluster.replication.learnt_use`).
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import check_topic_name
 
 ROWS_MAX: Final = 2 * TOPICS_MAX
-"""The most rows of all imports, the one in force and those that are coming."""
+"""The most rows of all imports together: of the one in force and of those that are not (yet, or any more)."""
 TOPICS_PER_COMMAND: Final = 64
 SWEPT_MAX: Final = 256
 """The most rows that one command removes."""
 
 
 class LearntMode(StrEnum):
-    """The use that is made of learnt limits."""
+    """What a leader does with a topic that sends more than its learnt limits."""
 
     SHADOW = "shadow"
-    """Counts what is over them."""
+    """The leader only counts what is over the limits."""
     ON = "on"
-    """Cuts topics that are over theirs first in an overload as well."""
+    """The leader also counts, and in an overload it restricts those topics first that are over their limits."""
 
 
 ImportId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Hours = Annotated[Sequence[Annotated[int, Meta(ge=0, le=VALUE_MAX)]], Meta(min_length=DAY, max_length=WEEK)]
-"""A number for each hour; 0: no limit."""
+"""Limits per second, one for each hour of the day (24) or of the week (168); 0: no limit."""
 TopicName = Annotated[str, Meta(max_length=255)]
 
 
@@ -55,21 +56,21 @@ def import_of(digest: str) -> int:
 
 
 class LearntHead(NamedTuple):
-    """The import that is in force once all its topics are there."""
+    """The head of an import. The import is in force once all its topics have rows."""
 
     digest: str
-    """The SHA-256 of its file."""
+    """The SHA-256 of the import's file, in hexadecimal digits."""
     topics: int
     mode: LearntMode
     made_ms: int
     """Wall clock at which the file was made."""
     first_ms: int
     last_ms: int
-    """Store times of the first and the last message from which it was learnt."""
+    """`first_ms` and `last_ms`: store times of the first and the last message from which the limits were learnt."""
     ends_ms: int
-    """Log time from which on it is not used."""
+    """Log time from which on the import is no longer used."""
     changed_ms: int
-    """Log time at which it was put in force."""
+    """Log time at which the import was put in force."""
     changed_by: str
 
     def row(self) -> HeadRow:
@@ -81,14 +82,15 @@ HeadRow = tuple[Digest, Annotated[int, Meta(ge=1, le=TOPICS_MAX)], LearntMode, U
 
 
 class LearntLimits(NamedTuple):
-    """The limits in force."""
+    """The head and the rows of the import in force."""
 
     head: LearntHead
     rows: Mapping[str, bytes]
-    """Topic -> its row."""
+    """Topic -> its packed row: the limits in messages and in bytes, by hour."""
 
     def of(self, topic: str, log_ms: int) -> tuple[int, int]:
-        """Returns the messages and bytes a second that a topic usually stays below at that time; 0: no limit."""
+        """Returns the (messages, bytes) a second that the topic usually stays below in the hour of `log_ms`; 0: no
+        limit."""
         row = self.rows.get(topic)
         if row is None:
             return 0, 0
@@ -97,17 +99,17 @@ class LearntLimits(NamedTuple):
 
 
 class PutLearnt(Command, tag="put_learnt", frozen=True):
-    """Adds topics to an import that is coming."""
+    """Adds topics to an import that is not in force yet."""
 
     LEVEL: ClassVar[int] = QUOTAS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
     number: ImportId
     topics: Annotated[Sequence[tuple[TopicName, Hours, Hours]], Meta(min_length=1, max_length=TOPICS_PER_COMMAND)]
-    """(topic, messages a second, bytes a second), both by hour."""
+    """(topic, messages a second by hour, bytes a second by hour) of each topic."""
 
 
 class SetLearnt(Command, tag="set_learnt", frozen=True):
-    """Replaces the import in force by another one, whose topics are all stored; None: no import is in force any
+    """Puts another import in force, all of whose topics must have rows. If `head` is None, no import is in force any
     more."""
 
     LEVEL: ClassVar[int] = QUOTAS_LEVEL
@@ -121,13 +123,13 @@ class SweepLearnt(Command, tag="sweep_learnt", frozen=True):
     LEVEL: ClassVar[int] = QUOTAS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
     rows: Annotated[int, Meta(ge=1, le=SWEPT_MAX)]
-    """The most that are removed."""
+    """The most rows that the command removes."""
 
 
 ImportName = tuple[int, bytes]
 """The name of a row in the journal: (number of the import, topic)."""
 HEAD: Final[ImportName] = (0, b"")
-"""The name of the head."""
+"""The name of the head's row."""
 
 
 class Learnt(Family):
@@ -149,7 +151,7 @@ class Learnt(Family):
         self.changed: bool = True
         self.in_force: LearntLimits | None = None
         self.has_rows = False
-        """True if there is any row, also of an import that is not in force."""
+        """True if any row of learnt limits exists, also one of an import that is not in force."""
         self.coming = 0
         """The number of rows of imports that are not in force."""
         self.publish()
@@ -161,7 +163,7 @@ class Learnt(Family):
 
     @property
     def is_there(self) -> bool:
-        """True if there is any row, with the changes of the batch being applied (apply thread only)."""
+        """True if any row of learnt limits exists, with the changes of the batch being applied (apply thread only)."""
         return bool(self._rows) or self._head is not None
 
     @property
@@ -177,8 +179,9 @@ class Learnt(Family):
 
     @applies(PutLearnt)
     def put(self, stage: Stage, command: PutLearnt) -> CommandResult:
-        """Adds topics, all or none. A row of an import never changes, and one in force gets no further ones. The
-        result's value is the number of rows of the import."""
+        """Adds topics to an import, all of the command's or none. The result is `conflict` if a row exists with other
+        limits, or if the import is in force and would get further rows; `refused` above ROWS_MAX. Otherwise its value
+        is the number of the import's rows."""
         wanted = {}
         for topic, messages, size in command.topics:
             name = command.number, check_topic_name(topic).encode()
@@ -196,7 +199,8 @@ class Learnt(Family):
 
     @applies(SetLearnt)
     def set(self, stage: Stage, command: SetLearnt) -> CommandResult:
-        """Puts an import in force, or ends the present one. The result's value is True if that has changed anything."""
+        """Puts an import in force, or ends the present one. The result is `conflict` if topics of the import are
+        missing. Otherwise its value is True if anything changed."""
         if command.head is None:
             was = self._head is not None
             self.copy(stage, HEAD, None)
@@ -213,9 +217,10 @@ class Learnt(Family):
 
     @applies(SweepLearnt)
     def sweep(self, stage: Stage, command: SweepLearnt) -> CommandResult:
-        """Removes rows of other imports than the one in force. The result's value is the number of those that are
-        left."""
-        # Sorted: after a restart the rows are in another order than that in which they came (seed 983000003).
+        """Removes rows of imports that are not in force, at most `command.rows`. The result's value is the number of
+        such rows that are left."""
+        # Sorted, because the order in `_rows` differs after a restart, and every node must remove the same rows (seed
+        # 983000003).
         going = sorted(name for name in self._rows if name[0] != self._number)
         for name in going[: command.rows]:
             self.copy(stage, name, None)
@@ -236,8 +241,8 @@ class Learnt(Family):
         self._journal.note(stage, TruthKind.LEARNT, name)
 
     def copy(self, stage: Stage, name: ImportName, row: LearntHead | bytes | None) -> None:
-        """Stores a copied row unchanged, or removes it if `row` is None: the head under the name HEAD, and for a topic
-        the result of `parse_learnt`."""
+        """Stores a row that was copied from the first group, or removes the row of this name if `row` is None. `name`
+        and `row` are as `parse_learnt` returns them; the head has the name HEAD."""
         if isinstance(row, bytes):
             self._put(stage, name, row)
             return
@@ -261,7 +266,8 @@ class Learnt(Family):
             number, head = self._number, self._head
             own = {name[1].decode(): row for name, row in self._rows.items() if name[0] == number}
             self.coming = len(self._rows) - len(own)
-            # In another group of brokers, rows of the import in force may come after its head.
+            # Another group of brokers may get the head before the last rows of its import. Until then no import is in
+            # force there.
             self.in_force = LearntLimits(head, own) if head is not None and len(own) == head.topics else None
 
 
@@ -278,7 +284,8 @@ def _packed(messages: Sequence[int], size: Sequence[int]) -> bytes:
 
 
 def parse_learnt(name: object, row: object) -> tuple[ImportName, LearntHead | bytes | None]:
-    """Returns name and row of the truth, as `Learnt.copy` takes them. Raises InvalidCommandError."""
+    """Checks a name and a row of the truth, and returns both in the form that `Learnt.copy` takes. Raises
+    InvalidCommandError."""
     number, topic = _converted(name, tuple[U63, bytes])
     if (number, topic) == HEAD:
         return HEAD, None if row is None else _head(_converted(row, HeadRow))
@@ -303,7 +310,7 @@ class LearntReads(Reads):
 
 
 def names_above(learnt: Learnt, after: object) -> Iterator[ImportName]:
-    """Yields the names of rows above one, ascending; all if that is None (apply thread only)."""
+    """Yields the names of rows above the name `after`, ascending; all names if `after` is None (apply thread only)."""
     for name in learnt.names:
         if after is None or name > after:  # type: ignore[operator]
             yield name

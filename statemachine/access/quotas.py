@@ -1,8 +1,9 @@
-"""Quotas: how much one owner may ask of the cluster, stored as rows of the replicated state (docs/adr/0115).
+"""Quotas: limits on what one user, address or topic may send to and pull from the cluster. They are rows of the
+replicated state (docs/adr/0115).
 
-A row has a *subject*, the text that says whom it limits, and its *limits*, name -> number. The leader that proposes a
-change knows which limits exist (`cluster.flow.quota_buckets`); to this module their names have no meaning. Nothing in
-the state machine reads a limit: a leader applies them before it proposes anything.
+A row has a *subject*, a text that says whom the row limits, and *limits*, a map from the name of a limit to a number.
+The leader that proposes a change knows which limits exist (`cluster.flow.quota_buckets`); to this module their names
+have no meaning. The state machine itself never uses a limit: the leader enforces limits before it proposes anything.
 
 Subjects, `*` for everybody who has no row of his own:
 
@@ -44,14 +45,14 @@ VALUE_MAX: Final = 2**62
 
 
 class Subject(NamedTuple):
-    """Whom a row limits; "" for what it does not name."""
+    """The user, address and topic that a quota names; "" for each that it does not name."""
 
     user: str = ""
     address: str = ""
     topic: str = ""
 
     def __str__(self) -> str:
-        """Returns the text in rows and for people."""
+        """Returns the subject as text, as rows and people write it."""
         return ",".join(f"{name}={value}" for name, value in self._asdict().items() if value)
 
 
@@ -95,9 +96,9 @@ class Quota(NamedTuple):
     """The limits of a subject."""
 
     limits: Mapping[str, int]
-    """Name -> number, by name ascending; at least one."""
+    """Name of the limit -> number, in the order of the names; at least one."""
     changed_ms: int
-    """Log time at which the row was set."""
+    """Log time at which the quota was last set."""
     changed_by: str
 
     def row(self) -> list[object]:
@@ -121,7 +122,7 @@ def _converted(row: object) -> tuple[dict[str, int], int, str]:
 
 
 def checked_subject(text: str) -> str:
-    """Returns the text of a subject, in the form that rows have. Raises InvalidCommandError."""
+    """Checks the text of a subject, and returns it in the form that rows have. Raises InvalidCommandError."""
     try:
         return str(parse_subject(text))
     except ValueError as error:
@@ -136,12 +137,12 @@ def _checked_limits(limits: Mapping[str, int]) -> dict[str, int]:
 
 
 class SetQuotas(Command, tag="set_quotas", frozen=True):
-    """Sets the limits of subjects, in place of those that they have, or takes them away."""
+    """Sets the quotas of subjects, or removes them. New limits replace all limits that the subject had."""
 
     LEVEL: ClassVar[int] = QUOTAS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
     quotas: Annotated[Sequence[tuple[str, Limits | None]], Meta(min_length=1, max_length=ROWS_PER_COMMAND)]
-    """(subject, limits); None takes the row away."""
+    """(subject, limits) of each quota; None as the limits removes the quota."""
     now_ms: U64
     """Log time of the proposal."""
     author: Text
@@ -159,9 +160,9 @@ class Quotas(Family):
         self._named = Counter(name for quota in self._rows.values() for name in quota.limits)
         self.changed: bool = True
         self.by_subject: Mapping[str, Quota] = {}
-        """Text of the subject -> its quota."""
+        """Subject, as text -> its quota."""
         self.limited: frozenset[str] = frozenset()
-        """The names of the limits that any of them has."""
+        """The names of all limits that at least one quota has."""
         self.publish()
 
     @classmethod
@@ -176,8 +177,8 @@ class Quotas(Family):
 
     @applies(SetQuotas)
     def set(self, stage: Stage, command: SetQuotas) -> CommandResult:
-        """Sets and takes away rows: all, or none if there would be more than QUOTAS_MAX. The result's value is the
-        number of rows that have changed."""
+        """Sets and removes quotas: all of the command's, or none if there would be more than QUOTAS_MAX. The result's
+        value is the number of quotas that changed."""
         wanted: dict[str, Quota | None] = {}
         for text, limits in command.quotas:
             subject = checked_subject(text)
@@ -200,7 +201,7 @@ class Quotas(Family):
         return done(changed)
 
     def copy(self, stage: Stage, subject: str, quota: Quota | None) -> None:
-        """Stores a copied row, or removes it if there is no quota."""
+        """Stores a quota that was copied from the first group; removes the subject's quota if `quota` is None."""
         if quota is None:
             if subject in self._rows:
                 self._end(stage, subject)

@@ -1,8 +1,8 @@
 """Revocations: changes that take rights away, in the log of another group of brokers than the first one, made while the
 first one cannot be asked (docs/adr/0110).
 
-They are kept apart from the copy of users, rules and tokens, whose rows stay those of the first group. Readers see the
-copy less what the revocations take away. Each is kept until the first group has decided about it.
+The group has a copy of the first group's users, rules and tokens, and revocations do not change its rows. Readers see
+the copy without the rights that revocations take away. A revocation is kept until the first group has decided about it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ ACT_BYTES_MAX: Final = 4 << 10
 WAITING_MAX: Final = 1_000
 """The most revocations that wait for the first group."""
 ENDED_MAX: Final = 64
-"""The most that one command ends."""
+"""The most revocations that one command ends."""
 
 Act = ChangeUser | RemoveUser | RemoveRules | RemoveToken
-"""A command that takes rights away, and does nothing else."""
+"""The commands that a revocation may contain: they only take rights away."""
 _NOBODY: Final = Origin(0, "", "")
 _READER: Final = CommandReader([ChangeUser, RemoveUser, RemoveRules, RemoveToken])
 
 
 class Revoke(Command, tag="revoke", frozen=True):
-    """Revokes rights in this group, until the first group has done so."""
+    """Revokes rights in this group, until the first group has decided about the same revocation."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     act: Annotated[bytes, Meta(max_length=ACT_BYTES_MAX)]
@@ -64,7 +64,7 @@ class EndRevocations(Command, tag="end_revocations", frozen=True):
 
 
 def revocation_of(command: Command) -> Act | None:
-    """Returns the command if it takes rights away and does nothing else; else None."""
+    """Returns `command` if it only takes rights away, else None."""
     if isinstance(command, ChangeUser):
         return command if command.changes == {"enabled": False} else None
     return command if isinstance(command, RemoveUser | RemoveRules | RemoveToken) else None
@@ -89,7 +89,7 @@ class Revocations(Family):
         self._index()
         self.changed: bool = True
         self.waiting: Mapping[int, Act] = {}
-        """Number -> revocation about which the first group has not decided, by numbers ascending."""
+        """Number -> the command of each revocation about which the first group has not decided, numbers ascending."""
         access.less(self._shrunk, self._tokens.__contains__)
         self.publish()
 
@@ -100,7 +100,8 @@ class Revocations(Family):
 
     @applies(Revoke)
     def revoke(self, stage: Stage, command: Revoke) -> CommandResult:
-        """Revokes rights. An equal revocation that waits is replaced by this one. The result's value is its number."""
+        """Revokes rights. If an equal revocation waits for the first group, this one replaces it. The result's value is
+        the new revocation's number."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} changes users and rules themselves")
         act = _act(command.act)
@@ -121,8 +122,8 @@ class Revocations(Family):
 
     @applies(EndRevocations)
     def end(self, stage: Stage, command: EndRevocations) -> CommandResult:
-        """Ends revocations; those that ended before are ignored. The result's value is the number of those that it
-        ended."""
+        """Ends revocations, because the first group has decided about them. Numbers that have ended already are
+        ignored. The result's value is the number of revocations that the command ended."""
         ended = [self._drop(stage, number) for number in command.numbers if number in self._acts]
         if ended:
             self._look_again(stage, ended)
@@ -167,14 +168,15 @@ class Revocations(Family):
         return last_super(user) if self._is_last_super(user) else None
 
     def _is_last_super(self, user: User) -> bool:
-        """Returns True if no other user that readers see is an enabled Super, and this one is."""
+        """Returns True if `user` is the only enabled Super among the users as readers see them."""
         users = self._access.all()
         charge(ITEM_UNITS * len(users))
         left = [each.id for each in users if each.is_super and self._shrunk(each).enabled]
         return left == [user.id]
 
     def _shrunk(self, user: User) -> User:
-        """Returns what is left of a user of the copy."""
+        """Returns the copied user without the rights that the waiting revocations take away. Any of them that is not
+        about rules disables the user."""
         acts = self._of_user.get(user.id)
         if not acts:
             return user
@@ -188,11 +190,12 @@ class RevocationReads(Reads):
     """Read access to what a state holds about revocations."""
 
     revocations = family_of(Revocations)
-    """The rights that were taken away in this group's log, and not in the first one's yet."""
+    """The rights that this group's log took away, about which the first group has not decided."""
 
 
 def _act(packed: bytes) -> Act:
-    """Returns the act of a revocation. Raises InvalidCommandError."""
+    """Unpacks the command of a revocation. Raises InvalidCommandError if it is malformed or does more than take rights
+    away."""
     try:
         found = _READER.unpack(packed)
     except (ValueError, RecursionError, TypeError) as error:
@@ -206,7 +209,8 @@ def _act(packed: bytes) -> Act:
 
 
 def _about(act: Act) -> bytes:
-    """Returns what two revocations have in common that are equal but for who asked, and when."""
+    """Returns a key of a revocation without its origin: two revocations with equal keys differ at most in who asked,
+    when and from where."""
     return pack([msgspec.structs.replace(act, origin=_NOBODY)])
 
 

@@ -18,7 +18,7 @@ from raftlog.work import charge
 from statemachine.commands import InvalidCommandError
 
 RESOURCE_LENGTH_MAX: Final = 300
-"""The most characters of a resource as written: the longest name of a topic and the word for its kind fit."""
+"""The most characters of a resource as written. The longest name of a topic with its kind ("Topic:") fits."""
 SOURCES_MAX: Final = 64
 """The most source addresses of one rule."""
 RULES_OF_USER_MAX: Final = 1_000
@@ -117,8 +117,8 @@ RuleRow = tuple[
 
 
 class RuleIndex:
-    """The rules of one user, found by the resource to which they apply. Made on first use, because few of many users
-    ask."""
+    """The rules of one user, found by the resource to which they apply. The index is built at its first use, because
+    only few users send requests to this node."""
 
     __slots__ = ("_everything", "_lengths", "_literal", "_made", "_prefixes", "_rules")
 
@@ -128,7 +128,8 @@ class RuleIndex:
         self._everything: list[Rule] = []
         self._literal: dict[tuple[Kind, str], list[Rule]] = {}
         self._prefixes: dict[tuple[Kind, str], list[Rule]] = {}
-        """Rules for all names that begin so; for all names of a kind the prefix is empty."""
+        """(kind, prefix) -> the rules for all names with this prefix. The prefix "" stands for all names of the
+        kind."""
         self._lengths: dict[Kind, list[int]] = {}
         """The lengths of the prefixes of each kind."""
 
@@ -145,7 +146,7 @@ class RuleIndex:
 
     @property
     def looks(self) -> int:
-        """The number of prefixes of a name that are looked up at most."""
+        """The most prefixes of one name that `fitting` looks up."""
         return max(map(len, self._lengths.values()), default=0)
 
     def _make(self) -> None:
@@ -234,8 +235,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def comes_from(source: str, sources: Iterable[str]) -> bool:
-    """Returns True if the client's address `source` is one of `sources` or lies in one of their networks; False also if
-    it is not an address."""
+    """Returns True if the client's address `source` is one of `sources` or lies in a network among them. Returns False
+    if `source` is not an IP address."""
     address = _address(source)
     return address is not None and any(address in network(text) for text in sources)
 

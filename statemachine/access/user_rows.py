@@ -19,7 +19,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class Mode(StrEnum):
-    """The mode of access control: the effect of verdicts on requests."""
+    """The mode of access control: whether requests are judged, and whether a denied request is refused."""
 
     OFF = "off"
     """No request is judged."""
@@ -52,7 +52,7 @@ class User:
     tokens: tuple[bytes, ...] = ()
     """The SHA-256 of each of the user's tokens."""
     index: RuleIndex = field(init=False, compare=False, repr=False)
-    """The rules by resource."""
+    """The user's rules, found by resource."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", RuleIndex(self.rules))
@@ -69,7 +69,7 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class CopiedUser:
-    """A user in a copy of the truth: its row, and those of its rules and tokens that changed."""
+    """What a page of the truth says about one user: its row if that changed, and the rules and tokens that changed."""
 
     user: User | None = None
     """The user without rules and tokens; None if its row did not change."""
@@ -95,7 +95,8 @@ class AuditRow(NamedTuple):
 
 
 AUDIT_FIELDS: Final = 5
-"""The fields of an AuditRow in its row; what follows them counts rows."""
+"""The number of fields of an AuditRow in its stored row. From OWNERS_LEVEL on, one more field follows: the row's number
+among those of the user."""
 
 
 class AccessRow(NamedTuple):
@@ -109,7 +110,7 @@ class AccessRow(NamedTuple):
 
 
 def no_user(user_id: int) -> CommandResult:
-    """Returns the result of a command about a user that is not there."""
+    """Returns the result of a command about a user that does not exist."""
     return not_found(f"no user with the id {user_id}")
 
 
@@ -128,17 +129,17 @@ def kind_of(user: User) -> str:
 
 
 def told(rule: Rule) -> str:
-    """Returns a rule in words for the audit."""
+    """Returns the rule as text for the audit."""
     return f"{'ALLOW' if rule.allow else 'DENY'} {rule.resource}"
 
 
 def listed(texts: list[str]) -> str:
-    """Returns the first of these texts, and how many more there are."""
+    """Returns the first few of the texts, joined, and the number of those left out."""
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
 def last_super(user: User) -> CommandResult:
-    """Returns the refusal of a command that would leave no enabled Super."""
+    """Returns the result `refused` of a command that would leave no enabled Super; `user` is the last one."""
     return CommandResult(False, "refused", f"user {user.name} is the last enabled Super: make another one first")
 
 
@@ -148,7 +149,7 @@ def in_order(rules: list[Rule]) -> tuple[Rule, ...]:
 
 
 def rule_place(rule: Rule) -> tuple[int, str]:
-    """Returns (policy, resource), which a user has at most one rule for."""
+    """Returns (policy, resource) of a rule. A user has at most one rule with the same pair."""
     return int(rule.policy), str(rule.resource)
 
 
@@ -163,7 +164,7 @@ def rule_key(user_id: int, rule: Rule) -> bytes:
 
 
 def user_row(user: User) -> list[Any]:
-    """Returns what the truth says of a user, without its rules and tokens."""
+    """Returns the fields of a user that other groups copy (the truth), without its rules and tokens."""
     return [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms]
 
 
@@ -174,7 +175,8 @@ def pack_user(user: User) -> bytes:
 
 
 def load_users(kv: KV, waiting: dict[int, CopiedUser]) -> Iterator[User]:
-    """Yields the users. Adds rules and tokens that have no user yet to `waiting`."""
+    """Reads all users with their rules and tokens from the store, and yields them. Adds rules and tokens whose user has
+    no row yet to `waiting`, by user id."""
     rules: dict[int, list[Rule]] = {}
     for key, row in kv.scan(META, *meta_keys.RULES):
         rules.setdefault(meta_keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))

@@ -1,11 +1,12 @@
 """Users with their rules and tokens, the mode in which requests are judged, and the audit of all changes.
 
-Each user has an id that is never given again. A user that is created under the name of a removed one has another id and
-inherits nothing. Secrets are encrypted before they are proposed, and tokens are stored as their SHA-256, so this
-module can read neither. Every change names the user who asked for it and the client's address, and becomes a row of the
-audit.
+Each user has an id that no later user gets. A user that is created under the name of a removed one has another id and
+inherits nothing. Secrets are encrypted before they are proposed, and of a token only the SHA-256 is stored. This module
+can therefore read neither. Every change names the user who asked for it and the client's address, and becomes a row of
+the audit.
 
-The log decides when changes race: the last enabled Super (a user who may do everything) always remains.
+If two changes race, their order in the log decides. A change that would leave no enabled Super (a user who may do
+everything) is refused.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Access(Family):
         """Rules and tokens, by user id, that were copied before their user."""
         found = {user.id: user for user in load_users(kv, self._waiting)}
         self._ids = found
-        """Users by id, including changes of the batch being applied."""
+        """The users by id, with the changes of the batch being applied."""
         self._names = {user.name: user.id for user in found.values()}
         self._supers = sum([user.is_super and user.enabled for user in found.values()])
         self._under = Counter(user.key_id for user in found.values())
@@ -147,17 +148,18 @@ class Access(Family):
         self.changed: bool = False
         """True if the batch being applied has changed a user, rule, token, the mode or the key."""
         self.users = SortedMap((user.name, user) for user in found.values())
-        """Users by name."""
+        """The users by name, as readers see them."""
         self.by_id = SortedMap((user.id, user) for user in found.values())
         self.tokens = {digest: token for digest, token in load_tokens(kv) if token.user_id in found}
-        """Tokens by their SHA-256. Readers look up single tokens and never iterate over the map."""
+        """The tokens by their SHA-256, as readers see them. Readers look up single tokens and never iterate over the
+        map."""
         self.mode = self._mode
         self.judges = self._mode is not Mode.OFF
         """True if requests are judged: the mode is not OFF."""
         self.key_id = self._key
         """The id of the key with which users' secrets are encrypted; "" if there is none."""
         self.keys_in_use = self._keys_in_use()
-        """The ids of the keys that some user's secret is encrypted with, and of the present key."""
+        """The ids of the present key and of all keys with which some user's secret is encrypted."""
         self.version = self._version
         """The version of users, rules, tokens, mode and key together; it rises by one with each change."""
         self.next_id = self._next_id
@@ -187,7 +189,7 @@ class Access(Family):
         return self._touched.keys()
 
     def less(self, shrunk: Callable[[User], User], is_ended: Callable[[bytes], bool]) -> None:
-        """Makes readers see each user as `shrunk` returns it, and no token for which `is_ended` returns True
+        """Sets what readers see: of each user what `shrunk` returns, and no token for which `is_ended` returns True
         (revocations.py). The rows stay as they are."""
         self._shrunk, self._is_ended = shrunk, is_ended
         for user in [user for user in self._ids.values() if shrunk(user) is not user]:
@@ -196,21 +198,21 @@ class Access(Family):
             del self.tokens[digest]
 
     def show(self, stage: Stage, user_id: int) -> None:
-        """Publishes a user's row to readers again, after its revocations changed."""
+        """Has the next `publish` show the user again, because its revocations changed."""
         user = self._ids.get(user_id)
         if user is not None:
             self._begin_version(stage)
             self._store(stage, user)
 
     def show_token(self, stage: Stage, digest: bytes) -> None:
-        """Publishes a token's row to readers again, after its revocation changed."""
+        """Has the next `publish` show the token again, because its revocation changed."""
         row = stage.get(META, meta_keys.token_key(digest))
         token = self._tokens[digest] = None if row is None else Token(*msgpack.unpackb(row))
         if token is not None:
             self.show(stage, token.user_id)
 
     def has_token(self, digest: bytes) -> bool:
-        """Returns True if there is such a token among those that readers see, or that the batch being applied made."""
+        """Returns True if readers see the token, or the batch being applied made it."""
         return self._token(digest) is not None and not self._is_ended(digest)
 
     def all(self) -> Collection[User]:
@@ -439,9 +441,9 @@ class Access(Family):
         self._begin_version(stage)
 
     def copy_user(self, stage: Stage, user_id: int, copied: CopiedUser) -> None:
-        """Stores or removes the copied parts of a user. Rules and tokens may come before their user, whose row is
-        newer; they have rows, and wait until it is there. No audit row is written: the audit is that of the first
-        group."""
+        """Stores or removes the copied parts of a user. Rules and tokens may come before their user, because the user's
+        row changed later. Their rows are stored then, and they take effect when the user comes. No audit row is
+        written: the audit is that of the first group."""
         if copied.user is not None:
             self._next_id = max(self._next_id, user_id + 1)
         self._begin_version(stage)
@@ -465,7 +467,8 @@ class Access(Family):
             stage.delete(META, meta_keys.rule_key(user_id, policy, resource))
         for digest in gone_tokens:
             row = stage.get(META, meta_keys.token_key(digest))
-            if row is not None and msgpack.unpackb(row)[0] == user_id:  # else it is another user's by now
+            # otherwise the token belongs to another user by now
+            if row is not None and msgpack.unpackb(row)[0] == user_id:
                 stage.delete(META, meta_keys.token_key(digest))
                 self._tokens[digest] = None
         for place in sorted(copied.rules.keys() & rules.keys()):
@@ -487,7 +490,7 @@ class Access(Family):
     def _renamed(self, stage: Stage, user_id: int, user: User) -> User:
         """Gives the name of a copied user to this id, even if another user had it. Returns the user."""
         other = self._names.get(user.name)
-        if other is not None and other != user_id:  # its end comes with the same copy
+        if other is not None and other != user_id:  # the same copy contains the end of the other user
             self.copy_user(stage, other, CopiedUser(ended=True))
         before = self._ids.get(user_id)
         if before is not None:
@@ -523,11 +526,13 @@ class Access(Family):
         elif before is not None:
             self.by_id.remove(before.id)
             known = self.users.get(before.name)
-            if known is not None and known.id == before.id:  # else it was made again in the same run
+            # otherwise the same run created another user with this name
+            if known is not None and known.id == before.id:
                 self.users.remove(before.name)
 
     def under_other_keys(self) -> list[User]:
-        """Returns the users whose secret is encrypted with another key than `key_id`; cheap if there are none."""
+        """Returns the users whose secret is encrypted with another key than `key_id`. The call takes one step if there
+        are none."""
         if self.keys_in_use <= {self.key_id}:
             return []
         charge(len(self.by_id) // 64)
@@ -553,7 +558,7 @@ class Access(Family):
 
     def _put(self, stage: Stage, asked: Origin, user: User, says: str) -> None:
         before = self._ids.get(user.id)
-        # If only its rules or tokens changed, the journal has noted those by their own names.
+        # If only the user's rules or tokens changed, the journal has noted these by their own names.
         if before is None or user_row(before) != user_row(user):
             self._journal.note(stage, TruthKind.USER, user.id)
         self._note(stage, asked, f"User:{user.name}", says)
@@ -597,7 +602,8 @@ class Access(Family):
         stage.put(META, meta_keys.ACCESS_KEY, msgpack.packb(list(common)))
 
     def _counted(self, stage: Stage, user: str) -> int:
-        """Returns the number of a new audit row among those of the user, and removes the oldest one above the limit."""
+        """Returns the number of a new audit row among those of the user. Removes the user's row that AUDIT_OF_USER_KEPT
+        newer ones make superfluous, if it was kept for the user alone."""
         count = _audit_count(stage, user) + 1
         stage.put(META, meta_keys.audit_count_key(user), keys.U64.pack(count))
         if count > AUDIT_OF_USER_KEPT:
@@ -610,7 +616,8 @@ class Access(Family):
 
     def _stays(self, stage: Stage, number: int) -> bool:
         """Returns True if the audit row `number`, which is older than the newest AUDIT_KEPT of all, is still among the
-        newest AUDIT_OF_USER_KEPT of its user. Records it then, so that `_counted` removes it later."""
+        newest AUDIT_OF_USER_KEPT of its user. In that case records that the row stays, so that `_counted` removes it
+        later."""
         row = stage.get(META, meta_keys.audit_key(number))
         fields = [] if row is None else msgpack.unpackb(row)
         if len(fields) <= AUDIT_FIELDS:

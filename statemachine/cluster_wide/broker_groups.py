@@ -1,7 +1,7 @@
 """Groups of brokers: the numbers and names of the Raft groups of a cluster, and the number of aliases of each.
 
-(The word group alone means a consumer group in this package.) A cluster without rows of this family has one group, and
-its name is that of the configuration.
+(The word group alone means a consumer group in this package.) A cluster without rows of this family has one group,
+whose name the configuration says.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from statemachine.rows.write_batch import Stage
 
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,127}")
 ALIASES_MAX: Final = 99
-"""The most aliases of a group. A route has a row for each."""
+"""The most aliases of a group. The answer with a topic's route has a row for each alias."""
 
 Aliases = Annotated[int, Meta(ge=1, le=ALIASES_MAX)]
 
 
 _FIELDS_OF_ACTIVE = 2
-"""The fields of the row of a group that is active."""
+"""The number of fields in the row of an active group."""
 
 
 class GroupState(IntEnum):
@@ -39,9 +39,9 @@ class GroupState(IntEnum):
 
     ACTIVE = 0
     DRAINING = 1
-    """It takes no new messages, and is read until nothing is left (docs/adr/0113)."""
+    """The group takes no new messages. Consumers read it until no message is left (docs/adr/0113)."""
     RETIRED = 2
-    """It is there no more, for ever. Its number and its name are never used again."""
+    """The group has ended for ever. Its number and its name are never used again."""
 
 
 class BrokerGroup(NamedTuple):
@@ -61,11 +61,12 @@ class BrokerGroup(NamedTuple):
 
     @property
     def is_retired(self) -> bool:
-        """True if the group is there no more."""
+        """True if the group has retired: it has ended for ever."""
         return self.state is GroupState.RETIRED
 
     def row(self) -> list[str | int]:
-        """Returns the fields of the group's row. That of an active group is the one of level 14."""
+        """Returns the fields of the group's row. The row of an active group has the form of level 14, without state and
+        time."""
         fields: list[str | int] = [self.name, self.aliases, int(self.state), self.since_ms]
         return fields[:_FIELDS_OF_ACTIVE] if self.is_active else fields
 
@@ -80,14 +81,14 @@ def parse_group(row: object) -> BrokerGroup:
 
 
 class Scans(Protocol):
-    """The rows of a state, of a running node or of a copy."""
+    """Read access to the rows of a state: the store of a running node, or a copy."""
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Yields the rows with start <= key < end, ascending."""
 
 
 def read_groups(rows: Scans) -> dict[int, BrokerGroup]:
-    """Returns the groups that a state has rows of, by number; none as long as the cluster has one."""
+    """Reads the groups of a state, by number; {} as long as the cluster has only one group, which has no row."""
     return {
         meta_keys.broker_group_number(key): _unpack_row(row) for key, row in rows.scan(META, *meta_keys.BROKER_GROUPS)
     }
@@ -106,7 +107,7 @@ class AddBrokerGroup(Command, tag="add_broker_group", frozen=True):
 
 
 class DrainBrokerGroup(Command, tag="drain_broker_group", frozen=True):
-    """Begins to drain a group of brokers, or has it take messages again."""
+    """Begins to drain a group of brokers, or ends the drain, so that the group takes messages again."""
 
     LEVEL: ClassVar[int] = DRAINS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -141,7 +142,7 @@ class BrokerGroups(Family):
         only)."""
         self.changed: bool = True
         self.by_number: Mapping[int, BrokerGroup] = {}
-        """The groups by number; empty as long as the cluster has one."""
+        """The groups by number; empty as long as the cluster has only one group."""
         self.publish()
 
     @classmethod
@@ -205,8 +206,8 @@ class BrokerGroups(Family):
 
     @applies(RetireBrokerGroup)
     def retire(self, stage: Stage, command: RetireBrokerGroup) -> CommandResult:
-        """Retires a group, whatever its state: a drain may have been cancelled after the group's log was closed. The
-        result's value is the BrokerGroup; a retired one is unchanged."""
+        """Retires a group. It need not drain: the drain may have been cancelled after the group's log was closed. The
+        result's value is the BrokerGroup. A group that has retired already is not changed."""
         group = self._groups.get(command.number)
         if group is None:
             return not_found(f"there is no group {command.number}")
@@ -216,7 +217,7 @@ class BrokerGroups(Family):
         return done(group)
 
     def copy(self, stage: Stage, number: int, group: BrokerGroup) -> None:
-        """Stores a group unchanged."""
+        """Stores a group that was copied from the first group of brokers."""
         self._groups[number] = group
         self.own_is_inactive = is_inactive(self._groups, self._own)
         self.changed = True
@@ -251,7 +252,7 @@ def living_groups(groups: Mapping[int, BrokerGroup]) -> set[int]:
 
 
 def usual_name(first: str, number: int) -> str:
-    """Returns the name of a further group for which none is given. `first`: the name of the first group."""
+    """Returns the default name of group `number`, for which no name is given. `first`: the name of the first group."""
     return f"{first}-g{number:02}"
 
 
@@ -276,7 +277,7 @@ def _converted(row: object) -> tuple[Any, ...]:
 
 
 def _check_apart(name: str, other: str) -> None:
-    """Raises InvalidCommandError if the names are equal, or one reads as an alias of the other."""
+    """Raises InvalidCommandError if the names of two groups are equal, or one has the form of an alias of the other."""
     if name == other:
         raise InvalidCommandError(f"there is a group {name} already")
     for one, two in ((name, other), (other, name)):

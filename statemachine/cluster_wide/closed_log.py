@@ -1,8 +1,9 @@
-"""The end of the log of a group of brokers that drains: an entry after which it takes no message any more
+"""Closes the log of a group of brokers that drains: after the entry that closes it, the log takes no message
 (docs/adr/0113).
 
-The leader looks for what is left as of an applied entry, and has the log closed if nothing is. Whether a message came
-in between is judged here, where the entry is applied: a leader cannot be wrong about it.
+The leader checks which messages are left as of an applied entry. If none is, it proposes to close the log. A message
+may come between that entry and the closing one. Therefore apply decides whether the log closes: an error or a delay of
+the leader cannot lose a message.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from statemachine.rows.write_batch import Stage
 
 
 class LogEnd(NamedTuple):
-    """The end of a log, as it knows it."""
+    """What a log records about its end: the last messages of the drain, and how it was closed."""
 
     last: int
-    """Index of the last entry with messages since its group drains; 0 if there is none."""
+    """Index of the last entry with messages since the group began to drain; 0 if there is none."""
     since_ms: int
-    """The drain, by its `BrokerGroup.since_ms`."""
+    """The time at which the drain began (`BrokerGroup.since_ms`), which identifies the drain."""
     force: bool | None = None
-    """True if the log was closed though something was left, False if nothing was; None if it is not closed."""
+    """None if the log is not closed; True if it was closed although messages were left; False if none were left."""
 
 
 class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
-    """Closes the log of the group: no message comes into it any more."""
+    """Closes the log of the group, which takes no message any more."""
 
     LEVEL: ClassVar[int] = DRAINS_LEVEL
     since_ms: U64
-    """The drain that it ends."""
+    """The drain that the command ends, by its `BrokerGroup.since_ms`."""
     checked: U64
-    """Index of the applied entry as of which the leader looked for what is left."""
+    """Index of the applied entry as of which the leader checked which messages are left."""
     force: bool
-    """True if something was left."""
+    """True to close the log although messages are left."""
 
 
 class ClosedLog(Family):
@@ -57,7 +58,8 @@ class ClosedLog(Family):
         row = kv.get(META, meta_keys.CLOSED_KEY)
         self._end: LogEnd | None = None if row is None else LogEnd(*msgpack.unpackb(row))
         self.end: LogEnd | None = None
-        """The end of the log as it knows it; None if its group never drained, or got no message since."""
+        """What the log records about its end; None if the group never drained, or is draining and neither got a message
+        since nor was closed."""
         self.is_shut: bool = self._end is not None and self._end.force is not None
         """True if the log is closed, with the changes of the batch being applied (apply thread only)."""
         self.changed: bool = True
@@ -70,12 +72,12 @@ class ClosedLog(Family):
 
     @property
     def is_closed(self) -> bool:
-        """True if the log takes no message any more. Any thread may ask."""
+        """True if the log is closed and takes no message any more. Any thread may read it."""
         return self.end is not None and self.end.force is not None
 
     def stored(self, stage: Stage, index: int) -> None:
-        """Records that the entry has messages; called if the own group is not active, or the log is shut. Raises
-        InvariantViolationError if it is."""
+        """Records that the entry at `index` has messages. Called if the own group is not active, or the log is closed.
+        Raises InvariantViolationError if the log is closed."""
         end = self._end
         if end is not None and self.is_shut:
             raise InvariantViolationError(f"messages after the log was closed; the last ones were in entry {end.last}")
@@ -85,8 +87,8 @@ class ClosedLog(Family):
 
     @applies(CloseBrokerGroup)
     def close(self, stage: Stage, command: CloseBrokerGroup) -> CommandResult:
-        """Closes the log, unless a message came after the leader's look, or another drain is in progress. The result's
-        value is the LogEnd; a closed log is unchanged."""
+        """Closes the log, unless a message came after the entry `command.checked`, or another drain is in progress. The
+        result's value is the LogEnd. A log that is closed already is not changed."""
         end = self._end
         if self.is_shut:
             return done(end)

@@ -17,7 +17,7 @@ from statemachine.rows.write_batch import Stage
 
 
 class Finalize(Command, tag="finalize", frozen=True):
-    """Raises the level of the cluster from here on. It never goes down."""
+    """Raises the level of the cluster from this entry on. The level never goes down."""
 
     level: Annotated[int, Meta(ge=BASELINE, le=keys.U32_MAX)]
 

@@ -2,8 +2,8 @@
 
 A change names the version it was made for, so two changes that were checked against the same configuration cannot both
 take effect. The leader that proposes a change knows the meaning and the range of each key
-(`cluster.config.cluster_keys`); to this module keys are mere names, and values are integers, texts or booleans. Nothing
-in the state machine reads a setting: the leader writes what depends on one into entries.
+(`cluster.config.cluster_keys`); to this module keys are mere names, and values are integers, texts or booleans. The
+state machine itself reads no setting. What depends on a setting, the leader writes into entries.
 
 The module also holds the list of nodes in maintenance, which an operator sets and which survives restarts.
 """
@@ -55,7 +55,7 @@ class Change(NamedTuple):
 
 
 class Maintenance(NamedTuple):
-    """The maintenance of one node: its beginning, its author, and the reason."""
+    """The maintenance of one node: the time at which it began, who began it, and why."""
 
     since_ms: int
     """Log time at which the maintenance began."""
@@ -64,7 +64,7 @@ class Maintenance(NamedTuple):
 
 
 class SetConfig(Command, tag="set_config", frozen=True):
-    """Sets keys of the cluster's configuration, if it still has that version."""
+    """Sets keys of the cluster's configuration, if the configuration still has the version in the command."""
 
     OF_TRUTH: ClassVar[bool] = True
     version: U64
@@ -76,7 +76,7 @@ class SetConfig(Command, tag="set_config", frozen=True):
 
 
 class SetMaintenance(Command, tag="set_maintenance", frozen=True):
-    """Begins the maintenance of a node, or ends it if there is no reason."""
+    """Begins the maintenance of a node, or ends it if the reason is None."""
 
     node: Annotated[int, Meta(ge=1, le=NODE_MAX)]
     now_ms: U64

@@ -1,13 +1,14 @@
-"""The journal of the truth: what changed in what all groups of brokers have in common (docs/adr/0108).
+"""The journal of the truth. The *truth* is the data that all groups of brokers have in common; the journal says which
+of it changed (docs/adr/0108).
 
-The truth consists of *names*, each of a kind: topics, consumer groups, users and so on. A change of a name gets the
-next *version*, and a row that says which name it was. The row takes the place of the one that the name had before, so
-there are as many rows as names. The end of a name is a row of its own, which a name that is made again leaves in its
-place: a group that copies then sees the end first, and does not mistake the new name for the old one. Rows of ends stay
+The truth consists of *names*, each of a kind: a topic, a consumer group, a user and so on. Each change of a name gets
+the next *version* and a journal row with version and name. It replaces the name's earlier row, so there are as many
+rows as names. When a name ends (is deleted), it gets a row for its end. That row stays if a new object of the same name
+is made: a group that copies sees the end first, and does not mistake the new object for the old one. Rows of ends stay
 until every group has confirmed them.
 
-Only the first group of a cluster keeps a journal, from the entry on that adds a second group. Names that were there
-before get their rows in slices (truth.py).
+Only the first group of a cluster keeps a journal, from the entry on that adds a second group. Names that existed before
+that entry get their rows in slices (truth.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TruthKind(IntEnum):
     GROUP = 2
     """The settings of a consumer group."""
     OFFSETS = 3
-    """The committed offsets of a consumer group that was deleted. They only end."""
+    """The committed offsets of a consumer group that was deleted. The journal records only their end."""
     USER = 4
     RULE = 5
     TOKEN = 6
@@ -50,14 +51,14 @@ class TruthKind(IntEnum):
     """A key of the configuration."""
     BROKER_GROUP = 9
     QUOTA = 10
-    """The limits of a subject of quotas. Slices come here only if there is one, or a row of the next kind: then every
-    node knows this kind."""
+    """The quota of a subject. Slices reach this kind only if a row of this or the next kind exists: then every node
+    knows the kind."""
     LEARNT = 11
-    """The learnt limits of a topic, by (number of the import, topic), and the head of them all as (0, b"")."""
+    """The learnt limits of a topic, under the name (number of the import, topic); their head has the name (0, b"")."""
 
 
 class TruthChange(NamedTuple):
-    """The newest change of a name, or its newest end."""
+    """A row of the journal: the newest change of a name, or its newest end."""
 
     version: int
     kind: TruthKind
@@ -66,7 +67,8 @@ class TruthChange(NamedTuple):
 
 
 class SlicePlace(NamedTuple):
-    """The place that slices have reached: names of the kind up to `after` have rows; None if none of them has."""
+    """The place that slices have reached: all names of earlier kinds have rows, and of this kind those up to `after`.
+    If `after` is None, the next slice begins with the first name of the kind."""
 
     kind: TruthKind
     after: TruthName | None
@@ -81,9 +83,9 @@ class ForgetEnds(Command, tag="forget_ends", frozen=True):
 
 
 class TruthJournal(Family):
-    """The journal. Families of the truth call `note`, `end` and `drop` on the apply thread, which do nothing where no
-    journal is kept. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`, `changes`, `is_newest` and
-    `followed_from`."""
+    """The journal. Families whose rows belong to the truth call `note`, `end` and `drop` on the apply thread. The three
+    do nothing in a group that keeps no journal. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`,
+    `changes`, `is_newest` and `followed_from`."""
 
     ROWS = ((META, meta_keys.JOURNAL_KEY), (META, meta_keys.TRUTH_PREFIX))
     LATER_ROWS = (
@@ -102,7 +104,8 @@ class TruthJournal(Family):
         self._rows: dict[tuple[TruthKind, TruthName], int] = {}
         """The version of the row of each name, with the changes of the batch being applied."""
         self._ends: dict[tuple[TruthKind, TruthName], int] = {}
-        """The same of rows of ends, by versions ascending."""
+        """The version of the newest end of each name, versions ascending, with the changes of the batch being
+        applied."""
         for change in self._scan(0, keys.U64_MAX):
             (self._ends if change.ended else self._rows)[change.kind, change.name] = change.version
         self.changed: bool = True
@@ -115,14 +118,14 @@ class TruthJournal(Family):
         return self._scan(after + 1, self.version + 1)
 
     def is_newest(self, version: int) -> bool:
-        """Returns True if no later change of the name has taken the place of this one. What was read of the name
-        before is then the name as of that version."""
+        """Returns True if no later change of the name has taken the place of this one. Data that the caller read of the
+        name before this call are then as of that version."""
         return self._kv.get(META, meta_keys.truth_key(version)) is not None
 
     def followed_from(self, group: int) -> int:
-        """Returns the lowest version, apart from 0, from which a group of brokers may continue its copy: the newest end
-        that was forgotten. A group that was added after that may be anywhere in its first copy: nothing that had ended
-        before was ever sent to it, so it cannot miss an end."""
+        """Returns the lowest version, apart from 0, from which a group of brokers may continue its copy: that of the
+        newest forgotten end. Returns 0 for a group that was added after that end was recorded: no name that ended
+        before was ever sent to it, so it misses no end wherever its first copy has come to."""
         is_newer = self._rows.get((TruthKind.BROKER_GROUP, group), 0) > self.forgotten
         return 0 if is_newer else self.forgotten
 
@@ -140,7 +143,7 @@ class TruthJournal(Family):
         self.go_on(stage, SlicePlace(TruthKind.TOPIC, None))
 
     def go_on(self, stage: Stage, at: SlicePlace | None) -> None:
-        """Records the place that slices have reached; None if they are done."""
+        """Records the place that slices have reached; `at` is None once all names have rows."""
         self._at = at
         self._put_head(stage)
 
@@ -162,7 +165,8 @@ class TruthJournal(Family):
             self._add(stage, self._ends, kind, name)
 
     def drop(self, stage: Stage, kind: TruthKind, name: TruthName) -> None:
-        """Forgets a name that ends with another one, whose end is a row."""
+        """Removes the journal row of a name that ends together with another one (a user's rule, for example). Only the
+        other one gets a row for its end."""
         if self._kept:
             self._remove(stage, self._rows, kind, name)
 
@@ -189,14 +193,14 @@ class TruthJournal(Family):
         """Shows the changes of the applied batch to readers; called after the batch is written."""
         self.changed = False
         self.is_kept = self._kept
-        """True if changes of the truth get rows."""
+        """True if a journal is kept: changes of the truth get rows."""
         self.is_ready = self._kept and self._at is None
-        """True if all names have rows."""
+        """True if a journal is kept and all names have rows."""
         self.oldest_end = next(iter(self._ends.values()), 0)
-        """The version of the oldest end that is not forgotten; 0 if there is none."""
+        """The version of the oldest end whose row still exists; 0 if there is none."""
         self.forgotten = self._forgotten
-        """The version of the newest end that was forgotten. Who has copied something below it, but not nothing, may not
-        know of all ends, and then must not go on copying (`followed_from`)."""
+        """The version of the newest end that was forgotten. A group whose copy has reached a version below it, other
+        than 0, may have missed ends, and must not continue that copy (`followed_from`)."""
         self.version = self._version
         """The version of the newest change; 0 if there is none."""
 
