@@ -25,9 +25,10 @@ from statemachine.rows.write_batch import Stage
 BLOCK = 256
 """The number of queue offsets in an aligned block, whose items become one chunk of 8 KiB."""
 STEPS_MAX = 8
-"""The number of a queue's remaining rows that a TRIM steps over before it seeks the next queue instead."""
+"""The most rows of a queue that a TRIM steps over one by one to reach the next queue. After that it seeks, which costs
+as much as several steps."""
 UNUSED_MAX = 512
-"""The number of queues of deleted topics whose bounds are dropped from memory after one applied batch."""
+"""The most queues of deleted topics whose bounds are dropped from memory after one applied batch."""
 TAILS_BYTES_MAX = 32 * 1024 * 1024
 """The memory for the tails (end and newest chunks) of queues that grew lately, in bytes. A tail that is not in memory
 is read from the store: the queue's end when the queue grows again, the chunks of its open block when the block is
@@ -67,7 +68,7 @@ class _Rows:
         self.step()
 
     def is_spent(self) -> bool:
-        """Returns True if the walk has read as many rows as it may, or a few more."""
+        """Returns True if the walk has read its `rows_max` rows; a walk may read a few more."""
         return self._left <= 0
 
     def step(self) -> None:
@@ -106,7 +107,7 @@ class ConsumeQueues(Family):
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._removed_queues: set[Queue] = set()
-        """Queues from which the batch being applied has removed rows."""
+        """The queues from which the batch being applied has removed rows."""
         self._unused: deque[tuple[int, int]] = deque()
         """Deleted topics whose queues' bounds may still be in memory: (topic_id, queues), with queue ids below
         `queues`."""
@@ -329,8 +330,8 @@ class ConsumeQueues(Family):
         tail.bytes = TAIL_BYTES
 
     def _load(self, topic_id: int, queue_id: int) -> _Tail:
-        """Reads a queue's tail from the store. It is up to date also while a batch is applied: tails that the batch
-        changed stay in memory until it is written."""
+        """Reads a queue's tail from the store. Only tails that the batch being applied has not changed are read,
+        because changed ones stay in memory until the batch is written."""
         end = self._ends.get((topic_id, queue_id))
         return _Tail(queue_reads.end_offset(self._kv, topic_id, queue_id) if end is None else end)
 
@@ -353,8 +354,9 @@ def _position_at(chunk: bytes, item: int) -> int:
 def _split(
     rows: _Rows, queue: Queue, base: int, position: int, first_offset: int, at_least: int
 ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
-    """Reads a queue's chunks, from the first one, where `rows` is, up to the first that a trim keeps. Returns the first
-    offset to keep, the base of the chunk with that offset, and the chunks below it."""
+    """Walks over a queue's chunks with `rows`, which is at the first one, up to the first chunk that a trim keeps.
+    Returns (first offset to keep, base of the chunk with that offset, the rows of the chunks below it). If the walk is
+    spent before, returns the point that it has reached."""
     gone: list[tuple[bytes, bytes]] = []
     while rows.row is not None and keys.cq_queue(rows.row[0]) == queue:
         key, chunk = rows.row

@@ -35,7 +35,7 @@ SESSIONS_MAX = 16_384
 are read from the store when they are needed."""
 
 ENDED_PARTS_MAX = 64
-"""The most rows that a producer's session may have to be removed in the entry that ends it; a longer one expires in
+"""The most parts of a session that the entry which ends it removes at once. A session with more parts expires in
 slices."""
 
 PIECE_MAX = 64
@@ -48,8 +48,9 @@ READ_SESSIONS_MAX = 4
 """The number of sessions read in several steps that stay in memory, up to 16 MB each."""
 
 LONE_ROWS_MAX = 4
-"""The most session rows of a part that is kept in the producer's own row. A longer one would be written twice in
-vain when another part joins it. All nodes must write the same rows, so another number needs a level of the cluster."""
+"""The most session rows of a part that is stored in the producer's own row. When another part joins the session, the
+first one is written again as a row of its own, which would cost too much for a longer part. All nodes must write the
+same rows, so another number needs a new level of the cluster."""
 
 _PIECES_PER_UNIT = 8
 _PIECE_UNITS = 4
@@ -98,7 +99,8 @@ class ProducerSession(NamedTuple):
     """The parts before those in `parts`, ascending. Only a producer that leaves very many sequences unsettled has them.
     """
     is_lone: bool = False
-    """True if the only part is in the producer's own row, and has none of its own."""
+    """True if the session has one part, and that part is stored in the producer's own row and not in a row of its
+    own."""
 
     def all_parts(self) -> Iterator[SessionPart]:
         """Yields all parts, oldest first."""
@@ -123,8 +125,8 @@ class ProducerSession(NamedTuple):
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
-        """Returns True if the sequence is below those that the session records: then it is unknown whether it was
-        stored."""
+        """Returns True if the session no longer records the sequence, because it is too low. Whether its message was
+        stored is then unknown."""
         return sequence < self.low_sequence
 
     def row(self) -> bytes:
@@ -174,7 +176,7 @@ class UniqueMessage(NamedTuple):
 
 
 class EndSessions(Command, tag="end_sessions", frozen=True):
-    """Forgets producers whose connection closed with nothing unanswered."""
+    """Forgets producers whose connection closed after all of their sends were answered."""
 
     producer_ids: Sequence[bytes]
 
@@ -258,7 +260,8 @@ class Dedup(Family):
         for name in list(self._read)[: 1 - READ_SESSIONS_MAX]:
             self._read.pop(name, None)
         self._read[producer_id] = session
-        if producer_id not in self._reading:  # looked at last: `publish` removes from it first
+        # checked last, because `publish` removes the producer from `_reading` before it removes from `_read`
+        if producer_id not in self._reading:
             self._read.pop(producer_id, None)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
@@ -307,8 +310,8 @@ class Dedup(Family):
         kept = tuple([part for part in parts if part.high >= low])
         if older:
             older = _settle_older(stage, producer_id, older, low)
-        # A part is in the producer's own row from its entry on, until it is settled or another joins it. So a part's
-        # own row, once written, is never written again.
+        # A short first part is stored in the producer's own row, until it is settled or another part joins it. Then it
+        # gets a row of its own, which is never written again.
         is_lone = was_lone if not added else not (kept or older) and len(added[0].rows) <= lone_bytes
         parts = kept + added
         is_lone = is_lone and len(parts) == 1
@@ -420,7 +423,7 @@ class Dedup(Family):
             else:
                 sessions[producer_id] = session
                 sessions.move_to_end(producer_id)
-        if self._reading or self._read:  # a reading that begins later finds what was written
+        if self._reading or self._read:  # a read that begins later finds the written rows in the store
             for producer_id in self._staged:
                 self._reading.discard(producer_id)
                 self._read.pop(producer_id, None)
@@ -431,7 +434,7 @@ class Dedup(Family):
     def _current(self, producer_id: bytes) -> ProducerSession | None:
         if producer_id in self._staged:
             return self._staged[producer_id]
-        return self.session(producer_id)  # not touched in this run: the store has it as it is
+        return self.session(producer_id)  # this run has not changed the session, so the published one is current
 
     def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         stage.delete(DEDUP, keys.producer_key(producer_id))
@@ -500,7 +503,7 @@ class DedupReads(Reads):
 
 
 def _take(stage: Stage, key: bytes, value: bytes) -> None:
-    """Removes a row whose value is known from the store."""
+    """Removes a row that the store has with the value `value`."""
     stage.delete(DEDUP, key)
     stage.before[DEDUP][key] = value
 

@@ -1,7 +1,5 @@
-"""The one list of the families of rows.
-
-A new family is one line in `FAMILIES`. If others need its reads by names of their own, and not by `state[Family]`, its
-class of reads is a line in `StateReads`.
+"""The one list of the families of rows. To add a family, add one line to `FAMILIES`. If callers are to read it by an
+attribute of the state, such as `state.quotas`, and not by `state[Family]`, add its class of reads to `StateReads`.
 """
 
 from __future__ import annotations
@@ -71,11 +69,11 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     Truth,
     ConsumeQueues,
 )
-"""All families, in the order in which they publish: a deleted topic disappears before its rows are hidden, and queues
-grow last. The journal of the truth comes after all that it names."""
+"""All families, in the order in which they publish. A deleted topic thus disappears before its rows are hidden, and
+queues grow last. The journal of the truth publishes after all families whose names it records."""
 
 LATER_ROWS: Final = tuple(rows for family in FAMILIES for rows in family.LATER_ROWS)
-"""All rows that came with a level above the baseline."""
+"""The rows of all families that may exist only from a level above the baseline on."""
 
 
 class StateReads(
@@ -104,4 +102,4 @@ class StateReads(
     TruthReads,
     ClosedLogReads,
 ):
-    """The reads of a state, on any thread."""
+    """All reads of a state, callable on any thread."""

@@ -1,9 +1,10 @@
 """Families of rows: what the state machine consists of.
 
 A family is one kind of rows with all that belongs to it: the commands that change them, the view of them in memory that
-readers see, and the changes of the batch being applied. It registers itself: it says how it is `made`, its commands and
-entries are methods that `applies` and `takes` mark, and the other hooks are methods that it overrides. `families.py`
-lists the families, and `broker_state.py` calls them in order, within one batch.
+readers see, and the changes of the batch being applied. A family's class says all that the state machine needs: `made`
+constructs it, the decorators `applies` and `takes` mark the methods that apply its commands and entries, and it
+overrides the other hooks as needed. `families.py` lists the families, and `broker_state.py` calls them in order, within
+one batch.
 
 The reads that a family offers to others are methods of a class of `Reads` in the family's module, or of the family
 itself: `state[Settings]`.
@@ -36,14 +37,15 @@ _APPLIES, _TAKES = "applies", "takes"
 
 
 class LaterRows(NamedTuple):
-    """Rows that may exist only from a level of the cluster on."""
+    """A kind of rows that may exist only from the level `level` of the cluster on."""
 
     level: int
     column: str
     prefix: bytes = b""
-    """The beginning of their keys; b"" for the whole column."""
+    """The prefix of the rows' keys; b"" for all keys of the column."""
     is_later: Callable[[bytes], bool] | None = None
-    """Tells, from the value of a row with such a key, if it is one of them; None if all are."""
+    """Takes the value of a row whose key has the prefix. Returns True if the row is of this kind. None if all such rows
+    are."""
 
     def found_in(self, kv: KV) -> bytes | None:
         """Returns the key of the first such row in the store; None if there is none."""
@@ -53,21 +55,21 @@ class LaterRows(NamedTuple):
 
 
 class Family:
-    """The base of all families. Only the apply thread calls its members, except where they say otherwise."""
+    """The base of all families. Only the apply thread calls a member, unless the member's docstring says otherwise."""
 
     COMMANDS: ClassVar[Mapping[type[Command], str]] = {}
-    """The commands that the family applies: class -> name of the method, which `applies` marks."""
+    """The commands that the family applies: class -> name of the method that the decorator `applies` marked."""
     ENTRIES: ClassVar[Mapping[int, str]] = {}
-    """The entries that the family applies: type -> name of the method, which `takes` marks."""
+    """The entries that the family applies: type -> name of the method that the decorator `takes` marked."""
     ROWS: ClassVar[tuple[tuple[str, bytes], ...]] = ()
-    """The rows that are the family's: (column, prefix of keys), with b"" for the whole column. No other family has keys
-    that begin with such a prefix."""
+    """The keys that belong to the family: (column, prefix of keys); the prefix b"" means the whole column. No other
+    family has keys with these prefixes."""
     LATER_ROWS: ClassVar[tuple[LaterRows, ...]] = ()
     """The rows of the family, or kinds of them, that came with a level above the baseline. The simulator reports one
     that it finds in a state below that level."""
     changed: object = True
-    """False, or empty, if the batch being applied has changed nothing that `publish` has to show. Many batches save the
-    call then."""
+    """False or empty if the batch being applied has changed nothing that `publish` has to show. `publish` is then not
+    called, which saves many calls."""
     grown: Set[tuple[int, int]] = frozenset()
     """(topic_id, queue_id) of each queue that got messages or was reset by the last batch whose changes the family
     published. A family that has an attribute of this name wakes the consumers that wait for such queues."""
@@ -83,7 +85,8 @@ class Family:
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the family of a state. One that needs others asks `families` for them; they must not need it."""
+        """Makes the family of a state. A family that needs other families takes them from `families`; these must not
+        need it in turn."""
         return cls(families.kv)
 
     def handlers(self) -> dict[type[Command], Handler]:
@@ -98,12 +101,12 @@ class Family:
         """Called before the first entry of a segment of the log, which was stored at `time_ms`, is applied."""
 
     def joined(self, families: tuple[Family, ...]) -> None:
-        """Called once, when all families of the state are made; they come in their order."""
+        """Called once, when all families of the state are made. `families` lists them in the order of `FAMILIES`."""
 
     def topic_deleted(self, stage: Stage, topic_id: int, queues: int) -> None:
         """Called when a topic, which had `queues` queues at last, is deleted, within the entry that does it. A family
-        with few rows of a topic removes them here. Those that may be many are hidden, and removed by slices
-        (removals.py): a step more in `removals.STEPS` needs a level of the cluster."""
+        with few rows of a topic removes them here. A family that may have many hides them, and slices remove them
+        (removals.py); a new step in `removals.STEPS` needs a new level of the cluster."""
 
     def end_run(self, stage: Stage) -> None:
         """Called when everything else of the batch is staged."""
@@ -140,8 +143,8 @@ class Families:
 
 
 class Reads:
-    """The reads of a state, on any thread. Each family whose reads others need by name has a class for them;
-    `families.StateReads` joins these classes."""
+    """The reads of a state, callable on any thread. A family whose reads callers need by name has a subclass with them,
+    and `families.StateReads` inherits from all of these subclasses."""
 
     FAMILIES: ClassVar[Mapping[str, type[Family]]] = {}
     """The attributes that `family_of` declares: name -> class of the family."""
@@ -150,7 +153,7 @@ class Reads:
         super().__init_subclass__()
         own = {name: member.kind for name, member in vars(cls).items() if isinstance(member, _FamilyOf)}
         for name in own:
-            delattr(cls, name)  # each state has its own
+            delattr(cls, name)  # every state object gets the family as an attribute of its own
         above = [base.FAMILIES for base in cls.__bases__ if issubclass(base, Reads)]
         cls.FAMILIES = {name: kind for families in (*above, own) for name, kind in families.items()}
 
@@ -161,7 +164,8 @@ class Reads:
             setattr(self, name, families[kind])
 
     def __getitem__(self, kind: type[_Family]) -> _Family:
-        """Returns the family of that class. It says which of its members any thread may use."""
+        """Returns the state's family of the class `kind`. The docstring of the class says which members any thread may
+        use."""
         return self._families[kind]
 
 
@@ -170,7 +174,7 @@ class _FamilyOf(NamedTuple):
 
 
 def family_of(kind: type[_Family]) -> _Family:
-    """Declares an attribute of a class of `Reads`: the state's family of that class."""
+    """Declares an attribute of a subclass of `Reads`. Its value is the state's family of the class `kind`."""
     return cast(_Family, _FamilyOf(kind))
 
 

@@ -29,7 +29,7 @@ from statemachine.rows.write_batch import Stage
 from statemachine.topics.topics import check_topic_name
 
 ROWS_MAX: Final = 2 * TOPICS_MAX
-"""The most rows of all imports together: of the one in force and of those that are not (yet, or any more)."""
+"""The most topic rows of all imports together, whether they are in force or not."""
 TOPICS_PER_COMMAND: Final = 64
 SWEPT_MAX: Final = 256
 """The most rows that one command removes."""

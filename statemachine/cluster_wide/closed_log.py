@@ -58,8 +58,7 @@ class ClosedLog(Family):
         row = kv.get(META, meta_keys.CLOSED_KEY)
         self._end: LogEnd | None = None if row is None else LogEnd(*msgpack.unpackb(row))
         self.end: LogEnd | None = None
-        """What the log records about its end; None if the group never drained, or is draining and neither got a message
-        since nor was closed."""
+        """What the log records about its end; None until a message comes during a drain, or the log is closed."""
         self.is_shut: bool = self._end is not None and self._end.force is not None
         """True if the log is closed, with the changes of the batch being applied (apply thread only)."""
         self.changed: bool = True

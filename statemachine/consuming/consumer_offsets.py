@@ -23,14 +23,15 @@ Commit = tuple[GroupName, U32, U32, U63]
 
 
 class CommitOffsets(Command, tag="commit_offsets", frozen=True):
-    """Sets committed offsets of consumer groups. The last value of a queue wins, also backwards: RocketMQ allows it."""
+    """Sets committed offsets of consumer groups. If a queue is named twice, the last value counts. An offset may move
+    backwards, as in RocketMQ."""
 
     rows: Sequence[Commit]
 
 
 class ResetOffsets(Command, tag="reset_offsets", frozen=True):
-    """Moves committed offsets of a group. The group's commits of these queues are ignored until its consumer has
-    learned of the reset."""
+    """Moves committed offsets of a group. Later commits of the group for these queues are ignored until the queues'
+    consumers have learned of the reset."""
 
     group: str
     now_ms: U64

@@ -37,7 +37,7 @@ from statemachine.rows.write_batch import Stage
 NAME_LENGTH_MAX = 120
 """The most characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""
 GroupName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX, pattern=rf"^{NAME.pattern}\Z")]
-"""A valid name of a group."""
+"""The name of a consumer group: 1 to NAME_LENGTH_MAX characters."""
 Subscription = tuple[str, str, str, I64]
 """A subscription: (topic, expression_type, sub_string, sub_version)."""
 
@@ -47,7 +47,8 @@ class PutGroup(Command, tag="put_group", frozen=True):
 
     OF_TRUTH: ClassVar[bool] = True
     config: Mapping[str, object]
-    """The name, and fields of `GroupConfig`. From level 13 on `consume_broadcast_enable` counts."""
+    """The group's name, and fields of `GroupConfig` with their values. `consume_broadcast_enable` has an effect from
+    level 13 on."""
     if_absent: bool
 
 
@@ -78,8 +79,8 @@ class GroupConfig:
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
     refuses_broadcasts: bool = False
-    """True if an entry since level 13 set `consume_broadcast_enable` to False. An earlier one did not count: mqadmin
-    sets False unless it is told otherwise, and nothing obeyed it."""
+    """True if an entry of level 13 or later set `consume_broadcast_enable` to False. Before level 13 the value had no
+    effect, and mqadmin sets False unless it is told otherwise."""
     subscriptions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
     """The group's subscriptions: topic name -> (expression_type, sub_string, sub_version)."""
 
@@ -92,7 +93,8 @@ class GroupConfig:
 
     @property
     def is_ignored_broadcast(self) -> bool:
-        """True if broadcasting consumers were forbidden below level 13, which does not count until it is set again."""
+        """True if `consume_broadcast_enable` is False and was set below level 13. It has no effect until it is set
+        again."""
         return not (self.consume_broadcast_enable or self.refuses_broadcasts)
 
 
@@ -103,12 +105,14 @@ _SETTINGS = (*_CONFIG_FIELDS[1:], "refuses_broadcasts")
 
 
 def group_settings(group: GroupConfig) -> list[Any]:
-    """Returns what the truth says of a group: its settings, without its subscriptions."""
+    """Returns the fields of a group that other groups of brokers copy (the truth): its settings, without its
+    subscriptions."""
     return [dict(value) if isinstance(value := getattr(group, name), Mapping) else value for name in _SETTINGS]
 
 
 def settings_map(row: Sequence[object]) -> dict[str, object]:
-    """Returns the fields in what `group_settings` returned. Raises InvalidCommandError."""
+    """Converts a list that `group_settings` returned back into a map from field to value. Raises
+    InvalidCommandError."""
     if len(row) != len(_SETTINGS):
         raise InvalidCommandError(f"a group has {len(_SETTINGS)} settings, not {len(row)}")
     return dict(zip(_SETTINGS, row, strict=True))
@@ -138,7 +142,7 @@ def check_group_config(base: GroupConfig, config: Mapping[str, object]) -> Group
 
 class Groups(Family):
     """All consumer groups. Any thread may read `by_name` at any time. The changes of a batch of entries appear there
-    once it is written. Families that apply the batch ask `current` and `exists`, which know its changes."""
+    once it is written. During apply, other families call `current` and `exists`, which include the batch's changes."""
 
     ROWS = ((GROUPS, b""),)
     LATER_ROWS = (
@@ -183,8 +187,8 @@ class Groups(Family):
         return done(self._store(stage, group))
 
     def copy(self, stage: Stage, group: GroupConfig) -> None:
-        """Stores the settings of a group that it has in the first group of brokers. Its subscriptions stay: each group
-        of brokers learns them from the consumers."""
+        """Stores a consumer group with the settings that it has in the first group of brokers. Its subscriptions here
+        stay: each group of brokers learns them from the consumers."""
         existing = self.current(group.name) or GroupConfig(group.name)
         self._store(stage, replace(group, subscriptions=existing.subscriptions))
 
@@ -198,8 +202,8 @@ class Groups(Family):
         return done(self._store(stage, replace(group, subscriptions=dict(sorted(subscriptions.items())))))
 
     def delete(self, stage: Stage, name: str) -> CommandResult:
-        """Deletes the group's configuration; the caller removes its offsets. The result's value is its last
-        GroupConfig."""
+        """Deletes the configuration of the group `name`; the caller removes the group's offsets. The result is
+        `not_found` if there is no such group. The result's value is its last GroupConfig."""
         group = self.current(name)
         if group is None:
             return not_found(f"no group {name!r}")

@@ -27,11 +27,11 @@ from statemachine.topics.topics import Topics
 QUEUES_MAX = 4096
 """The most queues that one command may reset."""
 ResetRows = Annotated[Sequence[tuple[U32, U32, U63]], Meta(max_length=QUEUES_MAX)]
-"""Queues with an offset or the number of a reset: [(topic_id, queue_id, number), ...]."""
+"""Queues, each with a number that is an offset or the number of a reset: [(topic_id, queue_id, number), ...]."""
 
 
 class EndResets(Command, tag="end_resets", frozen=True):
-    """Ends the resets with these numbers, because the queues' consumers follow them."""
+    """Ends the resets with these numbers, because the queues' consumers continue from the reset offsets."""
 
     group: GroupName
     rows: ResetRows

@@ -3,9 +3,9 @@
 A lock is a row of the replicated state, not a value in one node's memory, so a new leader knows every holder. Times are
 log time, which the leader stamps on a command when it proposes it: apply compares numbers and reads no clock.
 
-A client is a user and a client id. A lock of a client without a proven user belongs to the first proven user that asks
-with its client id, and a client without a proven user may have any lock of its client id; where users are enforced,
-there is no such client.
+A client is a user and a client id. A client may have no authenticated user. Its lock may be taken over by the first
+authenticated user that asks with the same client id, and such a client may take any lock of its client id. Where access
+control is enforced, every client has an authenticated user.
 
 Invariant: from the moment a client is granted a lock until that grant's `expires_ms`, no other client is granted the
 lock, unless the holder gave it up, or its group or topic was deleted.
@@ -53,7 +53,7 @@ QueueList = Annotated[Sequence[tuple[U32, U32]], Meta(max_length=QUEUES_MAX)]
 
 
 class LockQueues(Command, tag="lock_queues", frozen=True):
-    """Asks for the locks of queues until some log time. `now_ms` is the log time of the proposal."""
+    """Asks for the locks of queues until the log time `expires_ms`. `now_ms` is the log time of the proposal."""
 
     group: str
     client_id: ClientId
@@ -63,7 +63,7 @@ class LockQueues(Command, tag="lock_queues", frozen=True):
 
 
 class LockQueuesOf(Command, tag="lock_queues_of", frozen=True):
-    """The same as `LockQueues`, for the client of a proven user."""
+    """The same as `LockQueues`, for a client with an authenticated user."""
 
     LEVEL: ClassVar[int] = OWNERS_LEVEL
     user: NumberFrom1
@@ -75,7 +75,7 @@ class LockQueuesOf(Command, tag="lock_queues_of", frozen=True):
 
 
 class UnlockQueues(Command, tag="unlock_queues", frozen=True):
-    """Releases a client's locks of these queues; None means all that the client has in the group."""
+    """Releases a client's locks of the queues in `queues`; None means all locks that the client has in the group."""
 
     group: GroupName
     client_id: ClientId
@@ -83,7 +83,7 @@ class UnlockQueues(Command, tag="unlock_queues", frozen=True):
 
 
 class UnlockQueuesOf(Command, tag="unlock_queues_of", frozen=True):
-    """The same as `UnlockQueues`, for the client of a proven user."""
+    """The same as `UnlockQueues`, for a client with an authenticated user."""
 
     LEVEL: ClassVar[int] = OWNERS_LEVEL
     user: NumberFrom1
@@ -98,7 +98,7 @@ class QueueLock(NamedTuple):
     client_id: str
     expires_ms: int
     user: int = NO_OWNER
-    """Id of the user whose client it is; NO_OWNER if none was proven."""
+    """Id of the client's user; NO_OWNER if the client was not authenticated."""
 
     def is_of(self, client_id: str, user: int) -> bool:
         """Returns True if the client holds the lock, or held it last."""
@@ -133,7 +133,7 @@ class QueueLocks(QueueRows[QueueLock]):
 
     @applies(LockQueuesOf)
     def lock_of(self, stage: Stage, command: LockQueuesOf) -> CommandResult:
-        """Grants locks as `lock` does, to the client of a proven user."""
+        """Grants locks as `lock` does, to a client with an authenticated user."""
         return self._lock(stage, command, command.user)
 
     @applies(UnlockQueues)
@@ -144,7 +144,7 @@ class QueueLocks(QueueRows[QueueLock]):
 
     @applies(UnlockQueuesOf)
     def unlock_of(self, stage: Stage, command: UnlockQueuesOf) -> CommandResult:
-        """Releases locks as `unlock` does, for the client of a proven user."""
+        """Releases locks as `unlock` does, for a client with an authenticated user."""
         return self._unlock(stage, command, command.user)
 
     def _lock(self, stage: Stage, command: LockQueues | LockQueuesOf, user: int) -> CommandResult:

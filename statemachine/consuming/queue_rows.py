@@ -1,8 +1,9 @@
 """Rows by consumer group and queue, all of them in memory: the common part of consumer offsets, queue locks and resets.
 
-The rows of a deleted group or a deleted topic are removed slice by slice (removals.py). Until then, the topic's rows
-are still in memory but are not shown, and the group's rows are in the store only. If a row is written for a new group
-of the same name during that time, it is *spared*: a row of `meta` says so until the removal has passed it.
+The rows of a deleted group or a deleted topic are removed slice by slice (removals.py). Until a slice removes them, the
+rows of a deleted topic are still in memory but hidden from readers, and the rows of a deleted group are in the store
+only. A new group of the same name may write rows before the removal has passed their keys. Such a row is *spared*: a
+row of `meta` tells the removal not to remove it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Change(Generic[Value]):
 
     def __init__(self) -> None:
         self.forgets = False
-        """True if none of the group's values from before the batch are left: the group was deleted."""
+        """True if the batch deleted the group, so that none of its values from before the batch count."""
         self.topics: dict[int, dict[int, Value]] = {}
         """All of the group's values, by queue id, of each topic that the batch touched."""
 
@@ -144,7 +145,7 @@ class QueueRows(Family, Generic[Value]):
             if queue_id not in of_now.get(topic_id, ()):
                 stage.delete(self._family, key)
                 stage.before[self._family][key] = row
-                if self._kv.get(META, spared) is not None:  # the group that wrote it was deleted as well
+                if self._kv.get(META, spared) is not None:  # the new group that wrote the row was deleted as well
                     stage.delete(META, spared)
             elif last:
                 stage.delete(META, spared)

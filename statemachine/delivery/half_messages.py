@@ -4,8 +4,8 @@ A half message is a row from the entry that stored it to the entry that ends its
 also contains the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the
 leader: apply compares numbers and reads no clock.
 
-A half message that a proven user sent has a row with that user's id, from level 13 of the cluster on: that user may end
-the transaction without a right to the topic.
+From level 13 of the cluster on, a half message that an authenticated user sent has a row with the user's id. That user
+may end the transaction without a right to the topic.
 
 A half message is named by the position at which it was first stored, which its producer knows. It keeps that name when
 the message is carried forward (docs/adr/0054), that is, stored again at a later position.
@@ -33,14 +33,15 @@ Positions = Annotated[Sequence[U64], Meta(min_length=1)]
 
 
 class EndHalves(Command, tag="end_halves", frozen=True):
-    """Ends the transactions of these half messages; in the entry of the copy, if the transaction is committed."""
+    """Ends the transactions of these half messages. If a transaction is committed, the same entry contains the
+    message's copy for its queue."""
 
     positions: Positions
 
 
 class CheckHalves(Command, tag="check_halves", frozen=True):
-    """Records that producers are asked for the outcome of these transactions now, and again at `next_ms` of log
-    time."""
+    """Records that the broker now asks the producers for the outcome of these transactions, and will ask again at
+    `next_ms` of log time."""
 
     next_ms: U64
     positions: Positions
@@ -184,7 +185,8 @@ class HalfMessages(Family):
 
     @applies(OwnHalves)
     def own(self, stage: Stage, command: OwnHalves) -> CommandResult:
-        """Records the users who sent half messages. The result's value is their number."""
+        """Records the users who sent half messages. The result's value is the number of half messages for which a user
+        was recorded."""
         for position, user in command.owners:
             stage.put(TRANS, keys.half_owner_key(position), keys.U64.pack(user))
         return done(len(command.owners))
@@ -239,7 +241,8 @@ class HalfMessages(Family):
         if self._added_ms is not None or self._first_gone:
             earliest = min([ms for ms in (self.check_ms, self._added_ms) if ms is not None], default=None)
             if self._first_gone and earliest is not None:
-                # Rows are removed from the front: a scan from the very first key would pass what each left behind.
+                # Rows with the earliest times are removed first. A scan from the first key of all would pass all
+                # removed keys, so it begins at `earliest`.
                 earliest = self._first_check(earliest)
             self.check_ms = earliest
             self._added_ms, self._first_gone = None, False

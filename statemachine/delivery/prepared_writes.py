@@ -1,16 +1,17 @@
 """Staged writes to queues of several groups of brokers: prepared in each, decided once in the first (docs/adr/0109).
 
-The *decider* of such a write is an attempt at it in the first group, which has no messages. While it is open, nothing
-is decided. An entry of the first group's log commits the write together with its decider: this is the decision, and a
-row says which other groups still have to follow it. A decider that ended in any other way has decided that the write is
-aborted; no row says so.
+The *decider* of such a write is an attempt in the first group that has no messages. While the decider is open, the
+write is undecided. An entry of the first group's log commits the write and its decider together. This is the decision
+to commit, and a row lists the other groups that still have to carry it out. If the decider ends in any other way, the
+write is aborted; no row records an abort.
 
-Another group *prepares* the write before: its winning attempts are whole, and from then on they end only by the
-decision. Its leader asks the first group, and lets an entry of its own log end what is prepared. After a commit it
-keeps the row until the first group has noted that the group has followed.
+Every other group *prepares* the write before the decision. Its winning attempts are complete then, and only the
+decision ends them. The group's leader asks the first group for the decision, and proposes an entry that commits or
+discards the prepared attempts. After a commit the group keeps the row of the write until the first group has recorded
+that this group has committed.
 
-Invariants: the number of a decider is never given again. What is prepared is committed only if the decision names the
-group, and aborted only if the decider is neither open nor in a decision that waits for the group.
+Invariants: no later attempt gets the number of a decider. A prepared write is committed only if the decision names the
+group. It is aborted only if the decider is not open and no decision of the decider waits for the group.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
 
 PREPARED_MAX = 4_096
-"""The most prepared writes of a group at once, with those that were committed and not noted yet. Above it
-`prepare_write` is refused."""
+"""The most rows of prepared writes of a group at once, including committed writes that the first group has not recorded
+yet. At this number `prepare_write` is refused."""
 OPEN, ABORTED = "open", "aborted"
-"""Answers of `decide_write`, beside COMMITTED: nothing is decided; the group has no part in a commit."""
+"""Results of `decide_write` beside COMMITTED. OPEN: the write is undecided. ABORTED: the write is aborted, or its
+decision does not name the group."""
 
 OtherGroup = Annotated[int, Meta(ge=FIRST_GROUP + 1, le=GROUPS_MAX)]
 
@@ -64,7 +66,7 @@ class PrepareWrite(Command, tag="prepare_write", frozen=True):
 
 
 class CommitGroups(Command, tag="commit_groups", frozen=True):
-    """Commits a write in the first group, and decides thereby that others commit it, too."""
+    """Commits a write in the first group. This decides that the other groups commit it too."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -80,7 +82,7 @@ class CommitGroups(Command, tag="commit_groups", frozen=True):
 
 
 class DecideWrite(Command, tag="decide_write", frozen=True):
-    """Asks the first group, for another group that has prepared a write, what is decided."""
+    """Asks the first group for the decision about a write that another group has prepared."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -89,11 +91,11 @@ class DecideWrite(Command, tag="decide_write", frozen=True):
     decider: U63
     broker_group: OtherGroup
     abort: bool
-    """True to decide now that the write is aborted, if nothing is decided."""
+    """True to abort the write now if it is undecided."""
 
 
 class EndPrepared(Command, tag="end_prepared", frozen=True):
-    """Ends the write that a group has prepared, as the first group decided."""
+    """Ends a write that this group has prepared, by the first group's decision."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     decider: U63
@@ -104,7 +106,7 @@ class EndPrepared(Command, tag="end_prepared", frozen=True):
 
 
 class ConfirmWrite(Command, tag="confirm_write", frozen=True):
-    """Records in the first group that another one has followed a decision to commit."""
+    """Records in the first group that another group has carried out the decision to commit."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
@@ -113,7 +115,7 @@ class ConfirmWrite(Command, tag="confirm_write", frozen=True):
 
 
 class ForgetPrepared(Command, tag="forget_prepared", frozen=True):
-    """Removes the row of a prepared write that was committed, after the first group has noted it."""
+    """Removes the row of a prepared write that was committed, after the first group has recorded the commit."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     decider: U63
@@ -124,7 +126,7 @@ class PreparedState(IntEnum):
 
     UNDECIDED = 0
     COMMITTED = 1
-    """It was committed here, and the first group has not noted it yet."""
+    """The write was committed in this group, and the first group has not recorded that yet."""
 
 
 class PreparedWrite(NamedTuple):
@@ -135,29 +137,29 @@ class PreparedWrite(NamedTuple):
     state: PreparedState
     write: int
     attempts: int
-    """The number of its winning attempts in this group."""
+    """The number of the write's winning attempts in this group."""
     messages: int
     """The number of messages of these attempts."""
     prepared_ms: int
-    """Log time at which it was prepared."""
+    """Log time at which the write was prepared."""
     name: str
 
 
 class Decision(NamedTuple):
-    """A decision to commit that some groups have not followed yet."""
+    """A decision to commit that some groups have not carried out yet."""
 
     decider: int
     write: int
     committed_ms: int
     """Log time of the decision."""
     groups: tuple[int, ...]
-    """The groups that the first one does not know to have followed, ascending."""
+    """The groups that have not confirmed to the first group that they carried the decision out, ascending."""
     name: str
 
 
 class PreparedWrites(Family):
     """Prepared writes, rows "q" of the family `trans` in other groups than the first, and decisions, rows "g" in the
-    first. Any thread may use `prepared` and `decisions`, which are changed in place."""
+    first. Any thread may read `prepared` and `decisions`, which the apply thread changes in place."""
 
     ROWS = ((TRANS, keys.PREPARED_PREFIX), (TRANS, keys.DECISION_PREFIX))
     LATER_ROWS = (
@@ -175,10 +177,10 @@ class PreparedWrites(Family):
         """The number of prepared writes, with the changes of the batch being applied."""
         decided = [_decision(key, row) for key, row in kv.scan(TRANS, *keys.within(keys.DECISION_PREFIX))]
         self.decisions = SortedMap((each.decider, each) for each in decided)
-        """The decisions that groups have to follow, by the numbers of the deciders."""
+        """The decisions that some group has still to carry out, by the numbers of the deciders."""
         self.changed: dict[int, PreparedWrite | Decision | None] = {}
-        """Decider -> its row that the batch being applied has changed; None if it was removed. A group has rows of one
-        kind."""
+        """Number of a decider -> its changed row in the batch being applied; None if the batch removed it. The first
+        group has only decisions, any other group only prepared writes."""
 
     @classmethod
     def made(cls, families: Families) -> Self:
@@ -189,9 +191,10 @@ class PreparedWrites(Family):
 
     @applies(PrepareWrite)
     def prepare(self, stage: Stage, command: PrepareWrite) -> CommandResult:
-        """Prepares the write with its winning attempts. One that is prepared already, by the same decider, stays as it
-        is. Refused as `commit_write` is; as long as another write of the name is prepared, or has this decider, with
-        that one's decider."""
+        """Prepares the write with its winning attempts. The result's value is the number of their messages. A repeated
+        command changes nothing. The result is an error for the reasons of `commit_write`. It is PREPARED, with a
+        decider's number, if another write of the name is prepared, or if another write has this decider; FULL if there
+        are PREPARED_MAX prepared writes."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} commits a write and does not prepare it")
         name, write, counts = command.name, command.write, dict(command.winners)
@@ -225,8 +228,8 @@ class PreparedWrites(Family):
 
     @applies(EndPrepared)
     def end(self, stage: Stage, command: EndPrepared) -> CommandResult:
-        """Commits or discards the attempts of a prepared write. The result's value is True if it was not ended
-        before."""
+        """Commits or discards the attempts of a prepared write. The result's value is False if the write is not
+        prepared here or has ended before, else True."""
         known = self._current(stage, command.decider)
         if known is None or known.state is not PreparedState.UNDECIDED:
             return done(False)
@@ -240,7 +243,7 @@ class PreparedWrites(Family):
 
     @applies(ForgetPrepared)
     def forget(self, stage: Stage, command: ForgetPrepared) -> CommandResult:
-        """Removes the row of a write that was committed. The result's value is True if there was one."""
+        """Removes the row of a write that was committed. The result's value is False if there is no such row."""
         known = self._current(stage, command.decider)
         if known is None or known.state is not PreparedState.COMMITTED:
             return done(False)
@@ -267,7 +270,7 @@ class PreparedWrites(Family):
 
     @applies(DecideWrite)
     def decide(self, stage: Stage, command: DecideWrite) -> CommandResult:
-        """Answers what is decided for a group: the result's value is COMMITTED, ABORTED or OPEN."""
+        """Returns the decision for one group: the result's value is COMMITTED, ABORTED or OPEN."""
         decision = self._decided(stage, command.decider)
         if decision is not None and (decision.name, decision.write) == (command.name, command.write):
             return done(COMMITTED if command.broker_group in decision.groups else ABORTED)
@@ -283,8 +286,8 @@ class PreparedWrites(Family):
 
     @applies(ConfirmWrite)
     def confirm(self, stage: Stage, command: ConfirmWrite) -> CommandResult:
-        """Records that a group has followed. The last group to do so removes the decision. `not_found` if the decision
-        does not wait for the group."""
+        """Records that a group has carried out the decision to commit. When the last group has, the decision's row is
+        removed. The result is `not_found` if the decision does not wait for the group."""
         decision = self._decided(stage, command.decider)
         if decision is None or command.broker_group not in decision.groups:
             return not_found(f"no decision of {command.decider} waits for group {command.broker_group}")
@@ -310,7 +313,7 @@ class PreparedWrites(Family):
                         rows.remove(decider)
 
     def undecided(self, name: str) -> PreparedWrite | None:
-        """Returns the prepared write of the name that is not decided; None if there is none. Goes over all of them."""
+        """Returns the undecided prepared write of the name; None if there is none. Walks over all prepared writes."""
         return _undecided(self.prepared.values(), name)
 
     # -- inside
@@ -321,7 +324,7 @@ class PreparedWrites(Family):
         return None if row is None else _prepared(key, row)
 
     def _prepared_of(self, name: str) -> int | None:
-        """Returns the decider of the prepared write of the name that is not decided; None if there is none."""
+        """Returns the decider of the undecided prepared write of the name; None if there is none."""
         if not self._writes.is_prepared(name):
             return None
         now: Mapping[int, PreparedWrite | Decision | None] = {**self.prepared, **self.changed}
@@ -353,7 +356,7 @@ class PreparedReads(Reads):
     """Read access to what a state holds about writes to several groups of brokers."""
 
     prepared_writes = family_of(PreparedWrites)
-    """Writes that this group has prepared, and decisions that others have to follow."""
+    """Writes that this group has prepared; in the first group, decisions that other groups have to carry out."""
 
 
 def _undecided(rows: Iterable[PreparedWrite | Decision | None], name: str) -> PreparedWrite | None:

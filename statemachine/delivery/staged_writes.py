@@ -1,10 +1,10 @@
-"""Staged writes: messages that come into their queues only if a commit names them (docs/adr/0068).
+"""Staged writes: messages that enter their queues only if a commit names their attempt (docs/adr/0068).
 
 A *write* has a name and a number: for a streaming query in Spark, its id and the batch id. An *attempt* is one try of
 one task at a write. The messages of an attempt are rows of the family `timer` that never become due: their due time is
-STAGED_DUE + the number of the attempt. The commit names the winning attempts and the number of messages in each. It
-takes effect if all of these messages are stored, and discards everything else that is staged for this write or an
-earlier one of the name. If that is much, slices discard it (removals.py); readers see it as discarded at once.
+STAGED_DUE + the number of the attempt. The commit names the winning attempts and the number of messages in each. The
+commit takes effect if all of these messages are stored. It discards all other attempts at this write, and at earlier
+writes of the name. Many such attempts are discarded in slices (removals.py), but readers see them as discarded at once.
 
 Invariants: a message of an attempt comes into a queue only after a commit named the attempt, and only once; for each
 name, the committed numbers rise. A commit or an attempt that is repeated therefore changes nothing.
@@ -30,7 +30,7 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.write_batch import Stage
 
 STAGED_DUE = 1 << 63
-"""The lowest due time that is no time but STAGED_DUE + the number of an attempt."""
+"""Due times from here on are not times: such a due time is STAGED_DUE + the number of an attempt."""
 NAME_MAX = 255
 """The most characters of a write's name."""
 ATTEMPTS_MAX = 65_536
@@ -41,8 +41,9 @@ LOSERS_AT_ONCE = 16
 """The number of losing attempts of the same name that a commit itself discards. If there are more, slices discard them
 (removals.py)."""
 COMMITTED, INCOMPLETE, FULL, PREPARED = "committed", "incomplete", "full", "prepared"
-"""Codes of command results: the write was committed before; an attempt is missing or incomplete; there are too many
-attempts; a write of the name is prepared and waits for its decision (prepared_writes.py)."""
+"""Codes of command results. COMMITTED: the write, or a later one of the name, was committed before. INCOMPLETE: an
+attempt is missing or incomplete. FULL: there are too many attempts. PREPARED: a write of the name is prepared and waits
+for its decision (prepared_writes.py)."""
 
 WriteName = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 """The name of a write."""
@@ -81,7 +82,7 @@ class ForgetWrite(Command, tag="forget_write", frozen=True):
 
 
 class AttemptState(IntEnum):
-    """The state of an attempt, which decides about its messages."""
+    """The state of an attempt, which tells what happens to its messages."""
 
     OPEN = 0
     COMMITTED = 1
@@ -89,7 +90,7 @@ class AttemptState(IntEnum):
     DISCARDED = 2
     """The attempt lost. Its messages are being removed."""
     PREPARED = 3
-    """The attempt waits for the decision of the first group of brokers, and ends by nothing else."""
+    """The attempt waits for the decision of the first group of brokers. Only that decision ends it."""
 
 
 _DRAINING = (AttemptState.COMMITTED, AttemptState.DISCARDED)
@@ -157,7 +158,7 @@ class StagedWrites(Family):
             if attempt.state in _KEPT:
                 self._list_of(attempt.state).setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
         self.draining = SortedMap((attempt.number, attempt.state) for attempt in stored if attempt.state in _DRAINING)
-        """Number -> state of each attempt whose messages are being copied or removed."""
+        """Number of each attempt whose messages are being copied or removed -> its state."""
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
         """The number of staged messages of all attempts that are neither copied nor removed yet."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
@@ -249,8 +250,8 @@ class StagedWrites(Family):
     @applies(CommitWrite)
     def commit(self, stage: Stage, command: CommitWrite) -> CommandResult:
         """Commits the write with its winning attempts. A write that is not newer than the last committed one of its
-        name is refused with that one's number: no attempt at it is open. Slices discard the other attempts if there are
-        many. The result's value is the number of messages that the write brings."""
+        name is refused with the code COMMITTED and the number of that last write. Slices discard the other attempts if
+        there are many. The result's value is the number of messages that the write brings."""
         return self.commit_with(stage, command.name, command.write, command.now_ms, command.winners)
 
     def commit_with(
@@ -291,8 +292,8 @@ class StagedWrites(Family):
     # -- apply, for prepared_writes.py
 
     def refusal(self, stage: Stage, name: str, write: int, winners: Mapping[int, int]) -> CommandResult | None:
-        """Returns the result of a command that may not name these attempts as winners of the write, each with the
-        number of its messages; None if it may."""
+        """Returns the result that refuses a command which names `winners` (attempt -> number of its messages) as
+        winners of the write; None if the command may name them."""
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
             return CommandResult(False, COMMITTED, before.write)
@@ -312,7 +313,8 @@ class StagedWrites(Family):
             self._put(stage, self._known(number)._replace(state=AttemptState.PREPARED))
 
     def commit_prepared(self, stage: Stage, name: str, write: int, total: int, now_ms: int) -> None:
-        """Commits the prepared attempts of the name, and discards those that lose. `total`: their messages."""
+        """Commits the prepared attempts of the name, and discards the attempts that lose. `total`: the number of
+        messages of the prepared attempts."""
         before = self._committed(stage, name)
         self._decide(stage, name, write, list(self._prepared.get(name, ())))
         if before is None or before.write < write:
@@ -363,7 +365,8 @@ class StagedWrites(Family):
     def _mismatch(self, number: int, count: int, name: str, write: int) -> str:
         """Returns the reason why a commit of the write may not name the attempt; "" if it may."""
         attempt = self.current(number)
-        # The name of another's write is not shown: who commits has proven no right to it.
+        # The text does not show the name of another write, because the client that commits may have no right to that
+        # write.
         if attempt is None or attempt.state is not AttemptState.OPEN or (attempt.name, attempt.write) != (name, write):
             return f"attempt {number} is no open attempt at this write (any more)"
         if attempt.count != count:
@@ -427,7 +430,7 @@ class StagedWrites(Family):
         stage.delete(TRANS, keys.attempt_key(attempt.number))
 
     def _list_of(self, state: AttemptState) -> dict[str, SortedMap[int, int]]:
-        """Returns the list of the attempts in this state, one of _KEPT."""
+        """Returns `_open` or `_prepared`, the one that lists the attempts in the state `state` (one of _KEPT)."""
         return self._open if state is AttemptState.OPEN else self._prepared
 
     def _close(self, attempt: Attempt) -> None:

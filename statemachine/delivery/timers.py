@@ -45,8 +45,8 @@ LOOK_MAX = 4096
 NEVER = keys.U64_MAX
 """A time later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
-"""The bytes of log that a search for the lowest position covers in one step, and the most steps of one search. Together
-they pass that many bytes of removed messages in a few milliseconds."""
+"""The bytes of log that a search for the lowest position covers in one step, and the most steps of one search. One
+search thus covers up to 1 GiB of removed messages, in a few milliseconds."""
 
 TimerName = tuple[U64, U64]
 """The name of a row of scheduled messages: (due_ms, position). Names sort in the order of delivery."""
@@ -148,7 +148,8 @@ class Timers(Family):
         self._writes = writes
         row = kv.get(TIMER, keys.TIMER_COUNTS_KEY)
         self.counts = self._staged = TimerCounts() if row is None else TimerCounts(*keys.unpack_timer_counts(row))
-        """The numbers of scheduled messages by their fate. The object is replaced as a whole."""
+        """The numbers of scheduled messages that wait, were delivered, dropped or recalled. The object is replaced as a
+        whole."""
         self.first = self._staged_first = self._stored_first(row)
         """The name of the first row by due time; its `due_ms` is NEVER if no message waits."""
         self._edge = 0
@@ -214,7 +215,7 @@ class Timers(Family):
         if first < end:
             for key, value in self._kv.scan(TIMER, *keys.timer_position_range(end - 1, first)):
                 row = self.get(*_name(key, value))
-                if row is not None:  # else it was delivered since the scan began
+                if row is not None:  # otherwise the row was removed since the scan began
                     yield row
 
     def lowest_position(self, trim_position: int, end_position: int) -> int | None:
@@ -281,8 +282,8 @@ class Timers(Family):
 
     @applies(DeliverTimers)
     def deliver(self, stage: Stage, command: DeliverTimers) -> CommandResult:
-        """Removes these rows as delivered. A row that does not exist is skipped: a defect of a leader must not stop
-        every node. The result's value is the number of messages in the removed rows."""
+        """Removes these rows as delivered. A row that does not exist is skipped, because a leader's mistake must not
+        stop every node. The result's value is the number of messages in the removed rows."""
         return done(self._remove(stage, command.names, delivered=True))
 
     @applies(DropTimers)
@@ -385,7 +386,7 @@ class Timers(Family):
         if before.get(key) is None:
             stage.unput(TIMER, key)
         else:
-            stage.delete(TIMER, key)  # it was rewritten in this run
+            stage.delete(TIMER, key)  # this run has rewritten the row
         stage.unput(TIMER, position_key)
         before.setdefault(key, _value(row))
         before.setdefault(position_key, keys.U64.pack(row.due_ms) + _moved_name(row))
