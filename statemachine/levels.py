@@ -1,7 +1,7 @@
 """The levels of a cluster: which commands, rows and entries its log may have (docs/adr/0094).
 
-This is the one list of them; `.ci/levels.py` writes docs/levels.toml from it. Code names a level by its constant, and
-never by its distance from the newest one, which changes with each new level.
+This is the only list of levels; `.ci/levels.py` writes docs/levels.toml from it. Code names a level by its constant,
+and never relative to LEVEL, which changes with each new level.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from raftlog.format_versions import BASELINE
 
 
 class Level(NamedTuple):
-    """A level of clusters. `name`: that of its constant. `what`: what it brings, in words for people."""
+    """A level of clusters. `name`: the name of its constant. `what`: a text for people that says what the level
+    brings."""
 
     number: int
     name: str
@@ -85,10 +86,11 @@ LEVEL: Final = LEVELS[-1].number
 """The highest level that this version knows. A node that meets a command it does not know stops, so a leader proposes a
 command of some level only in a cluster that has reached the level (`finalize`, docs/adr/0094)."""
 
-# What came with a level, where its name does not say so.
+# Further names of levels, for changes that the level's own name does not mention.
 ROTATION_LEVEL: Final = CHANGES_LEVEL
 """The level of the commands that replace the key of users' secrets."""
 SETTINGS_LEVEL: Final = OWNERS_LEVEL
 """The level from which on `put_group` says if a group's broadcasting consumers are refused."""
 BY_TOPIC_LEVEL: Final = OWNERS_LEVEL
-"""The level from which on members of a group may divide each topic among those that want it."""
+"""The level from which on the members of a consumer group may divide each topic's queues among only those members that
+subscribe to the topic."""

@@ -1,13 +1,14 @@
 """The message index: finds the positions of messages by key (docs/adr/0020-message-index.md).
 
-The leader writes one record per key into an entry's payload. Apply stores an entry's records unread as one row; when a
-bucket has RECORDS_MAX records in such rows, they are distributed over at most 256 rows by the first byte of their hash.
-A bucket covers one segment of the log. It is closed with the segment, and all its rows share a prefix, so trimming the
-log drops whole buckets. The rows depend on the log alone, not on how entries were grouped into runs.
+The leader writes one record per key into an entry's payload. Apply stores all records of an entry as one row, without
+reading them. When a bucket has RECORDS_MAX records in such rows, these are *merged*: distributed over at most 256 rows
+by the first byte of the hash. A bucket covers one segment of the log. It is closed with the segment, and all its rows
+share a prefix, so trimming the log drops whole buckets. The rows depend on the log alone, not on how entries were
+grouped into runs.
 
 A record is 8 bytes: hash of topic and key (u32), then the low half of the message's position (u32). A bucket spans less
-than 4 GiB, so its base restores the other half. Equal hashes are not equal keys: a lookup compares the key in the
-message.
+than 4 GiB, so the base of the bucket and the low half together give the position. Equal hashes are not equal keys: a
+lookup compares the key in the message.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Bucket(NamedTuple):
 
 
 class _Open:
-    """The open bucket, to which records are added. `pieces` holds the records of each entry since the last merge,
-    `places` the positions of these entries."""
+    """The open bucket, to which records are added. Since the last merge, `pieces` has the packed records of each entry,
+    and `places` the positions of these entries."""
 
     __slots__ = ("base", "first_ms", "pieces", "places", "size")
 
@@ -162,8 +163,9 @@ class MessageIndex(Family):
         return None if value is None else Bucket(base, *keys.INDEX_BUCKET.unpack(value))
 
     def candidates(self, bucket: Bucket, topic_id: int, key: bytes) -> Iterator[list[int]]:
-        """Yields positions of messages in the bucket that may have the key `key`, in batches: the newest batch first,
-        positions ascending within each. A batch is one row or the open records, read when the caller asks for it."""
+        """Yields lists of positions of messages in the bucket that may have the key `key`. The newest list comes first;
+        within a list positions ascend. A list comes from one row or from the open records, and is read when the caller
+        asks for it."""
         hashed = key_hash(topic_id, key)
         wanted, base = _HASH.pack(hashed), bucket.base
         view, lowest = self._view, keys.U64_MAX
@@ -173,15 +175,15 @@ class MessageIndex(Family):
                 lowest = found[0]
                 yield found
         for data in self._merged(base, hashed >> 24):
-            # Records that were open above may have been merged since: give only those below.
+            # Open records that were yielded above may have been merged since: yield only positions below these.
             found = _positions(base, data, wanted, lowest)
             if found:
                 lowest = found[0]
                 yield found
 
     def _merged(self, base: int, partition: int) -> Iterator[bytes]:
-        """Yields the merged rows of a bucket's partition (the records with one first byte of the hash), newest
-        first."""
+        """Yields the merged rows of a bucket's partition, newest first. A partition has the records whose hash begins
+        with the same byte."""
         low, high = keys.index_partition_range(base, partition)
         row = self._kv.seek_last(INDEX, low, high)
         while row is not None:
@@ -203,7 +205,7 @@ def _merge(stage: Stage, bucket: _Open) -> None:
     partitions: list[list[int]] = [[] for _ in range(256)]
     to = [partition.append for partition in partitions]
     records = struct.unpack(f">{len(data) // RECORD.size}Q", data)
-    # For each record, to[its first byte](record): this loop runs in C, and there are some 16,000.
+    # Calls to[first byte](record) for each of some 16,000 records; `map` runs this loop in C.
     deque(map(call, map(to.__getitem__, data[:: RECORD.size]), records), maxlen=0)
     for number, found in enumerate(partitions):
         if found:

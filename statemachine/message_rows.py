@@ -1,5 +1,5 @@
-"""Applies the rows of MESSAGES entries: gives each run to its queue, or to the family of messages that wait, and notes
-who sent it and by which keys it is found."""
+"""Applies the rows of MESSAGES entries. Adds each run of messages to its queue, or to the family of waiting messages,
+and records the producers' sessions and the keys by which messages are found."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from statemachine.topics.topics import Topics
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
 """The lowest RowKind of messages that are not in a queue yet; all higher kinds are such messages too."""
 _CARRIED = int(RowKind.CARRIED_TIMERS)
-"""The lowest RowKind of messages that are stored again at a later position. Their rows replace earlier ones, also if
-their topic was deleted meanwhile; a command drops the row then."""
+"""The lowest RowKind of messages that are stored again at a later position. Their rows replace the earlier rows even if
+the topic was deleted meanwhile; a later command removes the row in that case."""
 
 
 class MessageRows(Family):
@@ -39,12 +39,12 @@ class MessageRows(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the part of a state that takes messages."""
+        """Makes this part of a state. `families` has the families to which it adds rows."""
         return cls(families)
 
     def add(self, stage: Stage, entry: Entry, decoded: Payload) -> None:
-        """Adds the rows of an entry, which is `decoded`. The leader decided the rows, so a row that contradicts the
-        state raises InvariantViolationError."""
+        """Adds the rows of an entry. `decoded`: the entry's payload. The leader decided the rows, so a row that
+        contradicts the state raises InvariantViolationError."""
         topics, append = self._topics, self._queues.append
         run = None
         for run in decoded.iter_runs():

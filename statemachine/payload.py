@@ -19,7 +19,8 @@ applies it without looking at a message: a run's items are, byte for byte, what 
       topic_id u32 | queue_id u32 | base_offset u64 | count u32 | kind u8 | reserved 3
       kinds from SCHEDULED on are in no queue yet: topic and queue are those that the messages are for, and
       base_offset is the time they are due (SCHEDULED) or their producer is first asked (HALF); of messages that are
-      carried forward (CARRIED_TIMERS, CARRIED_HALF) it is the position where the first of them was first stored
+      carried forward (CARRIED_TIMERS, CARRIED_HALF) it is the position at which the first of these messages was first
+      stored
     item (32 bytes)
       position u64 | size u32 | crc32c u32 | tag_hash i64 | store_time_ms u64
     session = header (40 bytes), then `count` rows
@@ -57,8 +58,8 @@ MESSAGES_AT = 64 + HEAD.size
 
 
 class RowKind(IntEnum):
-    """The kind of a message: its origin, and thereby whether it is in a queue. Copies that the broker makes (RETRY,
-    DELIVERED, COMMITTED, DEAD_LETTER) are never taken for repeated sends."""
+    """The kind of a message: where it comes from, which also says whether it is in a queue. Copies that the broker
+    makes (RETRY, DELIVERED, COMMITTED, DEAD_LETTER) are never taken for repeated sends."""
 
     NORMAL = 0
     RETRY = 1
@@ -95,7 +96,7 @@ class SessionRows(NamedTuple):
 
     producer_id: bytes
     low_sequence: int
-    """The lowest sequence that the producer has not settled; lower ones may be forgotten."""
+    """The lowest sequence number that the producer has not settled (may send again). Lower ones may be forgotten."""
     max_sequence: int
     rows: bytes
 
@@ -154,8 +155,8 @@ class Payload(NamedTuple):
 
 
 def session_at(data: bytes, at: int) -> tuple[SessionRows, int]:
-    """Returns the session at the position `at` of an entry's sessions, and where it ends. Raises PayloadError if it is
-    cut."""
+    """Returns the session at offset `at` of an entry's sessions section, and the offset at which it ends. Raises
+    PayloadError if the session is cut short."""
     if len(data) - at < SESSION.size:
         raise PayloadError("a session's header is cut")
     producer_id, low, high, count = SESSION.unpack_from(data, at)
@@ -174,8 +175,8 @@ def encode(
     effects: bytes = b"",
     keys: bytes = b"",
 ) -> bytes:
-    """Packs the payload of a MESSAGES entry. `messages`: byte strings which, joined, are the stored messages; a message
-    need not be one of them. `sessions`: bytes if they are packed already."""
+    """Packs the payload of a MESSAGES entry. `messages`: byte strings that, joined, are the stored messages; a string
+    may have a part of a message, or several. `sessions`: the sessions, or bytes if they are packed already."""
     messages_len = sum(map(len, messages))
     run_parts: list[bytes] = []
     for run in runs:

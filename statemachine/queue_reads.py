@@ -1,8 +1,8 @@
 """Reads of the consume queues, straight from the store. They are safe while the apply thread writes.
 
-Chunks are merged while others read: an item never changes, only the chunk that holds it. A reader that finds a hole
-where a chunk was replaced reads again, once, because the merged chunk never changes after that. Chunks are trimmed,
-too; the queue's bounds change in the same batch.
+Chunks are merged while others read: an item never changes, only the chunk that holds it. A reader may find a hole where
+a chunk has just been replaced. It then reads once more, which is enough, because a merged chunk is never replaced.
+Chunks may also be trimmed while others read; the batch that removes them changes the queue's bounds too.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class QueueItem(NamedTuple):
 
 
 def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """Returns the offset after the queue's last item. Without items it is the end of the trimmed part, 0 if nothing was
-    ever there."""
+    """Returns the offset after the queue's last item. Without items, returns the offset up to which the queue was
+    trimmed; 0 if it never had items."""
     first, last = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     row = kv.seek_last(CQ, first, last)
     if row is None:
@@ -54,8 +54,8 @@ def first_offset(kv: KV, topic_id: int, queue_id: int) -> int:
 
 
 def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
-    """Returns the first offset of the queue that was not trimmed, and the base offset of its first chunk, which may be
-    lower."""
+    """Returns (the first offset of the queue that was not trimmed, the base offset of the queue's first chunk). The
+    second may be lower."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return (0, 0) if row is None else keys.unpack_bounds(row)[:2]
 
@@ -105,7 +105,8 @@ def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, uppe
 
     def stored(queue_offset: int) -> int:
         items = fetch(kv, topic_id, queue_id, queue_offset, queue_offset + 1)
-        return items[0].store_time_ms if items else -1  # trimmed meanwhile: older than all that is left
+        # the item was trimmed meanwhile, so it is older than all that are left
+        return items[0].store_time_ms if items else -1
 
     offsets = range(low, high)
     if upper:

@@ -1,6 +1,6 @@
 """The reads of a state about queues: their bounds, and the items between them.
 
-It joins the queues with what hides them: a deleted topic has none, also while its rows are still there.
+A deleted topic has no queues for these reads, even while its rows are still in the store.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QueueReads(Reads):
         except InvariantViolationError:
             if topic_id in self[Topics].by_id:
                 raise
-            return b""  # it was deleted since the end was looked up
+            return b""  # the topic was deleted after `max_offset` was read
 
     def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool) -> int:
         """Returns the queue's first offset stored at or after the time (max_offset if none); with `upper`, the last one

@@ -1,4 +1,5 @@
-"""Begins removals of many rows (removals.py) and carries them out: decides which rows each step walks over."""
+"""Begins removals of many rows (removals.py) and carries out their slices, by calling the families whose rows are
+removed."""
 
 from __future__ import annotations
 
@@ -69,17 +70,17 @@ class RemovalSlices(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the slices of a state."""
+        """Makes this part of a state. `families` has the families whose rows it removes."""
         return cls(families)
 
     def joined(self, families: tuple[Family, ...]) -> None:
-        """Collects what families do when a topic is deleted."""
+        """Collects the methods `topic_deleted` of all families that override it."""
         self._topic_deleted = overridden(families, Family.topic_deleted)
 
     @applies(DeleteTopic)
     def delete_topic(self, stage: Stage, command: DeleteTopic) -> CommandResult:
-        """Deletes a topic: begins the removal of its rows, and tells the families, which hide or remove theirs. The
-        result's value is its last TopicConfig."""
+        """Deletes a topic: begins the removal of its rows, and calls `topic_deleted` of each family, which hides or
+        removes the family's rows. The result's value is its last TopicConfig."""
         result = self._topics.delete(stage, command.name)
         if result.ok:
             topic: TopicConfig = result.value
@@ -100,8 +101,8 @@ class RemovalSlices(Family):
         return result
 
     def clean_offsets(self, stage: Stage, group: str) -> None:
-        """Deletes the group if it still exists, and removes its locks, resets and committed offsets in any case. A
-        further group of brokers does so where the first one applies `delete_group`."""
+        """Deletes the group if it still exists, and removes its locks, resets and committed offsets in any case. Groups
+        of brokers other than the first call this when the first group's `delete_group` reaches them with the truth."""
         self._groups.delete(stage, group)
         self._remove_group(stage, group, offsets=True)
 

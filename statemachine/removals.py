@@ -1,12 +1,13 @@
 """Removals: rows that are removed slice by slice, because there may be millions of them (docs/adr/0082).
 
-A command that removes much, such as the deletion of a topic, only *begins a removal*: it writes a row of `meta` that
-says what to remove. After that entry, readers no longer see these rows. The leader then proposes slices, which are
-applied one after the other; each walks over a bounded number of rows. Removals are carried out in the order in which
-they began, each in steps, one step per range of rows. The progress of the first one is a row, too. A new leader, a
-restarted node or a restored one therefore continues where the rows say.
+A command that removes many rows, such as the deletion of a topic, only *begins a removal*: it writes a row of `meta`
+that says which rows to remove. After that entry, readers no longer see these rows. The leader then proposes slices,
+which are applied one after the other; each walks over a bounded number of rows. Removals are carried out in the order
+in which they began, each in steps, one step per range of rows. The progress of the first removal is a row, too. A new
+leader and a restarted or restored node therefore continue from there.
 
-A slice names no removal. A slice that comes late, or twice, does the next piece of the work, or finds none.
+A slice does not name a removal: it always does the next piece of work. A late or repeated slice therefore does no harm,
+and does nothing if no removal is left.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
     RemovalKind.WRITE: (ATTEMPTS,),
 }
 """The steps of each kind of removal, in their order. Most have the name of the family whose rows they walk over.
-Numbers of steps are in rows: never reorder. A step more needs a level of the cluster: older nodes would end the removal
-without it."""
+Numbers of steps are in rows: never reorder. A new step needs a new level of the cluster, because older nodes would end
+the removal without it."""
 
 
 class Removal(NamedTuple):
@@ -82,7 +83,8 @@ class Losers(NamedTuple):
 
 
 class RemovalPlace(NamedTuple):
-    """The place that the first removal has reached: its step (a number), and the key below which the step is done."""
+    """The place that the first removal has reached: the number of its present step, and the key up to which that step
+    is done."""
 
     step: int
     at: bytes
@@ -112,15 +114,15 @@ class Removals(Family):
         self.groups: dict[str, list[int]] = {}
         """Name of a deleted group -> numbers of its pending removals, with the changes of the batch being applied."""
         self._losers: dict[str, dict[int, Losers]] = {}
-        """Name of staged writes -> number of the removal -> the attempts that it removes, with the changes of the batch
-        being applied. Values are replaced as wholes. Another thread may see values of a batch that is still being
-        written."""
+        """Name of staged writes -> number of each pending removal -> the attempts that it discards, with the changes of
+        the batch being applied. Values are replaced as wholes. Another thread may see values of a batch that is still
+        being written."""
         self.topics: set[int] = set()
         """Ids of deleted topics whose rows are being removed and are hidden from readers. The set is changed in place.
         """
         self._gone: list[int] = []
         self._over: list[int] = []
-        """Topic ids that the batch being applied removes from `topics`; `_gone` holds those that it adds."""
+        """The topic ids that the batch being applied removes from `topics`. `_gone` has the topic ids that it adds."""
         self.expires = False
         """True if a removal of the kind EXPIRE is pending, with the changes of the batch being applied."""
         for key, row in kv.scan(META, *meta_keys.REMOVALS):

@@ -3,7 +3,7 @@
 
 The leader uploads, and records every step with the command `tier_state`. The rows are part of the replicated state: the
 next leader knows where the last one stopped, and every replica knows up to which position the tier can be relied upon.
-A sealed segment without a row is SEALED; that state is not written down. ::
+A sealed segment without a row counts as SEALED, a state that is never stored. ::
 
     (SEALED) -> UPLOADING -> UPLOADED -> VERIFIED -> DELETING -> (DELETED: no row)
                     |            |                      ^
@@ -13,7 +13,8 @@ Invariants:
 
 - Rows follow each other without a gap, except for a *hole*: bytes that were trimmed before they were uploaded.
 - A row never returns to an earlier state, and its term never falls: late proposals of a deposed leader change nothing.
-- A row is DELETING only once nothing below its end is kept anywhere (`BrokerState.kept`): an EVICT leaves it alone.
+- A row is DELETING only once nothing below its end is kept anywhere (`BrokerState.kept`): an EVICT does not lead to
+  DELETING.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ NAME_LENGTH_MAX = 200
 DIGEST_SIZE = 16
 """The size in bytes of an XXH3 digest of 128 bits."""
 LOG_PREFIX = "log/"
-"""The beginning of the names of those objects that contain frames. Together these objects contain the segment."""
+"""The prefix of the names of objects that contain frames. Together these objects contain the whole segment."""
 
 
 class TierState(IntEnum):
@@ -147,16 +148,17 @@ class TierSegments(Family):
     ROWS = ((TIER, b""),)
 
     def __init__(self, kv: KV, trim: TrimState) -> None:
-        """`trim`: the beginning of the log."""
+        """`trim`: the family that knows where the log begins."""
         self._trim = trim
         self.rows: Rows = tuple(
             decode(keys.U64.unpack(key)[0], row) for key, row in kv.scan(TIER, keys.FIRST, keys.LAST)
         )
         self._staged = self.rows
         self._verified: tuple[Rows, int, int] = (), 0, 0
-        """The last call of `verified_to`: (rows, position, answer)."""
+        """The arguments and the result of the last call of `verified_to`: (rows, position, result)."""
         self._above: tuple[Rows, int, Rows] = (), 0, ()
-        """The last call of `above`: (rows, position, answer). Readers ask for the same position again and again."""
+        """The arguments and the result of the last call of `above`: (rows, position, result). Readers ask for the same
+        position again and again."""
         self.changed: bool = False
         """True if the batch being applied has changed a row."""
 
@@ -209,7 +211,7 @@ class TierSegments(Family):
     @applies(MoveSegment)
     def move(self, stage: Stage, command: MoveSegment) -> CommandResult:
         """Moves the segment to the state. The result's value is the state in which the segment is afterwards. Raises
-        InvalidCommandError if that is no valid next step; nothing has changed then."""
+        InvalidCommandError, without having changed anything, if the segment cannot enter the state next."""
         base, wanted = command.base, command.state
         rows = self._staged
         number = bisect_left(rows, base, key=_base)
@@ -228,7 +230,8 @@ class TierSegments(Family):
     def _begin(self, command: MoveSegment) -> TierSegment:
         base, wanted, term = command.base, command.state, command.term
         span = _check_span(base, command.span)
-        log_begins = self._trim.mark.position  # as written: a TRIM is alone in its batch
+        # the published mark is current, because a TRIM is alone in its batch
+        log_begins = self._trim.mark.position
         if wanted is not TierState.UPLOADING:
             raise InvalidCommandError(f"no upload of the segment at {base} has begun: it cannot be {wanted.name}")
         last = self._staged[-1] if self._staged else None
@@ -267,8 +270,8 @@ class TierReads(Reads):
 
     @property
     def kept_segments(self) -> tuple[TierSegment, ...]:
-        """The segments in the tier that hold something of the log that is still kept. Segments that a TRIM removed for
-        everybody are not among them: their objects may be gone."""
+        """The segments in the tier that contain bytes of the log which are still kept (`kept`). Segments below, which a
+        TRIM removed on all nodes and in the tier, are left out: their objects may be gone."""
         return self.tier.above(self[TrimState].kept.position)
 
 

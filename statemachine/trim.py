@@ -1,9 +1,9 @@
 """The payloads of TRIM entries, and the state that they change.
 
 A TRIM moves the beginning of the log, for every replica at the same entry: messages below `position` are no longer part
-of the state, whether or not a replica still has the file. The leader decides it from its applied state, and apply never
-rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end
-(in a sweep: where it ends when its slice comes; a leader names no such offset).
+of the state, whether or not a replica still has the file. The leader decides on a TRIM from its applied state, and
+apply never rejects it. A position or an offset below the current one changes nothing. An offset beyond the end of a
+queue means the end; a leader names no such offset.
 
 A TRIM has one of five formats, each a msgpack map with its keys in this order:
 
@@ -18,12 +18,13 @@ A TRIM has one of five formats, each a msgpack map with its keys in this order:
     14 {"format", "rows": u32}. A slice of what is to be removed for another reason (removals.py).
 
 A sweep goes through the consume queues in the order of their keys, then through the message index. The first offset of
-a queue moves in the slice that removes its rows. The log begins at the cut once the last slice is applied: until then
-rows that were not swept yet refer to the log below. A sweep skips the queues of topics that are being removed: their
-rows refer to anything, and nobody reads them.
+a queue moves in the slice that removes the queue's rows. The log begins at the cut only after the last slice, because
+rows that were not swept yet refer to the log below the cut. A sweep skips the queues of topics that are being removed:
+nobody reads their rows.
 
-After an EVICT the log has two beginnings: that of its rows and files, the *mark*, and below it that of what is *kept*
-here or in the tier. A TRIM between both moves the second one alone; one at or above the mark moves both.
+After an EVICT the log has two beginnings. The *mark* is where its rows and files begin. Below it, *kept* is where the
+log begins that this node or the tier still has. A TRIM to a position between the two moves only *kept*; a TRIM to the
+mark or above moves both.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class RemoveRows(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A cut of the log's beginning that is being carried out slice by slice."""
+    """A sweep: a move of the log's beginning to a position (the cut) that is carried out slice by slice."""
 
     position: int
     first_index: int
@@ -217,7 +218,7 @@ class TrimState(Family):
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
         """Begins the sweep of a TRIM entry. Does nothing while another sweep is in progress: the leader did not know of
-        it, and will decide again."""
+        that sweep, and will decide again."""
         if self._staged_sweep is not None:
             return
         sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues), trim.evicts)
@@ -267,7 +268,7 @@ class TrimReads(Reads):
 
     @property
     def sweep(self) -> Sweep | None:
-        """The cut of the log's beginning that is being carried out slice by slice; None if there is none."""
+        """The sweep that is in progress; None if there is none."""
         return self._trim.sweep
 
     @property
@@ -301,7 +302,8 @@ def load_mark(kv: KV) -> TrimMark:
 
 
 def rows_begin(kv: KV) -> int:
-    """Reads from the store the position of the log below which rows are gone or may be going now."""
+    """Returns, from the store, the position of the log below which rows were removed, or may be being removed by a
+    sweep."""
     row = kv.get(META, meta_keys.SWEEP_KEY)
     swept: int = 0 if row is None else meta_keys.SWEEP.unpack_from(row)[0]
     return max(load_mark(kv).position, swept)

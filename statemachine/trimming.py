@@ -28,7 +28,7 @@ class Trimming(Family):
 
     @classmethod
     def made(cls, families: Families) -> Self:
-        """Makes the part of a state that trims."""
+        """Makes this part of a state. `families` has the families whose rows it trims."""
         return cls(families)
 
     @takes(EntryType.TRIM)
@@ -40,7 +40,8 @@ class Trimming(Family):
             self._removals.go_on(stage, trim.rows)
         elif isinstance(trim, Slice):
             sweep = self._trim.sweep
-            if sweep is not None and sweep.index == trim.cut:  # else it came twice, or late: nothing is left to do
+            # a slice that came late or twice, after the end of its sweep, does nothing
+            if sweep is not None and sweep.index == trim.cut:
                 self._sweep(stage, sweep, trim.rows, entry)
         elif trim.sliced:
             if not trim.evicts or trim.position <= self._tier.verified_to(self._trim.mark.position):

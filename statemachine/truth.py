@@ -1,7 +1,9 @@
-"""The truth: what all groups of brokers have in common, as the first group tells it and others copy it (docs/adr/0108).
+"""The truth: the data that all groups of brokers have in common. The first group owns it, and the others copy it
+(docs/adr/0108).
 
 The first group has the rows themselves, and the journal of what changed (cluster_wide/truth_journal.py). Another group
-copies: it takes pages of names with their rows, each page as one command, and has come to the version of the last one.
+copies pages of names with their rows. Each page is one command, after which the group has the truth up to the page's
+version.
 """
 
 from __future__ import annotations
@@ -63,29 +65,30 @@ PAGE_BYTES = 64 * 1024
 """The size of a page. Each is an entry in other groups, which takes some 50 us of its apply lane for each topic of 70
 bytes."""
 SLICE_NAMES_MAX = 4_096
-"""The most names of a slice, beside those of the last user in it. One takes some 5 us."""
+"""The most names that get journal rows in one slice, about 5 us each. The last user in a slice brings all of its rules
+and tokens, which may exceed the number."""
 
 TruthRow = tuple[int, Any, Any]
 """A name of the truth with its row: (kind, name, row). The row is None if the name has ended."""
 
 
 class TruthPage(NamedTuple):
-    """A part of what changed in the truth."""
+    """A page of the truth: rows of names that changed after some version."""
 
     rows: tuple[TruthRow, ...]
     version: int
-    """The version to which the rows bring."""
+    """The version that a group has after it has copied the rows."""
     more: bool
-    """True if there are newer rows."""
+    """True if rows of later versions exist."""
 
 
 class JournalNames(Command, tag="journal_names", frozen=True):
-    """Carries out the next slice of the beginning of the journal: gives rows to names that were there before."""
+    """Gives journal rows to the next names that existed before the journal began."""
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     OF_TRUTH: ClassVar[bool] = True
     names: Annotated[int, Meta(ge=1, le=SLICE_NAMES_MAX)]
-    """The number of names, at most, or a few more: a user has its rules and tokens with it."""
+    """The most names that get rows. A user counts with its rules and tokens, which may exceed the number."""
 
 
 class CopyTruth(Command, tag="copy_truth", frozen=True):
@@ -93,16 +96,16 @@ class CopyTruth(Command, tag="copy_truth", frozen=True):
 
     LEVEL: ClassVar[int] = GROUPS_LEVEL
     after: U63
-    """The version that the page follows, which the group must have; 0 for the first page."""
+    """The version that the group must have for the page to follow; 0 for the first page."""
     version: U63
-    """The version to which the page brings."""
+    """The version that the group has after the page."""
     rows: Sequence[tuple[int, object, object]]
     """The rows of `TruthPage`, by the versions of their names ascending."""
 
 
 class Truth(Family):
-    """Reads the truth for others, in the first group, and copies it from there, in all others. Any thread may use
-    `after` and `copied`."""
+    """In the first group, reads the truth for the other groups. In any other group, applies the pages copied from the
+    first. Any thread may use `after` and `copied`."""
 
     ROWS = ((META, meta_keys.COPIED_KEY),)
     LATER_ROWS = (LaterRows(GROUPS_LEVEL, META, meta_keys.COPIED_KEY),)
@@ -127,13 +130,14 @@ class Truth(Family):
     # -- reads, any thread
 
     def after(self, version: int, bytes_max: int = PAGE_BYTES) -> TruthPage:
-        """Returns what changed after a version, ascending: rows of at most `bytes_max` bytes (packed) together, but at
-        least one if there is one. Each row is the name's as of the version of its change."""
+        """Returns a page of the names that changed after `version`, in the order of their versions. The packed rows
+        have at most `bytes_max` bytes together, but a page has at least one row if any name changed. Each row is as of
+        the version of the name's change."""
         rows: list[TruthRow] = []
         size, reached = 0, version
         for change in self._journal.changes(version):
             row = None if change.ended else self._row(change.kind, change.name)
-            # A name that changed while it was read comes again, with a later version.
+            # A name that changed while its row was read is left out here: it comes later, with its new version.
             if (change.ended or row is not None) and self._journal.is_newest(change.version):
                 found = (int(change.kind), change.name, row)
                 size += len(msgpack.packb(found))
@@ -191,7 +195,8 @@ class Truth(Family):
         while left > 0 and (place := journal.place) is not None:
             reached = self._next(place.kind)
             for at, names in self._units(place):
-                # Names with rows are passed over, and not counted: they have changed since the journal began.
+                # Names that have rows already, because they changed since the journal began, are skipped and not
+                # counted.
                 fresh = [each for each in names if not journal.has(*each)]
                 for kind, name in fresh:
                     journal.note(stage, kind, name)
@@ -203,7 +208,7 @@ class Truth(Family):
         return done(journal.place is None)
 
     def _next(self, kind: TruthKind) -> SlicePlace | None:
-        """Returns the place after the last name of a kind; None if there is no further one."""
+        """Returns the beginning of the kind after `kind`; None if `kind` is the last one."""
         last = TruthKind.BROKER_GROUP
         if self._quotas.current:
             last = TruthKind.QUOTA
@@ -212,8 +217,8 @@ class Truth(Family):
         return SlicePlace(TruthKind(kind + 1), None) if kind < last else None
 
     def _units(self, place: SlicePlace) -> Iterator[tuple[TruthName, list[tuple[TruthKind, TruthName]]]]:
-        """Yields the names of a kind above the place, ascending, each with the names that get rows with it: those that
-        exist with the changes of the batch being applied, which may have made some before it began the journal."""
+        """Yields the names of the place's kind above the place, ascending. Each comes with the list of (kind, name)
+        that get rows together: a user's with its rules and tokens. Includes names that the batch being applied made."""
         kind, after = place
         match kind:
             case TruthKind.TOPIC:
@@ -245,7 +250,7 @@ class Truth(Family):
             case TruthKind.LEARNT:
                 for row in names_above(self._learnt, after):
                     yield row, [(kind, row)]
-            case _:  # named with others, or never there before the journal
+            case _:  # kinds that come with their user, or that do not exist before the journal begins
                 pass
 
     # -- other groups
@@ -266,7 +271,7 @@ class Truth(Family):
         users: dict[int, CopiedUser] = {}
         for step in steps:
             if isinstance(step, _OfUser):
-                # A user's rows together: each change of its rules costs a step per rule.
+                # All rows of one user are copied in one call, because each change of a user costs a step per rule.
                 step.add_to(users.setdefault(step.user_id, CopiedUser()))
         for step in steps:
             if isinstance(step, _OfUser):
@@ -309,7 +314,7 @@ class TruthReads(Reads):
     """Read access to what a state holds about the data that all groups of brokers share."""
 
     truth = family_of(Truth)
-    """The truth for other groups, and the version of it that this group has copied."""
+    """The pages of the truth for other groups, and the version that this group has copied."""
     truth_journal = family_of(TruthJournal)
     """The journal of the truth, which the first group keeps."""
     broker_groups = family_of(BrokerGroups)
@@ -320,7 +325,7 @@ class TruthReads(Reads):
 
 
 class _Step(NamedTuple):
-    """A row of a page, checked; `row` is what a family puts, or None."""
+    """A checked row of a page. `row` is in the form that the family stores; None if the name has ended."""
 
     kind: TruthKind
     name: Any
@@ -328,16 +333,17 @@ class _Step(NamedTuple):
 
 
 class _OfUser(NamedTuple):
-    """A row of a page that is about a user, checked."""
+    """A checked row of a page about a user, or about a rule or a token of a user."""
 
     kind: TruthKind
     user_id: int
     what: Any
-    """The name without the user's id."""
+    """The rest of the name after the user's id: None for the user, (policy, resource) for a rule, the SHA-256 for a
+    token."""
     row: Any
 
     def add_to(self, copied: CopiedUser) -> None:
-        """Adds the row to what is copied of the user."""
+        """Adds this row to `copied`, which collects the rows of the user."""
         if self.kind is TruthKind.USER:
             copied.user, copied.ended = self.row, self.row is None
         elif self.kind is TruthKind.RULE:
@@ -364,7 +370,8 @@ _UserRow = tuple[str, bool, bool, Secret, str, U64]
 
 
 def topic_row(topic: TopicConfig) -> list[Any]:
-    """Returns what the truth says of a topic: all but the id, which is each group's own."""
+    """Returns the fields of a topic that other groups copy: all but its name and its id, which each group assigns
+    itself."""
     return [
         topic.perm,
         topic.order,
@@ -378,7 +385,8 @@ def topic_row(topic: TopicConfig) -> list[Any]:
 
 
 def _parsed(number: int, name: object, row: object) -> _Step | _OfUser:
-    """Checks a row of a page, and returns it in the form in which families put it. Raises InvalidCommandError."""
+    """Checks a row of a page, and returns it in the form that families store. `number`: the kind of the name. Raises
+    InvalidCommandError."""
     if number not in list(TruthKind):
         raise InvalidCommandError(f"the truth has no kind {number}")
     kind = TruthKind(number)
@@ -452,8 +460,8 @@ def _user(user_id: int, row: _UserRow) -> User:
 
 
 def _keys_above(names: SortedMap[Any, Any], changed: Iterable[Any], after: Any) -> Iterator[Any]:
-    """Yields the keys above `after`, ascending, of what readers see and of what the batch being applied has changed;
-    some twice."""
+    """Yields the keys above `after` (None: all), ascending, both of the published `names` and of `changed`, the changes
+    of the batch being applied. A key may come twice."""
     return merge(_pages(names, after), sorted([name for name in changed if after is None or name > after]))
 
 

@@ -136,7 +136,7 @@ class HalfMessages(Family):
             others = ((keys.half_position(key), keys.U64.unpack(name)[0]) for key, name in moved)
             for _, name in merge(unmoved, others):
                 half = self.get(name)
-                if half is not None:  # else it ended since the scan began
+                if half is not None:  # otherwise its transaction ended since the scan began
                     yield half
 
     def due(self, now_ms: int, count_max: int, after: HalfMessage | None = None) -> list[HalfMessage]:
@@ -151,7 +151,7 @@ class HalfMessages(Family):
             start = max(start, keys.half_check_key(after.check_ms, after.position) + b"\0")
         for key, _ in self._kv.scan(TRANS, start, end) if start < end else ():
             half = self.get(keys.half_check_position(key))
-            if half is not None:  # else it ended since the scan began
+            if half is not None:  # otherwise its transaction ended since the scan began
                 found.append(half)
                 if len(found) == count_max:
                     break

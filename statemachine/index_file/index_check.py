@@ -65,7 +65,7 @@ def _check_items(index: IndexFile, runs: list[QueueRun]) -> Steps[None]:
         count = len(data) // _ITEM_SIZE
         places = struct.unpack(">" + _PLACE * count, data)
         positions, ends = places[::2], list(map(add, places[::2], places[1::2]))
-        lowest = [last_end, *ends[:-1]]  # the lowest position at which each may begin
+        lowest = [last_end, *ends[:-1]]  # the lowest position at which each item's message may begin
         while run < len(runs) and runs[run].first_item < number + count:
             lowest[runs[run].first_item - number] = base
             run += 1

@@ -32,7 +32,8 @@ from statemachine.payload import ITEM
 
 VERSION = 10
 WRITER = 1
-"""The version of the writer, for people. It is raised when the same log leads to other bytes than before."""
+"""The version of the code that writes index files, for people. It is raised when the same log leads to other bytes than
+before."""
 
 BLOCK_SIZE = 64 * 1024
 """The size of a block in bytes, a multiple of every row's size."""
@@ -47,7 +48,7 @@ META_FORM = struct.Struct(">16sQQQQQQQQQQIIII8x")
 SECTION_FORM = struct.Struct(">8sIIQQ")
 BLOCK_FORM = struct.Struct(">QII")
 TRAILER_FORM = struct.Struct(">IIQI")
-"""The part of the trailer that its own CRC covers; CRC and magic follow."""
+"""The part of the trailer that the trailer's CRC covers. The CRC and the magic bytes follow it."""
 TRAILER_SIZE = TRAILER_FORM.size + 4 + len(MAGIC)
 QUEUE_FORM = struct.Struct(">IIQQI4x")
 KEY_FORM = struct.Struct(">II")
@@ -73,10 +74,11 @@ class IndexMeta(NamedTuple):
     last_index: int
     last_term: int
     first_ms: int
-    """Log time of the segment's first entry; `last_ms` is that of the last."""
+    """Log time of the segment's first entry; `last_ms` is the log time of its last entry."""
     last_ms: int
     messages: int
-    """The number of items of all queues. Messages that wait for their time or their transaction are in no queue."""
+    """The number of items of all queues. Messages that wait for their due time or the end of their transaction are in
+    no queue and do not count."""
     queues: int
     keys: int
     group_id: int
@@ -127,8 +129,8 @@ def unpack_meta(footer: bytes) -> IndexMeta:
 
 
 def key_row(hashed: int, offset: int) -> int:
-    """Returns a row of the section `keys` as one number, because thousands of rows are sorted and packed at once, and
-    numbers are cheap."""
+    """Returns a row of the section `keys` as one number: the hash in the upper 32 bits, the offset in the lower.
+    Numbers are cheap to sort and pack by the thousand."""
     return hashed << 32 | offset
 
 

@@ -1,6 +1,6 @@
-"""Builds the index file of a segment from the segment's entries alone. It is used where the state's rows are gone, and
-to check the builder that works from rows. It does not know which topics have been deleted since, so it lists their
-messages as well.
+"""Builds the index file of a segment from the segment's entries alone. It is used if the state's rows are gone, and to
+check the builder that works from rows (index_of_rows.py). It does not know which topics were deleted after the segment
+was written, so it lists their messages as well.
 
 Memory: 32 bytes per message and 16 per key of the segment.
 """

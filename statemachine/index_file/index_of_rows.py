@@ -1,5 +1,4 @@
-"""Builds the index file of a closed segment from the rows of the state, by few and large reads, without looking at a
-message.
+"""Builds the index file of a closed segment from the rows of the state, in few and large reads. It reads no message.
 
 The rows must exist: the first entry of the next segment is applied, so that the segment's bucket is closed and every
 chunk is written, and no TRIM has removed rows of the segment. These rows do not change, with two exceptions: whole
@@ -26,10 +25,11 @@ from statemachine.rows.kv import CQ, INDEX, KV, TOPICS
 SORTED_BYTES = 16 << 10
 """The least bytes of index records that are sorted in one step, unless they are the last: 2,048 records."""
 LOOKS = 3
-"""The number of tries to find a queue's chunk. Blocks are merged once, so the second try finds it unless the queue was
-trimmed."""
+"""The number of tries to find a queue's chunk. A chunk is replaced at most once, when its block is merged, so the
+second try succeeds unless the queue was trimmed."""
 MERGED = 1
-"""The kind byte in the keys of a closed bucket's rows."""
+"""The byte after the bucket in the keys of merged records (statemachine/rows/keys.py). A closed bucket has only merged
+records."""
 _LOW = 0xFFFFFFFF
 _HASH = _LOW << 32
 
@@ -81,17 +81,18 @@ def _first_at(kv: KV, topic_id: int, queue_id: int, position: int) -> int | None
     row = kv.seek_last(CQ, low_key, high_key)
     if row is None or _position(row[1], len(row[1]) // ITEM.size - 1) < position:
         return None
-    low, high = 0, keys.cq_base(row[0])  # the answer is in the chunk that holds `high`, or below
+    low, high = 0, keys.cq_base(row[0])  # the wanted offset is in the chunk that begins at `high`, or below
     while low < high:
         middle = (low + high) // 2
         row = kv.seek_last(CQ, low_key, keys.cq_key(topic_id, queue_id, middle + 1))
-        if row is None:  # trimmed so far
+        if row is None:  # everything up to `middle` was trimmed
             low = middle + 1
         elif _position(row[1], len(row[1]) // ITEM.size - 1) < position:
             low = max(middle + 1, keys.cq_base(row[0]) + len(row[1]) // ITEM.size)
         else:
             high = min(middle, keys.cq_base(row[0]))
-    # Chunks of a block merge during the search: the chunk that holds `low` now holds the answer, wherever it begins.
+    # Chunks of a block may have merged during the search. The chunk that now contains `low` contains the wanted offset,
+    # wherever the chunk begins.
     row = kv.seek_last(CQ, low_key, keys.cq_key(topic_id, queue_id, low + 1))
     if row is None:
         return None
@@ -106,7 +107,7 @@ def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> 
     for key, chunk in _chunks_from(kv, topic_id, queue_id, first):
         start, count = max(0, first - keys.cq_base(key)), len(chunk) // ITEM.size
         stop = count
-        if _position(chunk, count - 1) >= end:  # nearly always only the last chunk
+        if _position(chunk, count - 1) >= end:  # usually true only of the last chunk
             stop = bisect_left(range(count), end, key=lambda item, data=chunk: _position(data, item))  # type: ignore[misc]
         if stop > start:
             yield chunk[start * ITEM.size : stop * ITEM.size]
@@ -121,7 +122,7 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
         row = kv.seek_last(CQ, low, keys.cq_key(topic_id, queue_id, first + 1))
         chunks = kv.scan(CQ, low if row is None else row[0], high)
         found = next(chunks, None)
-        if found is not None and keys.cq_base(found[0]) <= first:  # else its block was merged since the seek
+        if found is not None and keys.cq_base(found[0]) <= first:  # otherwise its block was merged since the seek
             return chain([found], chunks)
     raise InvariantViolationError(f"queue {queue_id} of topic {topic_id} has no row at offset {first}")
 

@@ -47,7 +47,8 @@ from statemachine.payload import ITEM
 from statemachine.rows.keys import U32, U64
 
 TAIL_SIZE = 64 * 1024
-"""The bytes of the first read, more than the footer of a segment of 64 MiB has. Only `check_index` reads the head."""
+"""The bytes of the first read, at the end of the file. The footer of a segment of 64 MiB fits. Only `check_index` reads
+the head of the file."""
 BATCH_BLOCKS = 16
 """The most blocks that are read at once: 1 MiB."""
 
@@ -61,7 +62,7 @@ class Range(NamedTuple):
 
 T = TypeVar("T")
 Steps = Generator[Range, bytes, T]
-"""A generator that yields the ranges to be read, is sent their bytes, and returns a T."""
+"""A generator that yields each range to be read, is sent the bytes of the range, and returns a T."""
 
 
 def drive(steps: Steps[T], read: Callable[[int, int], bytes]) -> T:
@@ -154,8 +155,8 @@ class IndexFile:
         return run.first_offset + low
 
     def blocks(self, name: bytes) -> Iterator[Steps[bytes]]:
-        """Returns the steps that read each block of a section, in order. A caller goes through a section with bounded
-        memory."""
+        """Yields, for each block of a section in order, the steps that read the block. A caller can thus read a section
+        with the memory of one block."""
         return (self._block(name, number) for number in range(len(self.sections[name].blocks)))
 
     def _rows(self, name: bytes, start: int, end: int) -> Steps[bytes]:
@@ -210,8 +211,8 @@ def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
 
 
 def _footer(footer: bytes, footer_at: int) -> tuple[IndexMeta, dict[bytes, Section]]:
-    """Returns the content of a footer whose CRC is right. A contradiction in it was therefore already there when it was
-    written."""
+    """Returns the content of a footer whose CRC is right. Raises IndexFileError if its fields contradict each other;
+    such a file was already written wrong."""
     meta = unpack_meta(footer)
     at, file_at = META_FORM.size, len(HEAD)
     block_at = at + SECTION_FORM.size * len(ROW_SIZES)

@@ -61,8 +61,8 @@ class IndexWriter:
         return count
 
     def add_keys(self, rows: bytes) -> None:
-        """Adds sorted keys as `pack_keys` packs them. They must also ascend from call to call, and only that is
-        checked."""
+        """Adds sorted keys as `pack_keys` packs them. Within a call the caller must have sorted them, which is not
+        checked. Raises ValueError if they do not ascend from call to call."""
         if self._in_queues:
             self._end_queues()
         if not rows:
@@ -113,8 +113,8 @@ class _SectionWriter:
     """Cuts the rows of one section into blocks and records the block entries for the footer."""
 
     def __init__(self, name: bytes, put: Callable[[bytes], None], lowest: Callable[[bytes, int], int]) -> None:
-        """`lowest` returns the `lowest` of a block entry, from the block and the number of the section's bytes before
-        it."""
+        """`put` writes bytes to the file. `lowest` takes a block and the number of the section's bytes before it, and
+        returns the field `lowest` of the block's entry."""
         self.name = name
         self.length = 0
         self._put = put
@@ -134,7 +134,7 @@ class _SectionWriter:
         return self._blocks
 
     def _cut(self, size: int) -> None:
-        """Makes blocks of the first `size` bytes that are not in a block yet."""
+        """Cuts the first `size` bytes that are not in a block yet into blocks, and writes these."""
         data = b"".join(self._open)
         for start in range(0, size, BLOCK_SIZE):
             self._block(data[start : min(start + BLOCK_SIZE, size)])

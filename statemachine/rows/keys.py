@@ -1,4 +1,5 @@
-"""Row keys of every family but meta (`meta_keys`), drawn. All integers big-endian, so byte order is numeric order. ::
+"""The row keys of all families, drawn. `meta_keys` has those of the family meta. All integers big-endian, so byte order
+is numeric order. ::
 
     family   key                                                           value
     topics   topic_id u32                                                  msgpack array, topics.py
@@ -52,10 +53,10 @@
     decision row (24 bytes, and the name of the write, UTF-8)
       write u64 | committed_ms u64 | groups u64: bit g - 1 is set if group g has still to follow
 
-A due_ms from 2^63 on is no time: 2^63 + the number of the attempt that the row's messages are staged for.
+A due_ms from 2^63 on is not a time. It is 2^63 + the number of the attempt for which the row's messages are staged.
 
-The name of a timer or half row is the position that its first message had when it was first stored. Messages that are
-carried forward (docs/adr/0054) lie elsewhere then; the name stays.
+The name of a timer or half row is the position that its first message had when it was first stored. The name stays when
+the messages are carried forward (docs/adr/0054), that is, stored again at a later position.
 
 Group names contain neither 00 nor bytes above 7F (groups.py checks), so 00 ends a name and no name is a prefix of
 another's keys.
@@ -74,7 +75,8 @@ LAST = b"\xff" * 64
 
 
 def within(prefix: bytes) -> tuple[bytes, bytes]:
-    """Returns [start, end) of the keys that begin with the prefix, which does not end in FF; of all keys for b""."""
+    """Returns the range [start, end) of the keys that begin with `prefix`, which must not end in FF; of all keys for
+    b""."""
     return prefix, prefix[:-1] + bytes((prefix[-1] + 1,)) if prefix else LAST
 
 
@@ -395,7 +397,7 @@ def half_range(first: int, end: int) -> tuple[bytes, bytes]:
 
 
 def half_moved_range(first: int, end: int) -> tuple[bytes, bytes]:
-    """Returns the keys [start, end) that find carried half messages by present positions between the two."""
+    """Returns the keys [start, end) that find carried half messages whose present position is in [first, end)."""
     return half_moved_key(first), half_moved_key(end)
 
 

@@ -1,6 +1,7 @@
 """The key-value store below the state machine: sorted byte keys in column families, written by atomic batches.
 
-Two implementations pass the same tests: `rocks.RocksKV`, and in the simulators `jepsen_like.fakes.memory_kv`.
+Two implementations pass the same tests: `RocksKV` (rocksdb_store.py), and in the simulators
+`jepsen_like.fakes.memory_kv`.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class KVCorruptError(KVError):
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """Does nothing; the listener of a store whose damage is not watched."""
+    """Does nothing. It is the default listener of a store until `watch_corruption` sets another one."""
 
 
 Op = tuple[str, bytes, bytes | None, bytes | None]
-"""One step of a batch: (family, key, value, end). It puts (value is bytes), deletes (both None), or deletes a range
-(end is bytes, exclusive). The type is a plain tuple because each entry makes a dozen on each node, and a named tuple
-costs one more call."""
+"""One step of a batch: (family, key, value, end). If `value` is bytes, the step sets the row `key`. If `end` is bytes,
+it deletes the rows from `key` up to `end`, exclusive. If both are None, it deletes the row `key`. The type is a plain
+tuple, because applying an entry makes a dozen of them, and a named tuple costs one more call each."""
 
 
 class Batch:
@@ -101,8 +102,8 @@ class KV(Protocol):
         """Yields the rows with start <= key < end, ascending."""
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Returns the first row with start <= key < end; None if there is none. A scan would pass all removed keys up
-        to the next existing row, wherever that is; this call passes nothing from `end` on."""
+        """Returns the first row with start <= key < end; None if there is none. A scan would walk over removed keys,
+        even beyond `end`, up to the next existing row. This call stops at `end`."""
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """Returns the last row with low <= key < high; None if there is none."""

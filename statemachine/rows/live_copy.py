@@ -5,9 +5,9 @@ busy one. During that time the node answers no request. So this module copies th
 reads the manifest, CURRENT and the WAL. The copy is the database of one moment because
 
 * the manifest names the tables, and neither the manifest nor the tables changed between the first link and the end of
-  reading the WAL: no table came or went, and no WAL was given up (if one was, the copy is made again);
-* the WAL holds every write since those tables were written, and its copy is cut behind the write that was the last one
-  when the caller looked: none before it is missing.
+  reading the WAL: no table was added or removed, and no WAL was removed (otherwise the copy is made again);
+* the WAL holds every write since those tables were written, and its copy ends with the write that was the last one when
+  the caller read the store: no earlier write is missing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ T = TypeVar("T")
 
 
 class CheckpointBusyError(KVError):
-    """The store changed during every attempt to copy it, so the contents of no copy are known. A later attempt may
-    succeed."""
+    """The store changed during every attempt to copy it, so no copy was of one moment. A later attempt may succeed."""
 
 
 class _Moment(NamedTuple):
@@ -57,8 +56,8 @@ def copy_open_store(fs: FileSystem, kv: KV, source: Path, target: Path) -> None:
 def copy_database(fs: FileSystem, kv: KV, source: Path, target: Path, look: Callable[[], T]) -> T:
     """Makes a durable copy `target` of the open store `kv` at `source`, whose memory was just flushed to tables.
 
-    `look` reads `kv`, perhaps several times. Its last answer is returned, and it describes the copy. Raises
-    CheckpointBusyError, KVError, OSError.
+    Calls `look`, perhaps several times, to read `kv`. Returns the last result of `look`, which describes the copy.
+    Raises CheckpointBusyError, KVError, OSError.
     """
     for _ in range(_TRIES):
         if fs.exists(target):
@@ -73,7 +72,7 @@ def copy_database(fs: FileSystem, kv: KV, source: Path, target: Path, look: Call
                 fs.fsync_dir(target)
                 return seen
         except FileNotFoundError:
-            continue  # a table or a WAL was given up meanwhile
+            continue  # RocksDB removed a table or a WAL meanwhile
     raise CheckpointBusyError(f"the files of {source} changed during each of {_TRIES} attempts to copy them")
 
 
@@ -98,7 +97,8 @@ def _link(fs: FileSystem, moment: _Moment, source: Path, target: Path) -> None:
 
 
 def _settled(kv: KV, look: Callable[[], T]) -> tuple[T, int]:
-    """Returns the answer of `look` and the last sequence number, read so that no write came between them."""
+    """Returns the result of `look` and the store's last sequence number, as of one moment: repeats both reads until no
+    write came between."""
     while True:
         before = kv.sequence()
         seen = look()
@@ -108,7 +108,7 @@ def _settled(kv: KV, look: Callable[[], T]) -> tuple[T, int]:
 
 def _copy_wal(fs: FileSystem, source: Path, target: Path, last: int) -> None:
     """Copies the WAL up to the write that ends with sequence number `last`. That write is in the file already, because
-    its effect can be read."""
+    its rows can be read."""
     for name in fs.listdir(source):
         if not name.endswith(WAL_SUFFIX):
             continue

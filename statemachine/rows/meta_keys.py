@@ -1,4 +1,5 @@
-"""Row keys of the family meta, drawn: what is one for the whole state, or small. All integers big-endian. ::
+"""The row keys of the family meta, drawn. It has rows of which the state has one, and rows of small kinds. All integers
+big-endian. ::
 
     key                                                           value
     "applied"                                                     applied row (below)
@@ -215,7 +216,7 @@ def revocation_key(number: int) -> bytes:
 
 
 def revocation_number(key: bytes) -> int:
-    """Returns the number in such a key."""
+    """Returns the number in a key made by `revocation_key`."""
     number: int = U64.unpack_from(key, len(REVOCATION_PREFIX))[0]
     return number
 
@@ -226,7 +227,7 @@ def quota_key(subject: str) -> bytes:
 
 
 def quota_subject(key: bytes) -> str:
-    """Returns the subject in such a key."""
+    """Returns the subject in a key made by `quota_key`."""
     return key[len(QUOTA_PREFIX) :].decode()
 
 
@@ -236,7 +237,7 @@ def learnt_key(number: int, topic: bytes) -> bytes:
 
 
 def learnt_name(key: bytes) -> tuple[int, bytes]:
-    """Returns number and topic in such a key."""
+    """Returns (number of the import, topic) in a key made by `learnt_key`."""
     number: int = U64.unpack_from(key, len(LEARNT_PREFIX))[0]
     return number, key[len(LEARNT_PREFIX) + U64.size :]
 

@@ -5,7 +5,8 @@ Little-endian::
 
     crc u32 (masked crc32c of what follows the length) | length u16 | type u8 | [log number u32] | data
 
-RocksDB reports only that something is wrong, and in a WAL may mistake damage for the end; this module reports where.
+RocksDB reports only that a file is damaged, and may mistake damage in a WAL for the end of the file. This module
+reports the place of the damage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statemachine.rows.kv import KVCorruptError
 BLOCK_SIZE = 32768
 _HEADER = struct.Struct("<IHB")
 _RECYCLABLE = frozenset({5, 6, 7, 8, 11, 131})
-"""The types of records whose header also contains the log number."""
+"""The record types whose header also contains the log number."""
 _KNOWN = frozenset({*range(1, 12), 130, 131})
 _CHECKSUM = "a record fails its checksum"
 _PIECES = {1: "full", 2: "first", 3: "middle", 4: "last", 5: "full", 6: "first", 7: "middle", 8: "last"}

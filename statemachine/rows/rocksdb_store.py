@@ -47,11 +47,11 @@ WAL_BYTES_MAX = 64 * MIB
 """The size of the WAL in bytes above which RocksDB flushes the families with rows in the oldest WAL file. It bounds
 disk use, and the replay when the store is opened."""
 TABLE_FORMAT = 6
-"""RocksDB's `format_version` of table files. It is fixed, so that a newer rocksdict does not by itself write what the
-one of an older release cannot read; releases since RocksDB 8.6 read 6."""
+"""RocksDB's `format_version` of table files. It is fixed, because a newer rocksdict might otherwise write tables that
+the rocksdict of an older release cannot read. RocksDB reads format 6 since 8.6."""
 
 BIG_BYTES = 1024
-"""The length in bytes above which a value costs more than the fixed price of a row."""
+"""The length in bytes above which a value is charged in addition to ROW_UNITS."""
 MANIFEST_BYTES_MAX = 1 * MIB
 """The size in bytes above which RocksDB begins another MANIFEST. Each checkpoint reads and copies all of it; with
 RocksDB's own limit of 1 GiB, checkpoints would become slower with each week that a node runs."""
@@ -94,8 +94,8 @@ class RocksKV:
         except Exception as error:
             kind = KVCorruptError if is_damage(error) else KVFullError if _is_full(error) else KVError
             raise kind(_cannot_open(path, error)) from error
-        # A write holds the GIL. RocksDB holds it back while tables are flushed or compacted, which takes seconds on a
-        # slow disk: it is refused then, and `write` waits in a call that does not hold the GIL.
+        # A write holds the GIL. While RocksDB flushes or compacts tables it may delay a write, for seconds on a slow
+        # disk. With this option it refuses the write instead, and `write` waits in a call that does not hold the GIL.
         at_once = WriteOptions()
         at_once.no_slowdown = True
         self._db.set_write_options(at_once)
@@ -161,7 +161,8 @@ class RocksKV:
         if rows.valid():
             return rows.key(), rows.value()
         error = _status_of(rows)
-        del rows  # a cursor in a traceback would hold the database open after `close`
+        # if the error's traceback referred to the cursor, the database would stay open after `close`
+        del rows
         if error is not None:
             self._failed("reading", error)
         return None
@@ -182,7 +183,7 @@ class RocksKV:
                 return None
             rows, error = _last_below(view.iter(ReadOptions()), high)
         if not rows.valid():
-            del rows  # as in `first`
+            del rows  # see `first`: a traceback must not refer to the cursor
             if error is not None:
                 self._failed("reading", error)
             return None
@@ -237,7 +238,8 @@ class RocksKV:
             except Exception as error:  # noqa: BLE001 - as above; what is left must be closed all the same
                 failed = failed or error
         self._views = {}
-        if failed is not None and not self._full:  # else it repeats what a write said already
+        # after a full disk, `close` only repeats the error that a write has raised
+        if failed is not None and not self._full:
             raise failed
 
     def _encode(self, batch: Batch) -> WriteBatch:
@@ -319,7 +321,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
             try:
                 rows.status()
             except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
-                del rows  # as in `first`
+                del rows  # see `first`: a traceback must not refer to the cursor
                 self.close()
                 self._failed("reading", error)
 
@@ -355,7 +357,7 @@ def is_damage(error: Exception) -> bool:
 
 def _is_stall(error: Exception) -> bool:
     """Returns True if the error means that RocksDB refused a write because it would have had to wait. Nothing of the
-    write is done then."""
+    write has taken effect then."""
     return "Write stall" in str(error)
 
 
@@ -385,8 +387,8 @@ def _family_options(cache: Cache) -> Options:
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
     options.set_target_file_size_base(16 * MIB)
-    # Rows are positions, CRCs and ids: they do not compress. Queues grow in parallel, so every flush overlaps all that
-    # is there, and levelled compaction would rewrite the whole family each time.
+    # Rows are positions, CRCs and ids: they do not compress. All queues grow in parallel, so the keys of each flushed
+    # table overlap those of all older tables. Levelled compaction would rewrite the whole family each time.
     options.set_compression_type(DBCompressionType.none())
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_level_zero_file_num_compaction_trigger(8)
@@ -401,7 +403,7 @@ def _family_options(cache: Cache) -> Options:
 def _check_families(path: str) -> None:
     """Raises KVError if the database has families this version does not know: a newer RaftMQ wrote it."""
     found: list[str] = []
-    with suppress(Exception):  # no database yet, or one that opening will describe better
+    with suppress(Exception):  # there is no database yet, or opening it raises a better error
         found = Rdict.list_cf(path, Options(raw_mode=True))
     unknown = sorted(set(found) - {"default", *FAMILIES})
     if unknown:

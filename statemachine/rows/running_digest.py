@@ -1,11 +1,12 @@
 """The digest of the state, kept up to date: one sum per family as of the last applied entry, and as of the last few
 marker entries.
 
-Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The sums work
-like those of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a
-blake2b of a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta
-under "sums", with their index. If they are missing, or have another index because a version without them has written
-since, the rows are counted once when the state is opened.
+Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The sums are
+like those of digest.py, but with a cheaper hash per row: a product of two numbers made from the CRC of the key and the
+CRC of key and value, so that swapping the values of two rows changes the sum. (A blake2b hash of a long chunk would
+cost as much as writing the chunk.) The sums are in the batch of the rows that they count, in meta under "sums", with
+their index. If they are missing, or have another index because a version without them has written since, the rows are
+counted once when the state is opened.
 
 Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
 compared only there, because each applies at its own pace. The remembered sums are a function of the log.
@@ -27,11 +28,11 @@ from statemachine.rows.write_batch import Stage
 
 VERSION = 10
 """The version of the sums. It is raised when equal rows get other sums: by another `row_sum`, or because other rows
-count (`digest.counts`). Sums of another version are not compared, and those of a state are counted again.
+count (`digest.counts`). Sums of another version are not compared, and a state with such sums is counted again.
 
 Rows that are new do not raise it, because all nodes write them from one level of the cluster on. Nor does a new column:
-the row "sums" has another size with it, so that a state is counted again, and a node that lacks the column is compared
-as if it were empty there."""
+it changes the size of the row "sums", so the state is counted again, and a node that lacks the column is compared as if
+the column were empty there."""
 MARKERS = (EntryType.NOOP, EntryType.DIGEST)
 REMEMBERED = 64
 _MASK = 2**64 - 1
@@ -41,7 +42,7 @@ _ROW = struct.Struct(f">BQ{len(FAMILIES)}Q")
 Sums = Mapping[str, int]
 """The sums of a state: family -> 64-bit number."""
 Count = Callable[[KV], Sums]
-"""A function that computes the sums by counting all rows."""
+"""A function that computes the sums of a store by reading all rows."""
 Progress = Callable[[str, int], object]
 """A function that is called with the family being counted, and the number of rows counted so far."""
 PROGRESS_ROWS = 1 << 16
@@ -143,15 +144,16 @@ def sum_of_changes(
     read: Callable[[bytes], bytes | None],
     seed: int,
 ) -> int:
-    """Returns the change in a family's sum that writing `rows` makes, modulo 2**64. `known`: values that rows have
-    before; `read` returns that of any other key, which is noted in `known`, because a run with several markers comes by
-    again. `seed`: the family's."""
+    """Returns the change in a family's sum that writing `rows` makes, modulo 2**64. `known`: the values that rows had
+    before. For any other key `read` returns the value before, which is added to `known`, because a run with several
+    markers needs it again. `seed`: the family's seed of the CRCs."""
     change = 0
     for key, value in rows.items():
         if key not in known:
             known[key] = read(key)
         before = known[key]
-        of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
+        # `row_sum` of both values, written out here because every entry changes a dozen rows
+        of_key: int = crc32c(key, seed)
         if before is not None:
             of_row: int = crc32c(before, of_key)
             change -= (of_row + 1) * ((of_row ^ of_key) + 1)

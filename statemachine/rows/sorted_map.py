@@ -21,8 +21,8 @@ PIECE_MAX = 512
 """The most keys of one piece; a longer one is divided."""
 
 Key = TypeVar("Key", bound=Any)
-"""The type of a map's keys. They have an order and are hashed in C (str, int, tuples of them), so that a look-up during
-a change is one step of the interpreter."""
+"""The type of a map's keys. Keys have an order, and their hash is computed in C (str, int, tuples of these), so that a
+look-up in the dict is one step of the interpreter and sees no half-done change."""
 Value = TypeVar("Value")
 
 _first = itemgetter(0)
@@ -44,7 +44,8 @@ class SortedMap(dict[Key, Value]):
     def put(self, key: Key, value: Value) -> None:
         """Adds a key or replaces its value."""
         known = key in self
-        self[key] = value  # before its place in the order: who finds the key there finds the value
+        # before the key gets its place in the order: a reader that finds the key in a piece finds the value
+        self[key] = value
         if not known:
             charge(ITEM_UNITS)
             self._insert(key)
@@ -74,7 +75,7 @@ class SortedMap(dict[Key, Value]):
             start = 0 if after is None or found else bisect_right(piece, after)
             found += piece[start : start + count - len(found)]
             at += 1
-        charge(ITEM_UNITS * (1 + len(found)))  # of a map with few keys, a long page is short
+        charge(ITEM_UNITS * (1 + len(found)))  # charged by the keys found: a map may have fewer than `count`
         return found
 
     def rank(self, key: Key) -> int | None:
@@ -109,7 +110,7 @@ class SortedMap(dict[Key, Value]):
         divided = (piece,) if len(piece) <= PIECE_MAX else (piece[:half], piece[half:])
         self._pieces = (*pieces[:at], *divided, *pieces[at + 1 :])
 
-    # -- what iterates: not the dict's own iterators, which end with an error when the map changes
+    # -- iteration, not by the dict's own iterators, which raise an error when the map changes
 
     def __iter__(self) -> Iterator[Key]:
         for piece in self._pieces:

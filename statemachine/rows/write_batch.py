@@ -1,7 +1,6 @@
-"""The write batch of the entries being applied, while it is built. It can be read as if it had been written.
-
-Commands that read rows (expire) see the rows of earlier entries in the same batch. The result in the store therefore
-does not depend on how entries are grouped into batches.
+"""The write batch of the entries being applied, while it is built. The batch can be read as if it had been written: a
+command that reads rows sees the rows of earlier entries in the same batch. The result in the store therefore does not
+depend on how entries are grouped into batches.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class Stage:
     """Rows that will be written over those of a KV in one batch. `rows[family][key]` is the new value, None for a
     removed row.
 
-    Ranges are removed first and rows written after them: a row that was put before its range was removed is dropped at
-    once.
+    When the batch is written, ranges are removed first and rows are set after that. `delete_range` therefore drops rows
+    in its range that were put before.
     """
 
     __slots__ = ("_kv", "_ranges", "before", "rows", "stamp")
@@ -38,8 +37,8 @@ class Stage:
         self._ranges: list[tuple[str, bytes, bytes]] = []
         self.rows: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
         self.before: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
-        """The value that a staged row has in the KV, by family and key, if the caller knew it. It spares the sums a
-        read."""
+        """By family and key: the value that a staged row has in the KV, if a caller knew it. It saves a read when the
+        sums are computed (running_digest.py)."""
         self.stamp = Stamp(0, "")
         """Log time and author of the entry whose commands are being applied."""
 

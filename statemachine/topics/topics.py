@@ -49,7 +49,7 @@ DERIVED_NAMES = ("%RETRY%", "%DLQ%")
 """The beginnings of names of topics that belong to a consumer group."""
 OWN_TOPICS = (*DERIVED_NAMES, "TRANS_CHECK_MAX_TIME_TOPIC")
 """The beginnings of names of topics that a group of brokers creates for itself, even while it drains: DERIVED_NAMES,
-and the topic of transactions that nobody decides."""
+and the topic for messages whose transactions nobody ends."""
 QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
@@ -64,15 +64,15 @@ _FIELDS = frozenset({"name", "read_queues", "write_queues", "perm", "order", "sy
 _QUEUES = ("read_queues", "write_queues")
 _PLACE = "place"
 _FIELDS_OF_CHANGES = 3
-"""The fields of a row that came with CHANGES_LEVEL, after those of _FIELDS."""
+"""The number of fields that CHANGES_LEVEL added to a topic's row, after those of _FIELDS."""
 _Number = Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
 _Queues = Annotated[int, Meta(ge=0, le=QUEUES_MAX)]
 PlaceRow = tuple[_Number, Annotated[int, Meta(ge=1, le=QUEUES_MAX)], _Queues]
-"""The queues of a topic in a group of brokers, in rows: (group, read queues, write queues). From level 17 on there may
-be none to write."""
+"""The queues of a topic in one group of brokers, as rows contain them: (group, read queues, write queues). From level
+17 on, the number of write queues may be 0."""
 PlaceRows = Annotated[tuple[PlaceRow, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
 _Wishes = Annotated[tuple[tuple[_Number, _Queues, _Queues], ...], Meta(min_length=1, max_length=GROUPS_MAX)]
-"""The same in commands. There may be none to read either: the topic leaves the group."""
+"""The same for several groups, as commands contain them. Both numbers may be 0: then the topic leaves the group."""
 Place = Mapping[int, tuple[int, int]]
 """The queues of a topic: number of a group of brokers -> (read queues, write queues)."""
 
@@ -82,18 +82,18 @@ class CreateTopic(Command, tag="create_topic", frozen=True):
 
     OF_TRUTH: ClassVar[bool] = True
     config: Mapping[str, object]
-    """The name, and fields of `TopicConfig`. From level 14 on `place` ([[group, read queues, write queues], ...]) gives
-    the topic queues in these groups of brokers, beside those that it has in others; then `read_queues` and
-    `write_queues` are left out. From level 17 on a group may have none to write, and none of both takes the topic out
-    of it. Without `place` these two are about all groups in which the topic is, and a new topic
-    is in the first group."""
+    """The name, and fields of `TopicConfig`. From level 14 on, `place` ([[group, read queues, write queues], ...]) sets
+    the topic's queues in these groups of brokers; its queues in other groups stay. `read_queues` and `write_queues`
+    must then be left out. From level 17 on, the write queues of a group may be 0; if both numbers are 0, the topic
+    leaves the group. Without `place`, `read_queues` and `write_queues` apply to all groups in which the topic is. A new
+    topic is then in the first group."""
     if_absent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configuration of a topic (RocketMQ's TopicConfig), and its id. `attributes` contains at least what clients
-    set; `dedup`, `retention_ms` and `evicts_backlog` read one of them each."""
+    """The configuration of a topic (RocketMQ's TopicConfig), and its id. `attributes` contains the attributes that
+    clients set. `dedup`, `retention_ms` and `evicts_backlog` each read one of them."""
 
     id: int
     name: str
@@ -121,7 +121,7 @@ class TopicConfig:
 
     @property
     def written_groups(self) -> set[int]:
-        """The groups of brokers in which producers write to the topic; in others of its groups it is only read."""
+        """The groups of brokers in which producers write to the topic. In its other groups the topic is only read."""
         return {group for group, (_, write) in self.queues_of_groups.items() if write}
 
     @property
@@ -210,7 +210,8 @@ def place_rows(place: Place) -> list[PlaceRow]:
 
 class Topics(Family):
     """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a batch of entries appear there
-    once it is written. Families that apply the batch ask `current`, `exists` and `has_queue`, which know them."""
+    once it is written. During apply, other families call `current`, `exists` and `has_queue`, which include the batch's
+    changes."""
 
     ROWS = ((TOPICS, b""), (META, meta_keys.NEXT_TOPIC_ID_KEY))
     LATER_ROWS = (
@@ -245,7 +246,7 @@ class Topics(Family):
         self.queues = sum([topic.queues for topic in found])
         """The number of queues of all topics together."""
         self.gathered = sum(map(_gathers, found))
-        """The number of topics that are only read in some group of brokers."""
+        """The number of topics without write queues in one or more of their groups of brokers."""
 
     @classmethod
     def made(cls, families: Families) -> Self:
@@ -288,8 +289,8 @@ class Topics(Family):
         return done(topic)
 
     def copy(self, stage: Stage, topic: TopicConfig) -> None:
-        """Stores a topic that was copied from the first group, with the id that it has here instead of the argument's,
-        and with the queues of this group."""
+        """Stores a topic that was copied from the first group. `topic.id` is ignored: the topic keeps its id in this
+        group, or gets the next one. Its numbers of queues are those of this group."""
         existing = self.current(topic.name)
         topic = self._placed(topic, topic.place, self._next_id if existing is None else existing.id)
         if topic != existing:
@@ -326,8 +327,8 @@ class Topics(Family):
         self.gathered += (topic is not None and _gathers(topic)) - (before is not None and _gathers(before))
 
     def _place(self, existing: TopicConfig | None, config: Mapping[str, object]) -> Place:
-        """Returns the queues of a topic in all groups, after a command with that configuration. Raises
-        InvalidCommandError."""
+        """Returns the queues of the topic `existing` (None: a new one) in all groups after a command with the
+        configuration `config`. Raises InvalidCommandError."""
         before = {} if existing is None else existing.queues_of_groups
         given = [name for name in _QUEUES if name in config]
         if _PLACE not in config:
@@ -355,10 +356,11 @@ class Topics(Family):
         return {group: queues for group, queues in place.items() if queues != (0, 0)}
 
     def _placed(self, topic: TopicConfig, place: Place, topic_id: int) -> TopicConfig:
-        """Returns the topic with these queues in each group, and this id."""
+        """Returns `topic` with the queues in `place` and the id `topic_id`."""
         own = self._broker_groups.own
         read_queues, write_queues = place.get(own, (0, 0))
-        # The first group leaves out a place that says nothing new: its rows are those of a cluster that has one group.
+        # The first group leaves out the place of a topic that is only there. The row is then the same as in a cluster
+        # with one group.
         kept = {} if own == FIRST_GROUP and place.keys() == {FIRST_GROUP} else dict(sorted(place.items()))
         return replace(topic, id=topic_id, read_queues=read_queues, write_queues=write_queues, place=kept)
 
@@ -375,7 +377,7 @@ class Topics(Family):
 
 
 def _gathers(topic: TopicConfig) -> bool:
-    """Returns True if the topic is only read in some group of brokers."""
+    """Returns True if the topic has no write queues in one or more of its groups of brokers."""
     return any(not write for _, write in topic.place.values())
 
 
@@ -389,9 +391,10 @@ def living_place(groups: Mapping[int, BrokerGroup], topic: TopicConfig) -> Place
 
 
 def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[int], has: Container[int]) -> str:
-    """Returns why a topic may not have queues in one of the `wanted` groups of brokers; "" if it may. One that drains
-    keeps the queues that the topic `has` there, and makes its own topics: what fails there is tried again there. One
-    that has retired takes none. `groups`: `BrokerGroups.by_number`."""
+    """Returns the reason why a topic may not have queues in one of the `wanted` groups of brokers; "" if it may. A
+    group that drains may keep the topics that it has (`has`: the groups in which the topic is), and may create topics
+    of its own (OWN_TOPICS), for retries of its messages. A group that has retired takes no topic. `groups`:
+    `BrokerGroups.by_number`."""
     for number in wanted:
         if is_retired(groups, number):
             return f"group {number} has retired, and takes no topic"
@@ -402,16 +405,16 @@ def no_further(groups: Mapping[int, BrokerGroup], topic: str, wanted: Iterable[i
 
 def place_in(known: TopicConfig | None, groups: Iterable[int], read: int, write: int) -> list[list[int]]:
     """Returns the field `place` of a `CreateTopic` after which the topic has `read` and `write` queues in each of these
-    groups of brokers. A group in which the topic was only read, and has more queues, keeps those to read."""
+    groups of brokers. A group in which the topic was only read keeps its number of read queues if that is larger."""
     place = {} if known is None else known.queues_of_groups
     read_out = {group: queues for group, (queues, written) in place.items() if not written}
     return [[group, max(read, read_out.get(group, 0)), write] for group in groups]
 
 
 def placed_in(group: int, config: Mapping[str, object], known: TopicConfig | None) -> Mapping[str, object]:
-    """Converts the configuration of a `CreateTopic` whose numbers of queues are about all groups of brokers of the
-    topic into one that gives them, in `place`, for this group alone. `known`: the present topic, None if it does not
-    exist."""
+    """Converts the configuration of a `CreateTopic` with `read_queues` or `write_queues`, which apply to all groups of
+    brokers, into one whose `place` sets them in the group `group` alone. A configuration with `place`, or with neither
+    number, is returned as it is. `known`: the present topic, None if it does not exist."""
     given = [cast("int | None", config.get(name)) for name in _QUEUES]
     if _PLACE in config or given == [None, None]:
         return config
@@ -444,7 +447,7 @@ class TopicReads(Reads):
 
     @property
     def topics_gathered(self) -> int:
-        """The number of topics that are only read in some group of brokers."""
+        """The number of topics without write queues in one or more of their groups of brokers."""
         return self._topics.gathered
 
 
