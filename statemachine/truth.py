@@ -104,8 +104,8 @@ class CopyTruth(Command, tag="copy_truth", frozen=True):
 
 
 class Truth(Family):
-    """In the first group, reads the truth for the other groups. In any other group, applies the pages copied from the
-    first. Any thread may use `after` and `copied`."""
+    """Reads the truth for the other groups (in the first group), or applies the pages copied from the first group (in
+    all others). Any thread may use `after` and `copied`."""
 
     ROWS = ((META, meta_keys.COPIED_KEY),)
     LATER_ROWS = (LaterRows(GROUPS_LEVEL, META, meta_keys.COPIED_KEY),)

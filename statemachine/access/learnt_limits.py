@@ -36,7 +36,7 @@ SWEPT_MAX: Final = 256
 
 
 class LearntMode(StrEnum):
-    """What a leader does with a topic that sends more than its learnt limits."""
+    """The use that a leader makes of learnt limits when a topic exceeds them."""
 
     SHADOW = "shadow"
     """The leader only counts what is over the limits."""

@@ -69,7 +69,8 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class CopiedUser:
-    """What a page of the truth says about one user: its row if that changed, and the rules and tokens that changed."""
+    """The part of a page of the truth about one user: its row if that changed, and the rules and tokens that
+    changed."""
 
     user: User | None = None
     """The user without rules and tokens; None if its row did not change."""

@@ -467,7 +467,7 @@ class Access(Family):
             stage.delete(META, meta_keys.rule_key(user_id, policy, resource))
         for digest in gone_tokens:
             row = stage.get(META, meta_keys.token_key(digest))
-            # otherwise the token belongs to another user by now
+            # by now the token may belong to another user
             if row is not None and msgpack.unpackb(row)[0] == user_id:
                 stage.delete(META, meta_keys.token_key(digest))
                 self._tokens[digest] = None
@@ -526,7 +526,7 @@ class Access(Family):
         elif before is not None:
             self.by_id.remove(before.id)
             known = self.users.get(before.name)
-            # otherwise the same run created another user with this name
+            # the same run may have created another user with this name
             if known is not None and known.id == before.id:
                 self.users.remove(before.name)
 

@@ -23,7 +23,7 @@ from statemachine.rows.write_batch import Stage
 
 
 class LogEnd(NamedTuple):
-    """What a log records about its end: the last messages of the drain, and how it was closed."""
+    """A log's record about its end: the last messages of the drain, and how the log was closed."""
 
     last: int
     """Index of the last entry with messages since the group began to drain; 0 if there is none."""
@@ -58,7 +58,7 @@ class ClosedLog(Family):
         row = kv.get(META, meta_keys.CLOSED_KEY)
         self._end: LogEnd | None = None if row is None else LogEnd(*msgpack.unpackb(row))
         self.end: LogEnd | None = None
-        """What the log records about its end; None until a message comes during a drain, or the log is closed."""
+        """The log's record about its end; None until a message comes during a drain, or the log is closed."""
         self.is_shut: bool = self._end is not None and self._end.force is not None
         """True if the log is closed, with the changes of the batch being applied (apply thread only)."""
         self.changed: bool = True

@@ -37,7 +37,7 @@ class Stage:
         self._ranges: list[tuple[str, bytes, bytes]] = []
         self.rows: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
         self.before: defaultdict[str, dict[bytes, bytes | None]] = defaultdict(dict)
-        """By family and key: the value that a staged row has in the KV, if a caller knew it. It saves a read when the
+        """Family -> key -> the value that the staged row has in the KV, if a caller knew it. It saves a read when the
         sums are computed (running_digest.py)."""
         self.stamp = Stamp(0, "")
         """Log time and author of the entry whose commands are being applied."""
