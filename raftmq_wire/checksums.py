@@ -9,5 +9,5 @@ __all__ = ["crc32c"]
 """crc32c(data, crc=0) returns the checksum of contiguous memory of any kind, without copying it. `crc` is the checksum
 of the bytes before `data`; the result covers both.
 
-Other threads run while long data are read. The caller must therefore not change writable memory during the call.
+For long data the call releases the GIL, so the caller must not let another thread change writable memory meanwhile.
 """

@@ -51,7 +51,8 @@ LANGUAGES = (
 )
 
 REMARKS_AS_THEY_ARE: Final = ("JAVA", "GO")
-"""Languages of clients that are known to show a remark and never to take it for a format."""
+"""The client languages whose clients show a remark as it is. Clients of other languages may use it as a printf
+format."""
 
 _PREFIX = struct.Struct(">ii")
 _BINARY_FIXED = struct.Struct(">hbhiii")
@@ -72,7 +73,7 @@ class Header(msgspec.Struct, gc=False):
     version: Signed32 = 0
     language: str | Signed32 = "JAVA"
     remark: str | None = None
-    extFields: msgspec.Raw = msgspec.Raw(b"{}")  # the protocol's name
+    extFields: msgspec.Raw = msgspec.Raw(b"{}")  # named as in the protocol
 
 
 _decode_header = msgspec.json.Decoder(Header, strict=False).decode
@@ -82,13 +83,13 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 HEADER_AT = 8
-"""The position of the header in a frame: behind the frame's length, and a word with the header's encoding and
-length."""
+"""The offset of the header in a frame, in bytes: after the frame's length (4), and a word with the header's encoding
+and length (4)."""
 
 
 def check_header_size(begun: bytes) -> None:
-    """Checks the first HEADER_AT bytes of a frame that is still arriving, so that the rest of a too long header is not
-    waited for. Raises CodecError."""
+    """Checks the first HEADER_AT bytes of a frame that is still arriving. Raises CodecError if they announce a header
+    longer than HEADER_BYTES_MAX, so that the node need not wait for the rest."""
     size = int.from_bytes(begun[5:HEADER_AT], "big") if len(begun) >= HEADER_AT else 0
     if size > HEADER_BYTES_MAX:
         raise CodecError(f"a header of {size} bytes; the limit is {HEADER_BYTES_MAX}")
@@ -111,7 +112,7 @@ def decode_header(serialize_type: int, data: bytes) -> Header:
 def ext_of(header: Header) -> dict[str, str]:
     """Returns the ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
     try:
-        texts = _decode_texts(header.extFields)  # as Java and Go write them
+        texts = _decode_texts(header.extFields)  # the usual case, from Java and Go clients: all values are strings
     except MALFORMED:
         pass
     else:
@@ -139,7 +140,7 @@ def _as_text(value: Any) -> str:
 
 
 def is_true(text: str | None) -> bool:
-    """Returns True for the text of a true boolean in an ext field: true, "true" and 1 all occur."""
+    """Returns True if the text of an ext field means true: clients send `true` in any case, or `1`."""
     return text is not None and text.lower() in ("true", "1")
 
 
@@ -223,10 +224,10 @@ def encode_head(
     reader: str | int = "",
 ) -> bytes:
     """Encodes a frame up to its body. `extFields` is always present, because the Java producer reads it without a null
-    check. `reader` is the language that the header of the answered request names.
+    check. `reader`: the client's language, as the header of the answered request names it.
 
-    A `%` in the remark is replaced by U+FF05, unless the reader is of REMARKS_AS_THEY_ARE: the C++ client prints
-    remarks as a printf format, and the name of a retry topic (`%RETRY%sales`) would make it follow a wild pointer.
+    A `%` in the remark is replaced by U+FF05, unless `reader` is in REMARKS_AS_THEY_ARE: the C++ client uses a remark
+    as a printf format, and the name of a retry topic (`%RETRY%sales`) would make it read a wrong address.
     """
     if remark and "%" in remark and reader not in REMARKS_AS_THEY_ARE:
         remark = remark.replace("%", "\uff05")
@@ -255,14 +256,15 @@ def remark_as_written(remark: str | None) -> str | None:
 
 
 class AlikeHeads:
-    """Makes JSON heads of answers that differ only in their opaque."""
+    """Makes the JSON heads of answers that differ only in their opaque (the number of the request)."""
 
     __slots__ = ("_before", "_behind", "_body_size")
 
     def __init__(self, code: int, body_size: int, *, ext: dict[str, str], remark: str | None) -> None:
         """Encodes the head once; the arguments are those of `encode_head`."""
         head = encode_head(code, 0, FLAG_RESPONSE, body_size, ext=ext, remark=remark, language="JAVA")
-        # In no text of the header is a quotation mark without a backslash before it, and ext fields are texts.
+        # Within texts, JSON writes a quotation mark with a backslash before it, and all ext fields are texts. The key
+        # `"opaque":` is therefore found only once.
         before, name, behind = head[HEADER_AT:].partition(b'"opaque":0')
         self._before = before + name[:-1]
         self._behind = behind

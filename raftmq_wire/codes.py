@@ -8,7 +8,7 @@ from raftmq_wire.request_codes import RequestCode as RequestCode
 
 
 class ResponseCode(IntEnum):
-    """The codes of answers; docs/guarantees.md says which of them mean ok, fail and unknown."""
+    """The response codes of answers. docs/guarantees.md says which of them mean ok, fail and unknown."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -68,7 +68,8 @@ REFUSED_NAMES: dict[int, str] = {
     200077: "GET_LITE_CLIENT_INFO", 200078: "GET_LITE_GROUP_INFO", 200079: "TRIGGER_LITE_DISPATCH",
     200151: "BATCH_ACK_MESSAGE",
 }  # fmt: skip
-"""RocketMQ's names (4.9.8, 5.5.0) of codes that RaftMQ has no handler for, used in log, metrics and remarks."""
+"""RocketMQ's names (4.9.8, 5.5.0) of the request codes for which RaftMQ has no handler. Log, metrics and remarks use
+them."""
 
 _BY_RETENTION = "what is old goes by itself: `raftmq retention` shows what and when"
 _CONFIGURATION = "26 shows the configuration, `raftmq config set KEY VALUE` changes it"
@@ -148,30 +149,34 @@ INSTEAD: dict[int, str] = {
     200078: _NO_LITE,
     200079: _NO_LITE,
 }
-"""The advice to a person, for each code of a tool: all of REFUSED_NAMES but REPEATED."""
+"""Request code -> advice for a person what to use instead. It has the codes that tools send: all of REFUSED_NAMES
+except REPEATED."""
 
 REPEATED: frozenset[int] = frozenset(
     {103, 104, 904, 906, 1001, 1003, 1004, 1012, 1013, 200050, 200051, 200052, 200053, 200054, 200055, 200070, 200071,
      200072, 200151}
 )  # fmt: skip
-"""The codes of REFUSED_NAMES that programs ask for again and again: brokers that register, and POP consumers. The
-others are those of tools, which ask once for each thing that they print."""
+"""The codes of REFUSED_NAMES that programs send again and again: brokers that register, and POP consumers. Tools send
+the other codes, once for each thing that they print."""
 
 UNKNOWN_REMARK = "[UNKNOWN]"
-"""The prefix of the remark of a SYSTEM_ERROR reply whose write was proposed, with an outcome that is not known."""
+"""The prefix of the remark of a SYSTEM_ERROR reply to a write that was proposed and whose outcome is unknown."""
 
 NOT_HIDING_FIELD = "raftmqNotHiding"
-"""The ext field of request 17 that asks to refuse fewer read queues if they hide messages that are not consumed."""
+"""The ext field of request 17 (create or change a topic). With it, the node refuses a lower number of read queues if
+messages that are not consumed would be hidden."""
 MORE_FIELD = "raftmqMore"
-"""The ext field of an answer to 12 that may lack messages: it is full, or some could not be read."""
+"""The ext field of an answer to request 12 (query messages) that may lack messages, because the answer is full or some
+messages could not be read."""
 STORED_QUEUES_FIELD = "raftmqStoredQueues"
-"""The ext field of the reply to 351 with the number of queues that the topic has or had, if some of them are hidden."""
+"""The ext field of a reply to request 351 (configuration of a topic). It has the number of queues that the topic has or
+had, and is present only if some of them are hidden."""
 
 GROUPS_FIELD = "raftmqGroups"
+"""The ext field of replies to requests 105 (route of a topic) and 106 (brokers of the cluster), in a cluster of several
+groups of brokers. It has number, "/" and name of each group, separated by blanks."""
 RETIRED_FIELD = "raftmqRetiredGroups"
-"""The numbers of groups of brokers that have retired, in the same replies."""
-"""The ext field of replies to 105 and 106 that says which broker name is which group of a cluster of several: its
-number, "/" and its name, separated by blanks."""
+"""The ext field, in replies to requests 105 and 106, with the numbers of the groups of brokers that have retired."""
 
 
 _NAMES = REFUSED_NAMES | {each.value: each.name for each in RequestCode}
@@ -184,6 +189,6 @@ def name_of_request(code: int) -> str:
 
 
 def is_unknown(code: int, remark: str | None) -> bool:
-    """Returns True if the reply says "proposed and undecided": code SYSTEM_ERROR and a remark that starts with
-    UNKNOWN_REMARK."""
+    """Returns True if a reply says that the write was proposed and its outcome is unknown: its code is SYSTEM_ERROR and
+    its remark begins with UNKNOWN_REMARK."""
     return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(UNKNOWN_REMARK)

@@ -14,7 +14,7 @@ from typing import Final
 def _fastest() -> Callable[..., int]:
     try:
         from zlib_ng import zlib_ng
-    except ImportError:  # an environment that is older than this tree: slower, but no other values
+    except ImportError:  # zlib-ng is not installed: zlib is slower and returns the same values
         return zlib.crc32
     found: Callable[..., int] = zlib_ng.crc32
     return found

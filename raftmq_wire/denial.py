@@ -1,6 +1,6 @@
-"""Remarks of refusals with NO_PERMISSION, as nodes write and clients read them: the right that is missing
-(`statemachine.access.access_decision`), with the command by which a Super gives it, or what an operator has switched
-off."""
+"""The remarks of answers with the code NO_PERMISSION, which nodes write and clients parse. A remark says which right is
+missing (`statemachine.access.access_decision`) or what an operator has switched off. For a missing right, clients
+derive the command with which a Super grants it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def disabled_group(name: str) -> str:
 
 
 def is_switched_off(remark: str) -> bool:
-    """Returns True for one of these two remarks: no right is missing."""
+    """Returns True if `unreadable_topic` or `disabled_group` made the remark: then no right is missing."""
     return _SWITCHED_OFF.fullmatch(remark) is not None
 
 
 def how_to_allow(denial: str, wanted: str = "") -> str:
-    """Returns the command that gives the missing right, and who may type it; "" if the denial has another reason.
-    `wanted`: the action that the caller is about to need, if it knows; of several that would do, it is advised."""
+    """Returns a text with the command that grants the missing right, and who may run it; "" if the denial has another
+    reason. `wanted`: the action that the caller needs, if known. If several actions would suffice, the command grants
+    that one."""
     found = _NO_RIGHT.search(denial)
     if found is None:
         return ""

@@ -26,22 +26,25 @@ class ExitCode(IntEnum):
 
 
 def fix_label(fix: str) -> str:
-    """Returns the label of the last line of an error: a sentence is nothing to type."""
+    """Returns the label for the last line of an error. The label differs if `fix` is a sentence, and not a command to
+    type."""
     return "do:      " if fix[:1].isupper() and not _ASSIGNMENT.match(fix) else "type:    "
 
 
 def without_label(line: str) -> str:
-    """Returns a printed line of an error without the label that says which of the three it is."""
+    """Returns a printed line of an error without its label, which says which of the three lines it is."""
     return _LABEL.sub("", line)
 
 
 class LocalError(Exception):
-    """An error of three lines for a person, with the exit code. Nothing was lost; `fix` is what to type."""
+    """An error of three lines for a person: what happened, why, and what to do (`fix`). It has an exit code for the
+    command."""
 
     def __init__(
         self, what: str, why: str, fix: str, exit_code: ExitCode = ExitCode.FAILED, *, group: int | None = None
     ) -> None:
-        """`group`: the group of brokers that it is about, if that is known; ids of nodes in `fix` are those there."""
+        """`group`: the number of the group of brokers that the error is about, if known. Node ids in `fix` then refer
+        to that group."""
         super().__init__(f"{what}\n{why}\n{fix}")
         self.what = what
         self.why = why
@@ -50,5 +53,5 @@ class LocalError(Exception):
         self.group = group
 
     def of_group(self, group: int) -> LocalError:
-        """Returns the error of one group of brokers among several, which it names."""
+        """Returns this error with the group of brokers named in its text, for a cluster with several groups."""
         return LocalError(f"group {group}: {self.what}", self.why, self.fix, self.exit_code, group=group)

@@ -7,5 +7,5 @@ from typing import Final
 import msgspec
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The exceptions that msgspec raises for such text: a flipped bit may make it invalid UTF-8, and lists may be nested
-without limit."""
+"""The exceptions that msgspec raises for text that is not JSON or has another shape. The text may also be invalid
+UTF-8, or nested too deeply."""

@@ -1,7 +1,8 @@
-"""The file of learnt limits: JSON with what a topic usually stays below, by hour, and a digest of all of it.
+"""The file of learnt limits: JSON with the numbers of messages and bytes a second that each topic usually stays below,
+by hour, and a digest of these.
 
 `raftmq spark traffic` writes it, `raftmq quota import` reads it, and the leader that puts it in force computes the
-digest once more from the rows that have come.
+digest once more from the rows that the cluster has stored.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 
 _HOUR_MS = 3_600_000
 _MONDAY = 72
-"""Hours from the Monday before 1970-01-01, which was a Thursday, to the beginning of that day."""
+"""The hours between the Monday before 1970-01-01 (a Thursday) and the beginning of 1970-01-01."""
 
 U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -33,29 +34,31 @@ Number = Annotated[int, Meta(ge=0, le=VALUE_MAX)]
 
 
 def hour_of(log_ms: int, hours: int) -> int:
-    """Returns the place of the value for a log time among that many."""
+    """Returns the index, from 0 to `hours` - 1, of the value that applies at the log time `log_ms`. `hours`: DAY or
+    WEEK."""
     return (log_ms // _HOUR_MS + _MONDAY) % hours
 
 
 class TopicLimits(NamedTuple):
-    """The numbers that a topic usually stays below in a second, hour by hour."""
+    """The messages and bytes a second that one topic usually stays below, with one value for each hour of the day or
+    week."""
 
     messages: Annotated[Sequence[Number], Meta(min_length=DAY, max_length=WEEK)]
     bytes: Annotated[Sequence[Number], Meta(min_length=DAY, max_length=WEEK)]
 
 
 class LearntOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The words of a file about itself."""
+    """The data of a file about its origin: the cluster, and the times at which and from which it was learnt."""
 
     cluster: Annotated[str, Meta(max_length=64)]
-    """The id of the cluster from which it was learnt."""
+    """The id of the cluster from whose messages the limits were learnt."""
     made_ms: U63
-    """Wall clock at which it was made."""
+    """Wall clock at which the file was made, in milliseconds."""
     first_ms: U63
     last_ms: U63
-    """Store times of the first and the last message that was read."""
+    """`first_ms` and `last_ms`: store times of the first and the last message from which the limits were learnt."""
     expires_ms: U63
-    """Wall clock from which on it is no longer taken."""
+    """Wall clock, in milliseconds, from which on the file is no longer imported."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,15 +76,15 @@ class LearntFile(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of what the file says, in hexadecimal digits."""
+        """The SHA-256 of the file's contents without the digest, in hexadecimal digits."""
         rows = ((topic, each.messages, each.bytes) for topic, each in sorted(self.topics.items()))
         *_, digest = digests(self.origin, rows)
         return digest
 
 
 def digests(origin: LearntOrigin, rows: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> Iterator[str]:
-    """Yields "" for each of the rows (topic, messages, bytes), so that the work is cut into steps, and then the digest
-    of a file with them. They come by topic ascending."""
+    """Computes the digest of a file with these rows (topic, messages, bytes), which must be sorted by topic. Yields ""
+    after each row, so that the caller can pause, and at last the digest."""
     found = hashlib.sha256(msgspec.msgpack.encode([VERSION, *msgspec.structs.astuple(origin)]))
     for topic, messages, size in rows:
         found.update(msgspec.msgpack.encode([topic, list(messages), list(size)]))

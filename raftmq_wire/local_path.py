@@ -1,4 +1,4 @@
-"""The check that a path of this machine is none of another kind: as a path, `s3://bucket/x` would be a folder named
+"""Checks that a path for a local file or folder is not a URL. As a path, `s3://bucket/x` would mean a folder named
 `s3:` in the working directory."""
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import re
 from raftmq_wire.errors import ExitCode, LocalError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-"""The beginning of a URL. One slash is enough: Path("s3://bucket") has lost the other one."""
+"""The beginning of a URL. One slash is enough, because `Path("s3://bucket")` keeps only one."""
 
 
 def check_local(value: str | os.PathLike[str], name: str = "a path") -> None:
-    """Raises LocalError if `value` is a URL. `name` says in the error what the path is for: an option, or an
-    argument."""
+    """Raises LocalError if `value` is a URL. `name`: the option or argument that has the path, for the error's text."""
     text = os.fspath(value)
     found = _SCHEME.match(text)
     if found is None:

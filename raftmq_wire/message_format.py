@@ -1,4 +1,5 @@
-"""The format of a message as RocketMQ stores it and as a pull returns it, and the small formats in it. Pure functions.
+"""The format of a message as RocketMQ stores it and as a pull returns it, and related small formats: batches, message
+ids and recall handles. Pure functions.
 
 All integers big-endian; `h` is 8 bytes (IPv4) or 20 (IPv6): address, then port as int32. ::
 
@@ -77,7 +78,7 @@ class Message(NamedTuple):
 
 
 def body_crc(body: bytes) -> int:
-    """Returns the CRC field of a body: zlib's crc32 without its top bit, since Java keeps it positive."""
+    """Returns the CRC field of a body: its CRC-32 without the top bit, because Java keeps the number positive."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -195,7 +196,7 @@ def decode_message(data: bytes, at: int = 0, *, hosts: bool = True) -> tuple[Mes
 
 
 def stored_at(stored: bytes, position: int) -> bytes:
-    """Returns a stored message with another position of the log written into it."""
+    """Returns a copy of the stored message `stored` whose position field is `position`."""
     return stored[:_POSITION_AT] + _I64.pack(position) + stored[_POSITION_AT + _I64.size :]
 
 
@@ -228,19 +229,20 @@ def body_begin(sys_flag: int) -> int:
 
 
 class MessageClaim(NamedTuple):
-    """The place and size of a message, as bytes of the log say that begin it. Anybody may have sent such bytes, as the
-    body of a message: a claim counts only if a row says the same."""
+    """The fields of a message as the bytes of the log at its beginning claim them. A client may have sent such bytes in
+    the body of a message, so a claim counts only if a row of the state confirms it."""
 
     size: int
     queue_id: int
     queue_offset: int
     topic_at: int
-    """Bytes from the beginning of the message to the length of its topic."""
+    """The offset in the message, in bytes, of the length of its topic."""
     length_bytes: int
-    """The bytes of that length."""
+    """The number of bytes of the topic's length field: 1 or 2."""
 
     def topic_in(self, tail: bytes) -> str:
-        """Returns the topic, whose length is at the beginning of `tail`; a wrong name if `tail` ends too early."""
+        """Returns the topic from `tail`, the message's bytes from `topic_at` on. The name is wrong if `tail` ends
+        within it."""
         at = self.length_bytes
         return tail[at : at + int.from_bytes(tail[:at], "big")].decode("utf-8", "replace")
 
@@ -250,8 +252,8 @@ CLAIM_BYTES = HEAD.size + 20 + _I64.size + 20 + BODY_HEAD.size
 
 
 def claim_in(head: bytes) -> MessageClaim:
-    """Returns what the first bytes of a message say: CLAIM_BYTES of them, or all of a shorter one. Raises
-    MessageFormatError if no message begins so."""
+    """Returns the claim in `head`, the first CLAIM_BYTES bytes of a message, or all of a shorter one. Raises
+    MessageFormatError if no message can begin so."""
     try:
         total, magic, _, queue_id, _, queue_offset, _, sys_flag, _ = HEAD.unpack_from(head)
         body_at = body_begin(sys_flag)
@@ -285,7 +287,8 @@ def stored_properties(data: bytes) -> bytes:
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch; its other fields come from the request header."""
+    """One message of a batch. Fields that all messages of the batch share, such as the topic, are in the request
+    header."""
 
     flag: int
     body: bytes
@@ -326,8 +329,8 @@ def decode_message_id(text: str) -> tuple[Host, int]:
 _ENCODING = f"utf-16-{sys.byteorder[0]}e"
 _MASK = 0xFFFFFFFF
 SHORT, BLOCK = 64, 256
-"""SHORT: the length, in UTF-16 units, up to which a loop is quicker. BLOCK: the units of a longer text that are hashed
-at once."""
+"""SHORT: the length, in UTF-16 units, up to which a simple loop is quicker. BLOCK: the number of units that are hashed
+at once in a longer text."""
 _POWERS = [pow(31, BLOCK - 1 - at, 1 << 32) for at in range(BLOCK)]
 
 
@@ -365,7 +368,7 @@ class RecallHandle(NamedTuple):
     """The time of delivery, in log time (ms)."""
     unique_key: str
     position: int
-    """The log position at which the message was stored."""
+    """The position in the log at which the message was first stored."""
 
     def encode(self) -> str:
         """Returns the handle as text, in the form that clients get."""
@@ -382,7 +385,7 @@ def decode_recall_handle(handle: str) -> RecallHandle:
     fields = text.split(" ")
     if fields[0] != _VERSION or len(fields) < 6 or not (_is_number(fields[3]) and _is_number(fields[-1])):
         raise ValueError("recall handle is invalid")
-    # A unique key of a client's own may contain spaces.
+    # A unique key that a client chose may contain spaces.
     return RecallHandle(fields[1], fields[2], int(fields[3]), " ".join(fields[4:-1]), int(fields[-1]))
 
 

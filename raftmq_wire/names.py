@@ -1,22 +1,24 @@
-"""The rule of names of topics and groups, as RocketMQ has it. How long a name may be is the server's own limit."""
+"""The rule for names of topics and groups, the same as RocketMQ's. The server limits the length of names; this module
+does not."""
 
 from __future__ import annotations
 
 import re
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""The characters that a name may hold."""
+"""The pattern of a name: one or more of the allowed characters."""
 SIGNS = "letters, digits and the signs % | _ -"
-"""The same in words."""
+"""The characters of NAME in words, for error texts."""
 _OTHER = re.compile(r"[^%|a-zA-Z0-9_-]+")
 
 
 def check_name(kind: str, name: str) -> None:
-    """Raises ValueError unless the name can be one of a topic or a group; `kind` says of which."""
+    """Raises ValueError unless `name` has only characters of NAME and at least one. `kind`: the word for the error's
+    text, such as "topic"."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r} is no name of a {kind}: it may hold only {SIGNS}")
 
 
 def nearest_name(name: str) -> str:
-    """Returns a name that is allowed and looks like this one; "" if there is none."""
+    """Returns an allowed name that is similar to `name`, to suggest it to a person; "" if there is none."""
     return _OTHER.sub("-", name).strip("-")

@@ -1,11 +1,12 @@
 """The properties of a message: `name 0x01 value 0x02`, repeated; the last 0x02 may be missing.
 
-This is the one parser of this format. Every other module that needs a property asks it, and the native kernel and the
-columns of `raftmq.arrow.properties` decide alike (`tests/cluster/broker/test_one_parser.py`).
+This is the one parser of this format. Every other module that needs a property calls it. The native kernel and
+`raftmq.arrow.properties` have parsers of their own, which a test compares with this one
+(`tests/cluster/broker/test_one_parser.py`).
 
-An entry counts if its name and its value are not empty; a value may contain 0x01. Of several entries with one name the
-last that counts has the value. Source: RocketMQ's MessageDecoder.string2messageProperties, which puts the entries into
-a map one after the other.
+An entry counts if its name and its value are not empty; a value may contain 0x01. If several entries that count have
+the same name, the last one gives the value. Source: RocketMQ's MessageDecoder.string2messageProperties, which puts the
+entries into a map one after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def parse_properties(data: bytes | str) -> dict[str, str]:
 
 
 def property_of(properties: bytes, mark: bytes) -> bytes:
-    """Returns the value of one property; b"" if it has none. `mark`: its name and 0x01."""
+    """Returns the value of one property; b"" if no entry gives it a value. `mark`: the property's name and 0x01."""
     end = len(properties)
     while (at := properties.rfind(mark, 0, end)) >= 0:
         if at == 0 or properties[at - 1] == 2:
@@ -40,7 +41,8 @@ def property_of(properties: bytes, mark: bytes) -> bytes:
 
 
 def values_of(properties: bytes, mark: bytes) -> list[bytes]:
-    """Returns the values of all entries of one name that count, in their order. `mark`: the name and 0x01."""
+    """Returns the values of all entries of one name whose value is not empty, in their order. `mark`: the name and
+    0x01."""
     size = len(mark)
     return [part[size:] for part in properties.split(b"\x02") if part.startswith(mark) and len(part) > size]
 

@@ -1,4 +1,5 @@
-"""RocketMQ's GroupRetryPolicy, JSON in a SubscriptionGroupConfig: after which time a failed message comes again.
+"""RocketMQ's GroupRetryPolicy, JSON in a SubscriptionGroupConfig: the delay after which a message that a consumer could
+not process is delivered again.
 
 Source: ExponentialRetryPolicy and CustomizedRetryPolicy. RocketMQ's gRPC proxy uses these delays.
 """
@@ -14,8 +15,8 @@ from raftmq_wire.json_text import MALFORMED
 DELAYS_MAX = 1024
 EXPONENT_MAX = 32
 FIRST_DELAY = 2
-"""The place in a list of delays that counts for the first failure: the list stands for the delay levels, of which the
-first failure has the third."""
+"""The index of the delay for the first failure in a list of delays. The list corresponds to the delay levels, and the
+first failure has the third level."""
 
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -45,8 +46,8 @@ class RetryPolicy(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     customized_retry_policy: _Listed | None = None
 
     def delay_ms(self, failures: int) -> int | None:
-        """Returns the time until a message that failed that often before comes again; None if the delay levels say
-        it."""
+        """Returns the delay in milliseconds before a message is delivered again; None if the broker's delay levels
+        apply. `failures`: the number of times that the message failed before."""
         exponential = self.type == "EXPONENTIAL"
         chosen = self.exponential_retry_policy if exponential else self.customized_retry_policy
         return None if chosen is None else chosen.delay_ms(max(failures, 0))
@@ -56,7 +57,8 @@ _decode = msgspec.json.Decoder(RetryPolicy).decode
 
 
 def decode_policy(text: str) -> RetryPolicy:
-    """Decodes a policy; "" is the default. Raises ValueError, which says what is wrong."""
+    """Decodes the JSON text of a policy; "" gives the default policy. Raises ValueError, whose text says what is
+    wrong."""
     try:
         return _decode(text) if text else RetryPolicy()
     except MALFORMED as error:

@@ -2,7 +2,8 @@
 
 It covers the values of the ext fields, in the order of their names and without the signature itself, and then the body.
 It covers neither a time nor a nonce, nor the request's code, nor the names of the fields: an attacker who can read a
-connection can send the same request again, also as another one. So no node passes a signature on to a client.
+connection can send the same request again, or reuse its signature for a request with another code. Therefore no node
+passes a signature on to a client.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
 """Ext field with the token of a temporary user, which RocketMQ's clients can send."""
 V4_9_3: Final = 399
-"""The protocol version of the last clients that leave UNIQUE_QUERY out of the signature (MQVersion.V4_9_3)."""
+"""The newest protocol version whose clients leave UNIQUE_QUERY out of the signature (MQVersion.V4_9_3)."""
 UNIQUE_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""The ext field that those clients add after signing."""
+"""The ext field that clients up to V4_9_3 add after signing."""
 
 _BLOCK: Final = 64
 _INNER: Final = bytes([byte ^ 0x36 for byte in range(256)])
@@ -33,25 +34,26 @@ _OUTER: Final = bytes([byte ^ 0x5C for byte in range(256)])
 
 
 def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -> bytes:
-    """Returns the bytes that are signed; `version` is the version of the client's protocol."""
+    """Returns the bytes that the signature of a request covers. `version`: the client's protocol version."""
     left_out = {SIGNATURE, UNIQUE_QUERY} if version <= V4_9_3 else {SIGNATURE}
     values = [ext[name] for name in sorted(ext) if name not in left_out]
     return "".join(values).encode() + body
 
 
 def unsigned(ext: Mapping[str, str]) -> dict[str, str]:
-    """Returns the ext fields without those that prove their sender. Whoever gets a signed request can send it again as
-    another one: neither its code nor the names of its fields are signed."""
+    """Returns the ext fields without the signature and the other fields that prove the sender. They must not reach
+    others: neither the code of a request nor the names of its fields are signed, so the signature could be used for
+    another request."""
     return {name: ext[name] for name in ext if name not in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)}
 
 
 def sign(secret: bytes, signed: bytes) -> str:
-    """Returns the signature of the content `signed`."""
+    """Returns the signature, in base64, of the bytes `signed`."""
     return _signature(secret, signed).decode()
 
 
 def is_right(secret: bytes, signed: bytes, signature: str) -> bool:
-    """Returns True if `signature` is the right one for the content; takes the same time if it is not."""
+    """Returns True if `signature` is the signature of the bytes `signed`. Takes the same time in both cases."""
     return hmac.compare_digest(_signature(secret, signed), signature.encode())
 
 

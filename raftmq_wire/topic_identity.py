@@ -1,7 +1,6 @@
-"""The identity of a topic, in which its offsets count.
-
-A topic that is deleted and created again begins at offset 0 under the same name, and every cluster may have a topic of
-that name. So wherever an offset is stored, the identity of its topic is stored with it.
+"""The identity of a topic, without which an offset means nothing. A topic that is deleted and created again begins at
+offset 0 under the same name, and other clusters may have topics of that name. Programs that store an offset therefore
+store the identity of its topic with it.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ FORM = r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([0-9]{1,10})/([0-9]{1,10
 
 
 class TopicIdentity(NamedTuple):
-    """The identity of one topic. `cluster` is the cluster's uuid, `group` the Raft group, and `topic_id` the number
-    that the cluster gave the topic when it was created, and gives no other."""
+    """The identity of one topic. `cluster` is the cluster's uuid, `group` the number of the Raft group, and `topic_id`
+    the id that the topic got when it was created. No other topic of the cluster gets that id."""
 
     cluster: str
     group: int
@@ -28,7 +27,7 @@ class TopicIdentity(NamedTuple):
 
 
 def parse_identity(text: str) -> TopicIdentity:
-    """Parses what `str` makes of an identity. Raises ValueError."""
+    """Parses an identity from the text that `str(identity)` returns. Raises ValueError for other texts."""
     found = re.fullmatch(FORM, text)
     if found is None:
         raise ValueError(f"{text!r} is no topic's identity: CLUSTER-UUID/GROUP/TOPIC-ID")
@@ -36,9 +35,9 @@ def parse_identity(text: str) -> TopicIdentity:
 
 
 def why_another(kept: TopicIdentity | None, met: TopicIdentity | None) -> str:
-    """Returns why an offset that was kept for the topic `kept` means nothing in the topic `met`; "" if it is the same
-    one, or if one of them is unknown: earlier releases stored offsets without an identity, and their nodes send
-    none."""
+    """Returns the reason why an offset stored for the topic `kept` does not apply to the topic `met`; "" if both are
+    the same topic. Returns "" too if one of them is None, because earlier releases stored offsets without an identity,
+    and their nodes send none."""
     if kept is None or met is None or kept == met:
         return ""
     if kept.cluster != met.cluster:
@@ -56,5 +55,5 @@ class Position(NamedTuple):
     counted_in: TopicIdentity | None = None
 
     def why_not_in(self, met: TopicIdentity | None) -> str:
-        """Returns why this position means nothing in the topic that is there now; "" if it may be used."""
+        """Returns the reason why this position does not apply to the present topic `met`; "" if it may be used."""
         return why_another(self.counted_in, met)

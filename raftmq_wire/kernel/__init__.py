@@ -1,10 +1,11 @@
 """The compiled hot path: each function or class in `_native.pyx` has a Python twin, which it replaces where the kernel
 was built.
 
-`@twin` marks the Python twins. They are the reference: both must answer any input alike, byte for byte and error for
-error, and tests/raftmq_wire/kernel compares them. `@shortcut` marks what only the kernel has a shorter way for: its
-Python version leaves all requests to the long way, the native one takes some, and those must end as on the long way.
-Without the compiled module, or with RAFTMQ_KERNEL=python, the Python versions run.
+`@twin` marks the Python twins. They are the reference: for any input, twin and native version must return the same
+bytes or raise the same error, and tests/raftmq_wire/kernel compares them. `@shortcut` marks functions and classes that
+only the kernel implements. The Python version of a shortcut handles no request, so that ordinary Python code handles
+all. The native version handles some requests, with the same results as that code. Without the compiled module, or with
+RAFTMQ_KERNEL=python, the Python versions run.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 VERSION = 12
-"""The version of the functions in `_native.pyx`, which contains it too: a native module of another version is not
-used."""
+"""The version of the functions in `_native.pyx`. The native module contains it too, and is not used if its version is
+another one."""
 INSTEAD = "--no-binary raftmq raftmq"
-"""Arguments of `pip install` that build the kernel with this machine's compiler, from the source distribution, for
-machines without a wheel that includes it."""
+"""Arguments of `pip install` that build the kernel from the source distribution with this machine's compiler. They are
+for machines without a wheel that includes the kernel."""
 VARIABLE = "RAFTMQ_KERNEL"
-"""The environment variable that chooses the kernel: `python` uses the twins although there is a native module."""
+"""The environment variable that chooses the kernel. With the value `python`, the twins are used even if there is a
+native module."""
 TWINS: dict[str, Any] = {}
 """The Python twins by name, including replaced ones, of the modules imported so far."""
 SHORTCUTS: dict[str, Any] = {}
-"""The Python versions of shortcuts, in the same way."""
+"""The Python versions of shortcuts by name, including replaced ones, of the modules imported so far."""
 
 _Twin = TypeVar("_Twin")
 
@@ -57,11 +59,11 @@ def native() -> ModuleType:
     load, or was built from another tree."""
     try:
         from raftmq_wire.kernel import _native
-    except Exception as error:  # a module of another tree may fail in any way
+    except Exception as error:  # a module built from another tree may fail in any way
         raise ImportError(_not_imported(error)) from error
     if _native.VERSION != VERSION:
         raise ImportError(f"the native kernel has version {_native.VERSION}, not {VERSION}: {_again()}")
-    source = Path(__file__).with_name("_native.pyx")  # not in a wheel, whose parts come from one build
+    source = Path(__file__).with_name("_native.pyx")  # a wheel has no source file; its modules come from one build
     if source.exists() and hashlib.sha256(source.read_bytes()).hexdigest() != _native.SOURCE:
         raise ImportError("the native kernel was built from another _native.pyx: run make setup")
     return _native
@@ -94,14 +96,14 @@ NAME, WHY, _module = choose()
 
 
 def twin(python: _Twin) -> _Twin:
-    """Decorates a function or class; if the native kernel is in use, the native one of the same name takes its
-    place. Both answer any input alike."""
+    """Decorates the Python twin `python`, a function or class. Returns the native version of the same name if the
+    native kernel is in use, else `python`."""
     return _replaced(TWINS, python)
 
 
 def shortcut(python: _Twin) -> _Twin:
-    """Decorates a function or class that takes nothing and leaves all to the long way; if the native kernel is in use,
-    the native one of the same name takes its place. What that takes ends as on the long way."""
+    """Decorates the Python version of a shortcut, which leaves all work to ordinary Python code. Returns the native
+    version of the same name if the native kernel is in use, else `python`."""
     return _replaced(SHORTCUTS, python)
 
 

@@ -1,14 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The kernel, compiled: the hot path of plain sends, from requests to queued sends, from sends to the bytes of an entry,
-from results to answers.
+"""The native kernel: compiled versions of the hot functions of RaftMQ. Most are about plain sends: from requests to
+queued sends, from queued sends to the bytes of an entry, and from results to answers.
 
-Each name has a twin in Python, marked by `raftmq_wire.kernel.twin`, which says what it computes and decides what is right,
-or is a short way beside the long one in Python (`raftmq_wire.kernel.shortcut`). What is not plain is left to Python: a
-function here takes the sends in front of it one after the other and returns where it stopped. So nothing here refuses a
-request or words an error, and how much of them a node may hold is asked of Python (`room`). Layouts: `raftmq_wire.codec` (frame),
+Each public name here is either a twin or a shortcut. A twin (`raftmq_wire.kernel.twin`) has a Python version of the
+same name, which documents it and is the reference. A shortcut (`raftmq_wire.kernel.shortcut`) handles the usual cases
+of what Python code can do in full. A shortcut handles *plain* sends one after the other; at the first send that is not
+plain it stops, and returns the number of that send, which Python handles. Therefore nothing here refuses a request or
+words an error. Python (`room`) says how many bytes of sends a node may hold. Layouts: `raftmq_wire.codec` (frame),
 `raftmq_wire.message_format` (stored message), `statemachine.payload` (item, session row, key).
 
-The directives above take out the checks of Python: every index into bytes is checked by the code that computes it.
+The directives above switch off Python's bounds checks, so the code that computes an index into bytes must check it.
 """
 
 cimport cython
@@ -75,10 +76,10 @@ SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 logger = logging.getLogger(__name__)
 
 cdef enum:
-    KIND_OF_CLIENTS_MAX = 1  # NORMAL and RETRY
-    MESSAGE_FIXED = 74  # bytes of a stored message beside body, topic field, properties and the two addresses
-    MESSAGE_HEAD = 48  # of them, before the first address
-    HOST_V4 = 8  # bytes of an address
+    KIND_OF_CLIENTS_MAX = 1  # the highest kind of message that clients send: NORMAL (0) or RETRY (1)
+    MESSAGE_FIXED = 74  # bytes of a stored message without body, topic field, properties and the two addresses
+    MESSAGE_HEAD = 48  # those of MESSAGE_FIXED that come before the first address
+    HOST_V4 = 8  # bytes of an IPv4 address with its port; HOST_V6: of an IPv6 address
     HOST_V6 = 20
     SYS_FLAG_BORN_V6 = 0x10
     SYS_FLAG_STORE_V6 = 0x20
@@ -87,7 +88,7 @@ cdef enum:
     SESSION_HEAD = 40
     SESSION_ROW = 32
     PROPERTIES_ROOM = 65536
-    HEADER_MAX = 1 << 20  # of what Python looks at; see `raftmq_wire.codec.HEADER_BYTES_MAX`
+    HEADER_MAX = 1 << 20  # the longest request header, in bytes; equal to `raftmq_wire.codec.HEADER_BYTES_MAX`
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 cdef uint32_t MAGIC_V2 = 0xDAA320AB
@@ -122,7 +123,7 @@ cdef inline uint64_t get64(const uint8_t* at) noexcept nogil:
 
 
 def frames(bytes data not None, Py_ssize_t limit):
-    """See `cluster.runtime.framing.frames`."""
+    """Finds the complete frames in received bytes; the twin of `cluster.runtime.framing.frames`."""
     cdef const unsigned char* start = data
     cdef Py_ssize_t at = 0, end = len(data), stop
     cdef int32_t length
@@ -252,7 +253,7 @@ cdef Hold NO_HOLD = Hold(None, None, 0)
 
 
 def hold_each(list requests, Account connection not None, Account node not None):
-    """See `cluster.flow.hold.hold_each`."""
+    """Takes a Hold for each request. Returns the requests' bytes. It is the twin of `cluster.flow.hold.hold_each`."""
     cdef int64_t total = 0, others = 0
     cdef Py_ssize_t taken = 0
     cdef Send send
@@ -276,7 +277,7 @@ def hold_each(list requests, Account connection not None, Account node not None)
 
 
 def decide_each(list requests):
-    """See `cluster.flow.hold.decide_each`."""
+    """Calls `Hold.decided` for each request; the twin of `cluster.flow.hold.decide_each`."""
     for request in requests:
         if type(request) is Send:
             _hold_of(<Send>request).decided()
@@ -359,7 +360,7 @@ cdef class Send:
     cdef public object connection
     cdef public int64_t size
     cdef object _origin
-    cdef bytes header  # of a request that `Intake` took; None of any other
+    cdef bytes header  # the request's header, if `Intake` took the request; otherwise None
     cdef Intake intake
     cdef int64_t opaque
     cdef public bint oneway
@@ -370,7 +371,7 @@ cdef class Send:
     cdef public bytes body, properties
     cdef public int64_t tag_hash
     cdef object _unique_key
-    cdef bytes key  # of `unique_key`; None if that was given as text
+    cdef bytes key  # the bytes of `unique_key`; None if the key was given as text
     cdef public int kind
     cdef public bytes producer_id
     cdef public int64_t sequence, low_sequence
@@ -483,7 +484,7 @@ cdef enum:
     EXT = 1 << 4
     TOPIC = 1 << 5
     PROPERTIES = 1 << 6
-    FIELDS = 1 << 7  # the first of the letters a to z: which of them were there
+    FIELDS = 1 << 7  # the bit of field "a"; the bits of the fields "b" to "z" follow
 
 
 cdef struct Header:
@@ -494,18 +495,18 @@ cdef struct Header:
     Py_ssize_t properties_len
     uint64_t seen
     bint is_batch
-    bint foreign  # the properties have characters beyond ASCII
+    bint foreign  # True if the properties have characters beyond ASCII
 
 
 cdef enum:
-    MARKS_MAX = 48  # ext fields of a signed send; Java's have some 20
-    AT_ONCE = 2047  # bytes that hashlib takes without giving the GIL away
-    SIGNATURE = 28  # characters: 20 bytes in base64
-    V4_9_3 = 399  # see `raftmq_wire.signature`
+    MARKS_MAX = 48  # the most ext fields of a signed send; a send of the Java client has about 20
+    AT_ONCE = 2047  # the most bytes that hashlib hashes without releasing the GIL
+    SIGNATURE = 28  # characters of a signature: 20 bytes in base64
+    V4_9_3 = 399  # equal to `raftmq_wire.signature.V4_9_3`
 
 
 cdef struct Share:
-    # What the sends of one read may take, all of one user.
+    # The user whose sends one read contains, and the bytes that they may still take (`room`).
     int64_t user, room
     bint asked
 
@@ -517,14 +518,15 @@ cdef struct Mark:
 
 
 cdef struct Marks:
-    Mark each[MARKS_MAX]  # the ext fields by name
+    Mark each[MARKS_MAX]  # the ext fields, sorted by name
     Py_ssize_t count
 
 
 cdef bint mark(
     Marks* marks, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, Py_ssize_t value_size
 ) noexcept nogil:
-    """Adds a field where its name belongs; False if it is there twice, or there are too many."""
+    """Inserts a field into `marks`, which are sorted by name. Returns False if the name is there already, or if `marks`
+    is full."""
     cdef Py_ssize_t at = marks.count
     cdef Mark* before
     cdef int side
@@ -552,7 +554,8 @@ cdef bint mark(
 cdef inline bint mark_json(
     Marks* marks, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, const uint8_t* stop
 ) noexcept nogil:
-    """The same for a value as it stands in JSON, without escapes. -0 has another text in Python."""
+    """Inserts a field whose value is given as JSON text [value, stop) without escapes. Returns False as `mark` does,
+    and for -0, which Python writes in another way."""
     if value[0] == c'"':
         return mark(marks, name, name_size, value + 1, stop - value - 2)
     if value[0] == c'n':
@@ -567,7 +570,8 @@ cdef inline const uint8_t* blank(const uint8_t* p, const uint8_t* end) noexcept 
 
 
 cdef inline const uint8_t* text(const uint8_t* p, const uint8_t* end, const uint8_t** start) noexcept nogil:
-    """Behind a string of printable ASCII without escapes, which begins at `p` with its quote; NULL if it is none."""
+    """Parses a JSON string of printable ASCII without escapes, whose opening quote is at `p`. Returns the position
+    after the closing quote, and sets `start` to the first character; returns NULL if there is no such string."""
     if p >= end or p[0] != c'"':
         return NULL
     p += 1
@@ -582,7 +586,8 @@ cdef inline const uint8_t* text(const uint8_t* p, const uint8_t* end, const uint
 cdef inline const uint8_t* named(
     const uint8_t* p, const uint8_t* end, const uint8_t** name, Py_ssize_t* size
 ) noexcept nogil:
-    """Where the value of an object's member begins, whose name begins at `p`; NULL if it is not plain."""
+    """Parses the name of an object's member and the colon after it. Returns the position of the member's value, and
+    sets `name` and `size`; returns NULL if the name is not a plain string (`text`)."""
     p = text(p, end, name)
     if p == NULL:
         return NULL
@@ -592,7 +597,8 @@ cdef inline const uint8_t* named(
 
 
 cdef inline const uint8_t* number(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
-    """Behind an integer of at most 18 digits without leading zeros; NULL if it is none."""
+    """Parses an integer of at most 18 digits without leading zeros into `value`. Returns the position after it; NULL if
+    there is no such integer."""
     cdef bint negative = p < end and p[0] == c'-'
     cdef int64_t found = 0
     cdef const uint8_t* first
@@ -611,7 +617,7 @@ cdef inline const uint8_t* number(const uint8_t* p, const uint8_t* end, int64_t*
 
 
 cdef inline const uint8_t* quoted(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
-    """The same, also as a string."""
+    """Parses an integer as `number` does, with or without quotes around it."""
     if p < end and p[0] == c'"':
         p = number(p + 1, end, value)
         return p + 1 if p != NULL and p < end and p[0] == c'"' else NULL
@@ -623,7 +629,8 @@ cdef inline const uint8_t* word(const uint8_t* p, const uint8_t* end, const char
 
 
 cdef inline const uint8_t* truth(const uint8_t* p, const uint8_t* end, bint* value) noexcept nogil:
-    """Behind true, false, also as a string, or null, which is false; NULL if it is neither."""
+    """Parses true or false, with or without quotes, or null, which means false, into `value`. Returns the position
+    after it; NULL if it is none of these."""
     cdef bint is_text = p < end and p[0] == c'"'
     cdef const uint8_t* stop
     if is_text:
@@ -640,7 +647,8 @@ cdef inline const uint8_t* truth(const uint8_t* p, const uint8_t* end, bint* val
 
 
 cdef inline const uint8_t* scalar(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Behind a value that nobody looks at; NULL if it is not a simple one."""
+    """Skips a value that is not needed. Returns the position after it; NULL if it is not a plain string, integer,
+    boolean or null."""
     cdef const uint8_t* start
     cdef int64_t value
     cdef bint ignored
@@ -663,8 +671,9 @@ cdef inline int hexed(uint8_t c) noexcept nogil:
 cdef const uint8_t* unescaped(
     const uint8_t* p, const uint8_t* end, uint8_t* into, Py_ssize_t* size, bint* foreign
 ) noexcept nogil:
-    """Behind a string that begins at `p`, which is written to `into`, of PROPERTIES_ROOM bytes; NULL if it does not
-    fit or has escapes beyond ASCII."""
+    """Parses the string at `p`, and writes it without escapes to `into`, which has PROPERTIES_ROOM bytes. Sets `size`
+    to the bytes written, and `foreign` to whether some are beyond ASCII. Returns the position after the string; NULL if
+    it does not fit or has escapes of characters beyond ASCII."""
     cdef Py_ssize_t n = 0
     cdef uint8_t c
     cdef int digit, at, code
@@ -723,8 +732,8 @@ cdef const uint8_t* unescaped(
 cdef const uint8_t* fields(
     const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch, Marks* marks
 ) noexcept nogil:
-    """Behind the object `extFields` of a send with one-letter names; NULL if it is not plain. Its fields are then in
-    `marks`, unless that is NULL."""
+    """Parses the object `extFields` of a send with one-letter names into `h`, and its fields into `marks` unless that
+    is NULL. Returns the position after the object; NULL if it is not plain."""
     cdef const uint8_t* key
     cdef const uint8_t* value_at
     cdef const uint8_t* ignored_at
@@ -808,8 +817,8 @@ cdef const uint8_t* fields(
 
 
 cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch, Marks* marks) noexcept nogil:
-    """Whether the header is that of a plain send, which is then in `h`, its properties in `scratch`, and its ext fields
-    in `marks`, unless that is NULL."""
+    """Parses the JSON header [p, end) of a request. Returns True if it is the header of a plain send: then its fields
+    are in `h`, its properties in `scratch`, and its ext fields in `marks` unless that is NULL."""
     cdef const uint8_t* key
     cdef Py_ssize_t size
     cdef uint64_t bit
@@ -873,7 +882,8 @@ cdef const char* _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 
 
 cdef bint is_base64(const uint8_t* text, const uint8_t* digest) noexcept nogil:
-    """Whether SIGNATURE characters are the base64 of 20 bytes; takes the same time if they are not."""
+    """Returns True if the SIGNATURE characters at `text` are the base64 form of the 20 bytes at `digest`. Takes the
+    same time in both cases."""
     cdef uint32_t three
     cdef int at
     cdef uint8_t wrong = text[27] ^ c'='
@@ -893,8 +903,8 @@ cdef inline bint begins(const uint8_t* p, Py_ssize_t size, const char* name, Py_
 
 
 cdef inline bint gives(const uint8_t* p, const uint8_t* stop, const char* mark, Py_ssize_t size) noexcept nogil:
-    """Whether an entry of properties, from `p` to `stop`, gives a property its value: it has this name, and its value is
-    not empty. The last entry that does counts (`raftmq_wire.properties`). `mark`: the name and 0x01."""
+    """Returns True if the properties' entry [p, stop) has the name in `mark` (the name and 0x01) and a value that is
+    not empty. If several entries of a name do, the last one counts (`raftmq_wire.properties`)."""
     return stop - p > size and memcmp(p, mark, size) == 0
 
 
@@ -925,8 +935,8 @@ def property_of(bytes properties not None, bytes mark not None):
 cdef class PlainBatches:
     cdef int64_t properties_max, batch_max
     cdef bytes suffix
-    cdef object new_key  # None: a message without a key of its own is not plain
-    cdef bytes key  # of the message that `_properties` has looked at last
+    cdef object new_key  # makes a key for a message without one; None: such a message is not plain
+    cdef bytes key  # the UNIQ_KEY of the message that `_properties` parsed last
     cdef int64_t tag
 
     def __init__(self, limits, suffix):
@@ -938,7 +948,7 @@ cdef class PlainBatches:
         return self._split(<const uint8_t*>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
 
     cdef bint _is_plain(self, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-        """Whether no property has a meaning for the broker that Python is to see to."""
+        """Returns True if the properties have none that Python must handle, such as a delay or a transaction."""
         cdef const uint8_t* end = p + size
         cdef const uint8_t* stop
         while p < end:
@@ -967,7 +977,8 @@ cdef class PlainBatches:
         return True
 
     cdef bytes _properties(self, const uint8_t* p, Py_ssize_t size):
-        """The properties as they are stored; None if they are not plain. Sets `tag` and `key` to what is in them."""
+        """Returns the properties in stored form; None if they are not plain. Sets `tag` to the hash of their tag (0
+        without one) and `key` to their UNIQ_KEY, or to the new one that was added."""
         cdef const uint8_t* at = p
         cdef const uint8_t* end = p + size
         cdef const uint8_t* stop
@@ -1022,7 +1033,7 @@ cdef class PlainBatches:
         return stored
 
     cdef tuple _split(self, const uint8_t* p, Py_ssize_t size):
-        """The messages of a batch request; None if they are not plain, or malformed."""
+        """Returns the messages in the body of a batch request; None if one is not plain or the body is malformed."""
         cdef const uint8_t* end = p + size
         cdef const uint8_t* properties_at
         cdef list messages = []
@@ -1085,7 +1096,8 @@ cdef class Intake(PlainBatches):
         self.origin_of = origin_of
 
     def take(self, path, bytes data, list frames, Py_ssize_t at, judge=None):
-        """Queues the plain sends among `frames` from `at` on; returns the first that it leaves to Python."""
+        """Queues the plain sends among `frames`, from number `at` on. Returns the number of the first frame that it
+        leaves to Python; `len(frames)` if it took all."""
         cdef ConnectionSession session = path.session
         cdef int64_t now
         cdef Share share
@@ -1102,8 +1114,9 @@ cdef class Intake(PlainBatches):
         if highest is None or highest >= session.next_sequence:
             return at
         now = self.proposals.now_ms
-        self.has_retries = self.retries.count > 0  # once for all sends of a read: none of them adds one
-        share.asked, share.user, share.room = False, 0, 0  # asked for the first send: most ways here take none
+        self.has_retries = self.retries.count > 0  # read once for all sends of this read, none of which adds a retry
+        # `room` is asked at the first send, because many calls take no send
+        share.asked, share.user, share.room = False, 0, 0
         try:
             while at < count:
                 pair = frames[at]
@@ -1228,7 +1241,8 @@ cdef class Intake(PlainBatches):
         return send
 
     cdef tuple _right(self, object judge, Header* h, Marks* marks, bytes topic, bytes body):
-        """The right by which a user may send to the topic, if the send has the user's signature; else None."""
+        """Returns the right by which a user may send to the topic; None if the send does not have the user's signature,
+        or the user has no right."""
         cdef Mark* field
         cdef Mark* name = NULL
         cdef Mark* signature = NULL
@@ -1293,7 +1307,8 @@ cdef class Intake(PlainBatches):
 
 
 def cut(waiting, int64_t bytes_left, int64_t count_left):
-    """Takes the sends of the next entry; see `cluster.replication.send_queue`."""
+    """Removes the sends of the next entry from `waiting`. Returns (sends, their bytes). It is the twin of the function
+    in `cluster.replication.send_queue`."""
     cdef list sends = []
     cdef Send send
     cdef int64_t taken = 0
@@ -1316,7 +1331,7 @@ def cut(waiting, int64_t bytes_left, int64_t count_left):
 
 
 cdef struct Fields:
-    # Of a stored message: what its send, or its own head, says.
+    # The fields of a stored message that its send, or the head of the message that it copies, determines.
     int64_t sys_flag, born_ms, reconsume_times, prepared_position
 
 
@@ -1352,7 +1367,8 @@ cdef bytes _message(
     int64_t store_ms,
     bytes store_host,
 ):
-    """A stored message (see `raftmq_wire.message_format`) of the topic whose name is in `field`."""
+    """Returns the bytes of a stored message (`raftmq_wire.message_format`). `field`: the topic's name after its
+    length."""
     cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body), field_size = PyBytes_GET_SIZE(field)
     cdef Py_ssize_t properties_size = PyBytes_GET_SIZE(properties)
     cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(store_host)
@@ -1393,7 +1409,7 @@ cdef bytes _message(
 
 
 cdef bytes _item(int64_t position, bytes message, int64_t tag_hash, int64_t store_ms):
-    """What the consume queue keeps of a message (see `statemachine.payload`)."""
+    """Returns the consume queue's item of a stored message: 32 bytes (`statemachine.payload`)."""
     cdef bytes item = PyBytes_FromStringAndSize(NULL, 32)
     cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(item)
     cdef uint32_t crc = crc32c(message)
@@ -1407,7 +1423,7 @@ cdef bytes _item(int64_t position, bytes message, int64_t tag_hash, int64_t stor
 
 @cython.final
 cdef class _Keys:
-    """Records of the message index that are still to be added, in their order."""
+    """Collects records of the message index, 8 bytes each, until `move` appends them to a bytearray."""
 
     cdef uint8_t* data
     cdef Py_ssize_t size, room
@@ -1436,7 +1452,7 @@ cdef class _Keys:
 
 
 cdef inline bint _has_words(bytes properties) noexcept:
-    """Whether there may be a property KEYS."""
+    """Returns True if an entry of the properties begins with the name KEYS; its value may be empty."""
     cdef const char* p = PyBytes_AS_STRING(properties)
     cdef const char* end = p + PyBytes_GET_SIZE(properties)
     while p < end:
@@ -1471,7 +1487,8 @@ cdef int _session_row(dict sessions, Send send, int64_t topic_id, int64_t offset
 
 
 def add_messages(builder, Send send, Py_ssize_t at, Py_ssize_t end, QueueCursor cursor):
-    """Adds the messages `at` to `end` of a batch; returns their positions. See `message_batch`."""
+    """Adds the messages [at, end) of the batch in `send` to an entry; returns their positions in the log. It is the
+    twin of the function in `cluster.replication.message_batch`."""
     cdef bytes store_host = builder.store_host, message, field
     cdef int64_t position = builder.position, store_ms = builder.store_ms, offset = 0, queue_id
     cdef list parts = builder.parts, items = cursor.items, places = []
@@ -1526,7 +1543,8 @@ def add_messages(builder, Send send, Py_ssize_t at, Py_ssize_t end, QueueCursor 
 
 
 def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
-    """Adds the plain sends from `at` on; returns the first that it leaves to Python. See `message_batch`."""
+    """Adds the plain sends from number `at` on to an entry. Returns the number of the first send that it leaves to
+    Python; `len(sends)` if it took all. It is the twin of the function in `cluster.replication.message_batch`."""
     cdef Py_ssize_t count = PyList_GET_SIZE(sends)
     cdef bytes store_host = builder.store_host, message
     cdef int64_t position = builder.position, store_ms = builder.store_ms, offset, first
@@ -1593,7 +1611,7 @@ def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
 
 
 def pack_sessions(dict sessions not None):
-    """See `cluster.replication.message_batch.pack_sessions`."""
+    """Packs the session rows of an entry; the twin of `cluster.replication.message_batch.pack_sessions`."""
     cdef Py_ssize_t size = 0
     cdef list session, rows
     cdef bytes packed, producer_id, row
@@ -1601,7 +1619,7 @@ def pack_sessions(dict sessions not None):
     for session in sessions.values():
         rows = session[2]
         if PyList_GET_SIZE(rows) > 1:
-            rows.sort()  # big-endian: by sequence
+            rows.sort()  # rows begin with their sequence, big-endian, so this sorts them by sequence
         size += SESSION_HEAD + SESSION_ROW * PyList_GET_SIZE(rows)
     packed = PyBytes_FromStringAndSize(NULL, size)
     at = <uint8_t*>PyBytes_AS_STRING(packed)
@@ -1636,7 +1654,8 @@ cdef inline bint _same_head(MessageHead head, int64_t sys_flag, int64_t born_ms,
 
 
 cdef BatchMessage _copy(const uint8_t* p, const uint8_t* end, int64_t tag_hash, MessageHead like):
-    """A copy of the stored message from `p` to `end`; None if there is none. `like`: a head that may fit."""
+    """Returns a copy of the stored message [p, end); None if the bytes are not a message. `like`: the head of the copy
+    before, which is used again if it is equal; or None."""
     cdef uint32_t magic = get32(p + 4), sys_flag = get32(p + 36)
     cdef int64_t born_ms = <int64_t>get64(p + 40)
     cdef Py_ssize_t born_size = HOST_V6 if sys_flag & SYS_FLAG_BORN_V6 else HOST_V4
@@ -1683,7 +1702,8 @@ cdef BatchMessage _copy(const uint8_t* p, const uint8_t* end, int64_t tag_hash, 
 
 
 def copies_of(bytes stored not None, bytes items not None):
-    """Copies of the messages of a row; see `cluster.broker.message_copies`."""
+    """Returns copies of the messages of a row, up to the first that cannot be copied. It is the twin of the function in
+    `cluster.broker.message_copies`."""
     cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(stored)
     cdef const uint8_t* end = p + PyBytes_GET_SIZE(stored)
     cdef const uint8_t* item = <const uint8_t*>PyBytes_AS_STRING(items)
@@ -1722,7 +1742,7 @@ cdef const char* _HEX = b"0123456789ABCDEF"
 
 @cython.final
 cdef class _Answers:
-    """Answers to one connection, back to back."""
+    """Collects the bytes of answers to one connection, back to back."""
 
     cdef char* data
     cdef Py_ssize_t size, room
@@ -1769,9 +1789,11 @@ cdef class _Answers:
 
 
 def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes host, bytes tail, as_json):
-    """Answers the plain sends from `at` on, which are stored; returns the first that it leaves to Python.
+    """Answers plain sends that are stored, from number `at` on. Returns the number of the first send that it leaves to
+    Python; `len(sends)` if it answered all.
 
-    `host`: of message ids, in hex; `tail`: what follows the opaque; `as_json(text)`: as it stands between quotes.
+    `host`: the node's address in message ids, in hex. `tail`: the bytes of an answer after its opaque. `as_json`:
+    returns a text as JSON, without the quotes.
     """
     cdef Py_ssize_t count = PyList_GET_SIZE(sends), begin, each
     cdef _Answers answers = _Answers.__new__(_Answers)
@@ -1839,7 +1861,7 @@ cdef int _hand(object path, _Answers answers) except -1:
 
 
 cdef bytes _shown(Send send, object as_json):
-    """The UNIQ_KEY as the answer shows it."""
+    """Returns the UNIQ_KEY of the send as the JSON of the answer contains it."""
     cdef Py_ssize_t at
     cdef char c
     for at in range(PyBytes_GET_SIZE(send.key)):
@@ -1856,20 +1878,21 @@ cdef bint _HAS_CRC32C = raftmq_has_crc32c()
 
 
 cdef uint32_t _checksum(const uint8_t* at, Py_ssize_t size) except? 0:
-    """CRC32C of the bytes."""
+    """Returns the CRC-32C of the `size` bytes at `at`."""
     if _HAS_CRC32C:
         return raftmq_crc32c(0, at, size)
     return crc32c(PyBytes_FromStringAndSize(<const char*>at, size))
 
 
 cdef inline Py_ssize_t _place(const uint8_t* item, uint64_t first, Py_ssize_t end) noexcept nogil:
-    """Where the item's message begins in the block; `end`, which is behind the block, where it begins outside."""
+    """Returns the offset in the block at which the item's message begins; `end`, the size of the block, if the message
+    begins outside. `first`: the position in the log at which the block begins."""
     cdef uint64_t position = get64(item)
     return <Py_ssize_t>(position - first) if first <= position < first + <uint64_t>end else end
 
 
 def body_of(bytes items not None, bytes block not None, uint64_t first):
-    """See `cluster.broker.reads.pull_bodies.body_of`."""
+    """Builds the body of a pull's answer; the twin of `cluster.broker.reads.pull_bodies.body_of`."""
     cdef const uint8_t* item = items
     cdef const uint8_t* data = block
     cdef const uint8_t* rows = item
@@ -1915,7 +1938,7 @@ def body_of(bytes items not None, bytes block not None, uint64_t first):
 
 
 def message_starts(bytes data not None):
-    """See `raftmq.arrow.frames.message_starts`."""
+    """Finds where the messages of a pull's body begin; the twin of `raftmq.arrow.frames.message_starts`."""
     cdef const uint8_t* start = data
     cdef const uint8_t* message
     cdef Py_ssize_t size = len(data), at = 0, count = 0, body, length, number
@@ -1958,19 +1981,19 @@ def message_starts(bytes data not None):
 cdef enum:
     NAME_ENDS = 1
     ENTRY_ENDS = 2
-    ENTRIES_MAX = 64  # of a row, of which it is looked at whether a name is there twice
+    ENTRIES_MAX = 64  # the most entries of a row that are checked for a repeated name
 
 
 @cython.final
 cdef class _Texts:
-    """Texts behind one another, and where each ends: the two buffers of a column of Arrow."""
+    """Collects texts back to back, and the offset at which each ends: the two buffers of an Arrow column."""
 
     cdef uint8_t* data
     cdef int32_t* ends
     cdef Py_ssize_t size, count
 
     def __cinit__(self, Py_ssize_t size, Py_ssize_t count):
-        """Room for `count` texts of together `size` bytes."""
+        """Allocates room for `count` texts that have at most `size` bytes together."""
         self.data = <uint8_t*>PyMem_Malloc(size + 1)
         self.ends = <int32_t*>PyMem_Malloc((count + 1) * sizeof(int32_t))
         if self.data == NULL or self.ends == NULL:
@@ -1995,7 +2018,7 @@ cdef class _Texts:
 
 
 cdef bint _is_twice(const uint8_t* data, const int32_t* ends, Py_ssize_t first, Py_ssize_t end) noexcept nogil:
-    """Whether one of the texts from `first` up to, not including, `end` is there twice; there are few of them."""
+    """Returns True if two of the texts [first, end) are equal. The time grows with the square of their number."""
     cdef Py_ssize_t one, other
     cdef int32_t size
     for one in range(first + 1, end):
@@ -2007,7 +2030,7 @@ cdef bint _is_twice(const uint8_t* data, const int32_t* ends, Py_ssize_t first, 
 
 
 def split_properties(bytes data not None, const int64_t[::1] at, const int64_t[::1] end, tuple names, bint as_map):
-    """See `raftmq.arrow.properties.split_properties`."""
+    """Splits packed properties into columns; the twin of `raftmq.arrow.properties.split_properties`."""
     cdef Py_ssize_t rows = at.shape[0], row, number, total = 0, wanted = len(names), entries = 0
     cdef const uint8_t* start = data
     cdef const uint8_t* p
@@ -2080,9 +2103,9 @@ def split_properties(bytes data not None, const int64_t[::1] at, const int64_t[:
 
 
 cdef const uint64_t* _sort(uint64_t* rows, uint64_t* room, Py_ssize_t count) noexcept nogil:
-    """Sorts `count` numbers, byte by byte from the lowest to the highest. Returns where they lie then: in `rows`, or in
-    `room`, which is as large. The lower half needs no look if it ascends already among numbers with one highest byte,
-    as positions in a bucket do."""
+    """Sorts `count` numbers by a radix sort, from the lowest byte to the highest. Returns a pointer to the sorted
+    numbers: `rows`, or `room`, which has the same size. The four lower bytes are skipped if they ascend already among
+    all numbers with the same highest byte, as positions in a bucket do."""
     cdef Py_ssize_t counts[8][256]
     cdef Py_ssize_t* places
     cdef Py_ssize_t i, value, start, many
@@ -2119,7 +2142,7 @@ cdef const uint64_t* _sort(uint64_t* rows, uint64_t* room, Py_ssize_t count) noe
 
 
 def sorted_rows(bytes records not None, uint64_t base):
-    """See `statemachine.index_file.index_of_rows.sorted_rows`."""
+    """Sorts records of the message index; the twin of `statemachine.index_file.index_of_rows.sorted_rows`."""
     cdef Py_ssize_t count = len(records) // 8, i
     if len(records) % 8:
         raise struct.error(f"unpack requires a buffer of {count * 8} bytes")
@@ -2150,7 +2173,7 @@ cdef object _tuple = tuple.__new__
 
 
 cdef uint32_t _continued(uint32_t before, bytes data) except? 0:
-    """CRC32C of the bytes that `before` covers and of `data` after them."""
+    """Returns the CRC-32C of the bytes whose CRC-32C is `before`, followed by `data`."""
     if _HAS_CRC32C:
         return raftmq_crc32c(before, <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
     return crc32c(data, before)
@@ -2162,7 +2185,7 @@ cdef inline uint64_t _row_sum(uint32_t of_key, bytes value) except? 0:
 
 
 def sum_of_changes(dict rows not None, dict known not None, read, uint32_t seed):
-    """See `statemachine.rows.running_digest.sum_of_changes`."""
+    """Computes the change of a family's sum; the twin of `statemachine.rows.running_digest.sum_of_changes`."""
     cdef uint64_t change = 0
     cdef uint32_t of_key
     cdef bytes key
@@ -2183,7 +2206,8 @@ def sum_of_changes(dict rows not None, dict known not None, read, uint32_t seed)
 
 
 cdef bytes _named(uint8_t kind, const uint8_t* producer_id):
-    """The key of a producer's row ("p"), or the beginning of one of its session's rows ("s")."""
+    """Returns the key of a producer's row (`kind` "p"), or 25 bytes for the key of one of its session rows ("s"), whose
+    last 8 the caller fills in."""
     cdef Py_ssize_t size = 17 if kind == c"p" else 25
     cdef bytes key = PyBytes_FromStringAndSize(NULL, size)
     PyBytes_AS_STRING(key)[0] = <char>kind
@@ -2198,7 +2222,7 @@ cdef bytes _session_key(const uint8_t* producer_id, uint64_t index):
 
 
 cdef bytes _producer_row(uint64_t low, uint64_t high, uint64_t time_ms, object lone):
-    """`lone`: the part that the row has, or None."""
+    """Returns the value of a producer's row. `lone`: the session part that the row contains, or None."""
     cdef bytes rows = b"" if lone is None else <object>PyTuple_GET_ITEM(lone, 3)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(rows)
     cdef bytes row = PyBytes_FromStringAndSize(NULL, 24 if lone is None else 32 + size)
@@ -2213,7 +2237,7 @@ cdef bytes _producer_row(uint64_t low, uint64_t high, uint64_t time_ms, object l
 
 
 cdef int _put_part(const uint8_t* producer_id, object part, dict rows, dict known) except -1:
-    """Stages the row of a part that had none."""
+    """Stages a row for a session part that has no row of its own yet."""
     cdef bytes key = _session_key(producer_id, <object>PyTuple_GET_ITEM(part, 0))
     rows[key] = <object>PyTuple_GET_ITEM(part, 3)
     if key not in known:
@@ -2233,7 +2257,8 @@ def add_sessions(
     tuple kinds not None,
     tuple limits not None,
 ):
-    """Adds the sessions from `at` on of which all is in memory; returns where it stopped. See `statemachine.dedup`."""
+    """Adds the packed sessions from offset `at` on whose producers' sessions are in memory. Returns the offset of the
+    first that it leaves to Python. See `statemachine.dedup.add_sessions`."""
     cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* head
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), count, stop, number
