@@ -215,7 +215,7 @@ def encode(membership: Membership) -> bytes:
     ids = [int(member.id) for member in (*membership.voters, *membership.learners)]
     if not membership.voters or min(ids) < 1 or len(set(ids)) < len(ids):
         raise ValueError(f"members must be distinct positive ids with at least one voter among them, not {ids}")
-    # A map packed in this order: the bytes must be equal on every node.
+    # The map is packed in this order of keys, because the bytes must be equal on every node.
     return msgpack.packb(  # type: ignore[no-any-return]
         {
             "format": FORMAT,

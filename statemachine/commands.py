@@ -127,7 +127,7 @@ def invalid(why: str) -> CommandResult:
     return CommandResult(False, "invalid", why)
 
 
-# -- checks of values that no field's type tells
+# -- checks of values, for what the types of fields cannot express
 
 T = TypeVar("T")
 _AS_THEY_ARE = (bytes,)
@@ -187,7 +187,7 @@ def check_fields(config: Mapping[str, object], known: frozenset[str]) -> None:
         raise InvalidCommandError(f"config has unknown fields {unknown!r}; known are {', '.join(sorted(known))}")
 
 
-# -- packed
+# -- packing commands into bytes
 
 _ARRAY_16 = 0xDC
 """The first byte of a msgpack array with a count of 16 bits. Arrays with a shorter count have a lower first byte, with
@@ -248,7 +248,7 @@ def pack_change(author: str, packed: bytes) -> bytes:
     return b"".join((_array_header(2), msgpack.packb(author[:AUTHOR_LENGTH_MAX]), packed))
 
 
-# -- unpacked
+# -- unpacking commands from bytes
 
 
 class CommandReader:

@@ -185,7 +185,7 @@ class Truth(Family):
             case TruthKind.OFFSETS:
                 return None
 
-    # -- the first group: names that were there before the journal
+    # -- in the first group: journal rows for names that existed before the journal began
 
     @applies(JournalNames)
     def journal_names(self, stage: Stage, command: JournalNames) -> CommandResult:
@@ -253,7 +253,7 @@ class Truth(Family):
             case _:  # kinds that come with their user, or that do not exist before the journal begins
                 pass
 
-    # -- other groups
+    # -- in all other groups: copying
 
     @applies(CopyTruth)
     def copy(self, stage: Stage, command: CopyTruth) -> CommandResult:

@@ -144,9 +144,9 @@ class HeldAppends:
         return self._divided(messages)
 
     def _divided(self, messages: Sequence[Message]) -> list[Message]:
-        """Holds back the appends for the voters that get them later: those with entries, and those that follow a held
-        one. Returns all other messages. Releases everything that is held as soon as it is enough for a batch, or fills
-        a voter's window, because a full window would make the voter look slow."""
+        """Holds back, for the voters in `_later`, the appends that have entries or follow a held append. Returns all
+        other messages. Adds all held appends to these if they are enough for a batch, or if they fill a voter's window, because
+        a full window would make the voter look slow."""
         held, later = self.held, self._later
         leaving: list[Message] = []
         full = False
@@ -222,7 +222,7 @@ class HeldAppends:
         held, self.held = self.held, {}
         return [message for appends in held.values() for message in _joined(appends)]
 
-    # -- time
+    # -- when held appends are due
 
     def wake_ms(self, now_ms: float) -> float:
         """Returns the time at which the caller must call `look` next, if any append is held. Messages sent before do
@@ -243,7 +243,7 @@ class HeldAppends:
             return self.give_out()
         return []
 
-    # -- who is quick
+    # -- which voters are quick
 
     def on_reply(self, reply: AppendEntriesReply, now_ms: float) -> None:
         """Records which voters acknowledge first, and how long that takes."""
@@ -298,7 +298,7 @@ class HeldAppends:
         self._open.clear()
         self._tried = self._batches = 0
 
-    # -- when nothing is held
+    # -- when no append is held
 
     def why_whole(self) -> str:
         """Returns the reason within the core to send everything at once to every voter; "" if there is none. Called

@@ -22,7 +22,7 @@ from raftlog.membership import Membership
 from raftlog.messages import TimeoutNow
 from raftlog.types import NOBODY, Entry, EntryType, NodeId
 
-# -- what the log says is in force
+# -- the members in force according to the log
 
 
 def check_received(entries: Sequence[Entry]) -> None:

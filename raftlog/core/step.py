@@ -70,7 +70,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
         return True
     if isinstance(message, _REPLIES) and message.from_id not in raft.members.current.node_uuids:
-        return False  # only members were asked; answers of others change nothing
+        return False  # the candidate asked only members; replies of other nodes do not count
     leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
     role_change_reasons.higher_term(raft, message.from_id, message.term)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)

@@ -26,8 +26,8 @@ def newest_above(log: SegmentedLog, index: int) -> Membership | None:
 def all_above(log: SegmentedLog, index: int) -> list[Membership]:
     """Returns every MEMBERSHIP entry above `index`, ascending.
 
-    A damaged one is skipped. If it began another cluster, IDENTITY tells that it was there. Raises StorageError if the
-    log cannot be read.
+    A damaged entry is skipped. If that entry began another cluster, IDENTITY still names the cluster. Raises
+    StorageError if the log cannot be read.
     """
     return [*_above(log, index)][::-1]
 

@@ -125,10 +125,10 @@ def open_node_dir(
     Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
     """
     if not fs.exists(path):
-        identities.load(fs, path)  # raises the error for an empty directory
+        identities.load(fs, path)  # raises the IdentityError for a directory that does not exist
     lock: File | None = None
     try:
-        identities.refuse_unknown(fs, path)  # before the lock, which changes the directory
+        identities.refuse_unknown(fs, path)  # checked before locking, because the lock file changes the directory
         lock = layout.lock_directory(fs, path)
         identity = identities.load(fs, path)
         identities.check(identity, expected or Expected(), path)

@@ -181,7 +181,7 @@ class Access(Family):
             yield AuditRow(meta_keys.audit_number(row[0]), *msgpack.unpackb(row[1])[:AUDIT_FIELDS])
             end, limit = row[0], limit - 1
 
-    # -- commands, on the lane of apply only
+    # -- commands, called on the apply thread only
 
     @property
     def touched(self) -> Collection[int]:
@@ -433,7 +433,7 @@ class Access(Family):
         self._put(stage, asked, after, f"secret encrypted with the key {after.key_id}")
         return done()
 
-    # -- copies, in other groups of brokers than the first
+    # -- copies of the first group's rows, in all other groups of brokers
 
     def copy_common(self, stage: Stage, mode: Mode, key: str) -> None:
         """Stores the mode and the key of the first group of brokers."""
@@ -621,7 +621,7 @@ class Access(Family):
         row = stage.get(META, meta_keys.audit_key(number))
         fields = [] if row is None else msgpack.unpackb(row)
         if len(fields) <= AUDIT_FIELDS:
-            return False  # written below OWNERS_LEVEL
+            return False  # the row was written below OWNERS_LEVEL and has no number of the user
         user, of_user = fields[1], fields[AUDIT_FIELDS]
         if _audit_count(stage, user) - of_user >= AUDIT_OF_USER_KEPT:
             return False

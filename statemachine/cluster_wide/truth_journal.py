@@ -129,7 +129,7 @@ class TruthJournal(Family):
         is_newer = self._rows.get((TruthKind.BROKER_GROUP, group), 0) > self.forgotten
         return 0 if is_newer else self.forgotten
 
-    # -- the lane of apply
+    # -- called on the apply thread only
 
     @property
     def place(self) -> SlicePlace | None:

@@ -110,7 +110,7 @@ class QueueRows(Family, Generic[Value]):
         change = self._staged[group] = _Change()
         change.forgets = True
 
-    # -- slices, alone in their batch
+    # -- slices of removals, each the only change in its batch
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
         """Removes at most `rows_max` rows of the topic, from the group named `at` on. Returns how far it came."""
@@ -191,7 +191,7 @@ class QueueRows(Family, Generic[Value]):
         if not topics:
             self._freed.popleft()
 
-    # -- inside
+    # -- internal methods
 
     def _put(self, stage: Stage, group: str, queue: Queue, value: Value, row: bytes) -> None:
         topic_id, queue_id = queue

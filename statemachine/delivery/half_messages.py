@@ -248,7 +248,7 @@ class HalfMessages(Family):
             self._added_ms, self._first_gone = None, False
         self.pending = self._staged
 
-    # -- inside
+    # -- internal methods
 
     def _first_check(self, from_ms: int) -> int | None:
         for key, _ in self._kv.scan(TRANS, *keys.half_check_range(from_ms, keys.U64_MAX)):

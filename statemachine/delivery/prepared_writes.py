@@ -316,7 +316,7 @@ class PreparedWrites(Family):
         """Returns the undecided prepared write of the name; None if there is none. Walks over all prepared writes."""
         return _undecided(self.prepared.values(), name)
 
-    # -- inside
+    # -- internal methods
 
     def _current(self, stage: Stage, decider: int) -> PreparedWrite | None:
         key = keys.prepared_key(decider)

@@ -360,7 +360,7 @@ class StagedWrites(Family):
                     rows.remove(number)
         self.left, self.left_bytes = self._staged_left, self._staged_bytes
 
-    # -- inside
+    # -- internal methods
 
     def _mismatch(self, number: int, count: int, name: str, write: int) -> str:
         """Returns the reason why a commit of the write may not name the attempt; "" if it may."""

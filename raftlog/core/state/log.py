@@ -257,8 +257,8 @@ class RaftLog:
         if index == self.previous.index:
             return self.previous
         last = self.entry(index)
-        # A roll before this process started is not remembered: the base is 0 then, too low. That only rolls the next
-        # file early.
+        # Rolls before this process started are not remembered. The base is then 0, which is too low, so that the next
+        # file only begins earlier than it need.
         base = max((roll for roll in self._rolls if roll <= last.position), default=0)
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 

@@ -152,7 +152,8 @@ class OsFile:
             offset += size
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
-        # A short write (signal, nearly full disk): the copy is affordable here, the error comes with the next call.
+        # The system wrote less than asked, because of a signal or a nearly full disk. Such writes are rare, so the
+        # caller's copy of the data is affordable. If the disk is full, the next call raises the error.
         view = memoryview(data)
         while written < len(data):
             written += os.pwrite(self._fd, view[written:], offset + written)
@@ -161,7 +162,7 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def drop_cached(self, size: int | None) -> None:
-        if size != 0:  # the system call takes 0 bytes for the whole file
+        if size != 0:  # for the system call, 0 bytes would mean the whole file
             os.posix_fadvise(self._fd, 0, size or 0, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:
@@ -191,13 +192,14 @@ class OsFileSystem:
         except OSError as error:
             if create or error.errno != errno.EROFS:
                 raise
-        # A secret in a volume that containers only read.
+        # The file system is read-only, such as a volume with secrets in a container.
         return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def lock(self, path: Path, owner: str) -> OsFile:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
         file = OsFile(path, fd)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError; `file` then closes itself
+        # raises BlockingIOError if another holder has the lock; `file` then closes itself
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
         file.pwritev([owner.encode()], 0)
         return file

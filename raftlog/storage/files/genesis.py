@@ -45,7 +45,7 @@ def encode(genesis: Genesis) -> bytes:
     ids = [voter.id for voter in genesis.voters]
     if not ids or min(ids) < 1 or len(set(ids)) != len(ids):
         raise ValueError(f"voter ids must be distinct positive integers, not {ids}")
-    # A map packed in this order: the bytes must be equal on every voter.
+    # The map is packed in this order of keys, because the bytes must be equal on every voter.
     return msgpack.packb(  # type: ignore[no-any-return]
         {
             "format": FORMAT,

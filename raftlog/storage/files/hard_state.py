@@ -77,8 +77,9 @@ class HardStateStore:
         assert newest is not None
         self._version, self._state = newest
         self.healed = versions[0] != versions[1]
-        # Rewritten even when equal: after a killed process or a failed sync, what was read may be in memory only, and a
-        # vote that is believed to be saved is never saved again.
+        # Both slots are written again even if they are equal. After a killed process or a failed sync, the content that
+        # was read may be in the page cache only. `save` would not write the same vote again, so it might never reach
+        # the disk.
         self._write()
 
     @classmethod
@@ -122,7 +123,7 @@ class HardStateStore:
         try:
             self._write()
         except OutOfSpaceError:
-            self._state = old  # else a retry of the same save would find nothing to write
+            self._state = old  # otherwise a retry of the same save would find no change to write
             raise
 
     def close(self) -> None:
@@ -134,7 +135,8 @@ class HardStateStore:
 
     def _write(self) -> None:
         self._version += 1
-        # The older slot first: until its sync returns, the newest still holds the last promise.
+        # The older slot is written first. Until its sync returns, the newer slot still has the last saved term and
+        # vote.
         self._write_slot(1 - self._newest)
         self._newest = 1 - self._newest
         self._write_slot(1 - self._newest)

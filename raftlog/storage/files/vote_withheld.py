@@ -8,7 +8,7 @@ missing.
     0 magic u32 "RMQV" | 4 crc u32 of bytes 8..end | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 msgpack map {reason: text, index: int, term: int, since_ms: int}
 
-A damaged file counts as present. Written before anything is cut, removed last.
+A damaged file counts as present. The file is written before any byte of the log is cut, and removed last.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ class LogCutter:
             state.tail = tail
             state.damage.cut(tail.end_position, tail.index, tail.header_crc)
             active.index.cut(index)
-            for _ in MARK_OFFSETS:  # both: the older one would otherwise promise the removed range again
+            # both marks are lowered: the older one would otherwise still say that the removed range is on disk
+            for _ in MARK_OFFSETS:
                 self._marks.write(tail)
                 file.fdatasync()
             stop = min(active.file_offset(end), file.size())

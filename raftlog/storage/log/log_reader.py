@@ -125,9 +125,9 @@ class LogReader:
             try:
                 return read(self._sound_below(low, high) if state.damage.ranges else high)
             except FrameError as error:
-                # Either a conflict zeroed these bytes during the read, then the range no longer exists; or they are
-                # damaged, then that is recorded, and the next read stops before them. Others may be found damaged while
-                # this is recorded.
+                # Either a conflict zeroed these bytes during the read: then the entries no longer exist. Or the bytes
+                # are damaged: then `find_damage` records the damage, and the next try stops before it. It may meet
+                # further damage, hence several tries.
                 failed = bare(error)
                 self.find_damage(low, high)
         raise CorruptLogError(f"{state.log}: damage in entries {low}..{high - 1}: {failed}") from failed
@@ -300,7 +300,7 @@ class LogReader:
             raise OutOfRangeError(
                 f"position {position} is not in the log, which has {state.first_position}..{state.tail.end_position}"
             )
-        first = self._index_at(position)  # may find damage
+        first = self._index_at(position)  # records damage that it meets; checked next
         if (damaged := state.damage.touching(position, 1)) is not None:
             raise damaged.error(position)
         if self.position_of(first) != position:
@@ -332,7 +332,7 @@ class LogReader:
         state = self._state
         if index < state.first_index or index > state.tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {state.first_index}..{state.tail.index}")
-        segment_index = state.segment_index(state.segment_of(index))  # may find damage
+        segment_index = state.segment_index(state.segment_of(index))  # records damage that it meets; checked next
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
         return segment_index.position(index)
@@ -345,7 +345,7 @@ class LogReader:
         """
         state = self._state
         segment, end, _ = self._segment_with(position)
-        places = state.segment_index(segment)  # may find damage
+        places = state.segment_index(segment)  # records damage that it meets; checked next
         index = places.next_below(position)
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()

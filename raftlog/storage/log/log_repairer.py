@@ -91,7 +91,8 @@ class LogRepairer:
         return max(base for base in bases if base <= part.segment_index.base)
 
     def _write_into(self, path: Path, base: int, part: Part, end: LogTail) -> None:
-        # It uses another file descriptor, so that it cannot swallow the error of an append's sync.
+        # The file is opened anew: on the append's descriptor, a sync here could consume the error of an append's failed
+        # sync.
         state = self._state
         file = state.fs.open(path)
         if part.whole and header_is_damaged(file.pread(LOCAL_HEADER_SIZE, 0)):

@@ -86,7 +86,8 @@ class LogState:
         self.publishing = threading.Lock()
         """A lock held while `segments` is replaced: by a roll, a cut, a repair, a trim, or a file that is put in front.
         """
-        # Keyed by the Segment object: a segment that was cut and made again under the same name has another key.
+        # The caches are keyed by the Segment object. A segment that is made again under the same name after a cut is
+        # another object, and thus another key.
         self.open_sealed = lru_cache(_OPEN_FILES)(self._open_sealed)
         self.load_sealed = lru_cache(_LOADED_INDEXES)(self._load_sealed)
 

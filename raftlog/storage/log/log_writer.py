@@ -262,7 +262,7 @@ class LogWriter:
         state = self._state
         assert active.index is not None
         if not state.segment_index_known(active):
-            return  # the next start scans, and finds the damage again
+            return  # without CLEAN the next start scans the segment, and finds the damage again
         sidecar = active.path.with_suffix(layout.INDEX_SUFFIX)
         write_file(state.fs, sidecar, b"".join(encode_index(active.index, state.tail, state.group_id)))
         write_file(state.fs, state.log / layout.CLEAN, encode_mark(mark_of(state.tail, self._marks.seq)))

@@ -28,8 +28,8 @@ class PageCacheLimit:
         self._dropped_to = 0
 
     def begin(self, bytes_max: int) -> None:
-        """Begins to keep only `bytes_max` bytes in the page cache. The operating system decides about what was in it
-        before."""
+        """Begins to keep only `bytes_max` bytes in the page cache. Bytes that were in the page cache before are left to
+        the operating system."""
         self._dropped_to = max(0, self._state.tail.end_position - bytes_max)
         self._bytes_max = bytes_max
 

@@ -87,8 +87,8 @@ class SegmentedLog:
         self._preparer = LogPreparer(state, self.segment_size, recovered.report.scanned_from)
         marks = SyncMarks(state, recovered.mark_seq)
         self._writer = LogWriter(state, marks, LogCutter(state, self._reader, marks), self._preparer)
-        # The parts' own methods, not methods that call them: some are called for every batch or for every pull, where
-        # one more call would be measurable.
+        # These attributes are the parts' own methods, and not methods here that call them. Some are called for every
+        # batch or every pull, where one more call would be measurable.
         self.append = self._writer.append
         self.needs_next = self._preparer.needs_next
         self.read_entries = self._reader.read_entries
@@ -160,7 +160,7 @@ class SegmentedLog:
         except FrameError as error:
             raise CorruptLogError(f"{directory / layout.LOG}: {error}") from error
 
-    # What is here
+    # The extent of the log
 
     @property
     def first_index(self) -> int:

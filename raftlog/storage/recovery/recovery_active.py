@@ -92,7 +92,7 @@ def _clean_tail(run: RecoveryRun, active: Segment, file: File, mark: SyncMark, k
     return tail
 
 
-# After any other
+# After a stop that was not orderly
 
 
 def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogTail:
@@ -118,8 +118,8 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
     _cut_torn_tail(run, active, file, scan)
     _write_again(run, active, file, mark.end_position, scan.tail.end_position)
     if scan.tail.end_position > mark.end_position:
-        # Otherwise the node would acknowledge these frames as soon as a leader asks for them, and the next start would
-        # cut damage to one of them as a torn tail (seed 130786946).
+        # Without this mark, the node would acknowledge these frames as soon as a leader asks for them. If one were
+        # damaged later, the next start would then cut it as a torn tail (seed 130786946).
         mark_end(file, scan.tail)
     return scan.tail
 
@@ -209,7 +209,7 @@ def _write_mark(file: File, mark: SyncMark) -> None:
     file.fdatasync()
 
 
-# When the durable end is not known any more
+# When the end of the durable log is not known any more
 
 
 def _cut_below_mark(run: RecoveryRun, active: Segment, file: File, scan: Scan, mark: SyncMark) -> LogTail:

@@ -250,7 +250,7 @@ def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
 def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
     """Checks that a sealed file ends exactly where the next one begins, by its sidecar or by reading its frames."""
     if any(known.first_position == segment.base and known.end_position == end.end_position for known in run.damaged):
-        return  # missing
+        return  # the file is missing: it is known as one damaged range
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)
     if (head := _head_of_sidecar(run, path, segment, end)) is not None:
         segment.tell(head)

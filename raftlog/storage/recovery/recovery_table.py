@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    # How the last stop went
+    # States that tell how the last run ended
     Row(
         "clean stop", "CLEAN equals the newest mark of the last segment, its sidecar agrees",
         "the last frame is checked, nothing is scanned; CLEAN is removed",
@@ -56,7 +56,7 @@ ROWS = (
         "left in place; the next writer overwrites it",
         "a file counts only once it has been renamed",
     ),
-    # Damage of frames
+    # Damaged frames
     Row(
         "damage below the mark", "bad headers or payloads below the mark, and intact frames behind them whose chain "
         "leads to the mark or that follow it",
@@ -86,7 +86,7 @@ ROWS = (
         "the copy in DATA/GENESIS is used; the frame is a damaged range, to be fetched",
         "the copy has its own checksums", campaigns="after the repair",
     ),
-    # Damage of what is local
+    # Damaged files and headers of this node alone, which no peer has
     Row(
         "one mark damaged", "one of the two sync marks is bad",
         "the other mark is used",
@@ -159,7 +159,7 @@ ROWS = (
         "refused (LogGoneError): restore it, or `raftmq rebuild --plan`",
         "rows without their log prove nothing", "-", "-",
     ),
-    # A log that was fetched to replace the one here
+    # A log that was fetched to replace this node's log
     Row(
         "INSTALL", "`INSTALL`, and install/log is whole",
         "log/ is moved to trash/, install/log becomes log/, `INSTALL` is removed; after a crash this resumes",
@@ -187,7 +187,7 @@ ROWS = (
         "left in place; the next fetch continues or overwrites it",
         "it counts only once `INSTALL` exists",
     ),
-    # Refusals
+    # States in which the node does not start
     Row(
         "another format", "an intact frame, file or slot of a format that this release does not read",
         "refused, naming the format",

@@ -57,7 +57,7 @@ def load(fs: FileSystem, log: Path, active: Segment, mark: SyncMark, group_id: i
         end = (head.tail.end_position, head.tail.index, head.tail.header_crc)
         if head.base != active.base or end[1] - head.base_index + 1 != len(index.offsets):
             return None
-        if end[0] > mark.end_position:  # written for frames above the mark
+        if end[0] > mark.end_position:  # the file also lists frames above the sync mark
             index.cut(mark.next_index)
             end = (mark.end_position, mark.next_index - 1, mark.header_crc)
         raw = file.pread(HEADER_SIZE, active.file_offset(index.position(end[1])))

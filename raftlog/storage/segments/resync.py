@@ -66,8 +66,8 @@ def _candidates(file: File, segment: Segment, start: int, stop: int) -> list[int
 def _walk(
     window: Window, segment: Segment, position: int, low: LogTail, goal: LogTail, failed: set[int]
 ) -> list[FrameHeader]:
-    """Returns the frames from `position` to the goal; [] if they do not lead there. In that case none of them needs
-    another try."""
+    """Returns the headers of the frames from `position` to the goal; [] if the frames do not lead there. In that case
+    adds the positions of these frames to `failed`, because a walk from any of them would fail too."""
     walked: list[FrameHeader] = []
     while position not in failed:
         try:

@@ -72,8 +72,8 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
 def _parted(
     fs: FileSystem, log: Path, bases: list[int], floor: LogTail | None, group_id: int
 ) -> tuple[list[int], list[int]]:
-    """Returns the base positions of the files that a trim left behind (below a gap below FIRST), and of the others, as
-    a start sees them."""
+    """Returns the base positions of the files that a trim left behind, and those of all other files. As for a start, a
+    file below FIRST was left behind if a gap lies between it and FIRST."""
     kept = [base for base in bases if floor is None or base >= floor.end_position]
     if floor is None or not kept:
         return [], bases
@@ -90,8 +90,8 @@ def _parted(
 
 
 def _before(fs: FileSystem, page: bytes, base: int, floor: LogTail | None, log: Path, group_id: int) -> LogTail | None:
-    """Returns the log's tail before the first file: as FIRST says, or lower, where the file's own header does, or its
-    first frame; None if nothing tells it."""
+    """Returns the log's tail before the first file, from log/FIRST. If the file begins below FIRST, or FIRST is
+    damaged, the file's local header or its first frame tells the tail. Returns None if these are damaged too."""
     if floor is not None and base >= floor.end_position:
         return floor
     path = log / layout.segment_name(base)
@@ -199,8 +199,8 @@ class _SegmentCheck:
                 yield self._frame(segment, self.tail.end_position, following_base, "not a frame that follows")
                 self.tail = None
                 return
-            # Otherwise it ends there, and the file that begins there is missing. That is reported when the next file is
-            # checked.
+            # Otherwise the file ends at `tail`, and a file that begins there is missing. The check of the next file
+            # reports that.
         self.tail = goal._replace(segment_base=self._base) if goal else self.tail
         yield from self._check_sidecar(index, self.tail)
 
@@ -293,7 +293,7 @@ class _SegmentCheck:
             return
         try:
             head, kept = decode_index(read_file(self._fs, path), self._group_id)
-            count = min(len(kept.offsets), len(index.offsets))  # the sidecar may list entries of a torn tail
+            count = min(len(kept.offsets), len(index.offsets))  # active.idx may list entries of a torn tail
             fits = head.base != self._base or kept.offsets[:count] == index.offsets[:count]
             text = "" if fits else "it does not fit the frames"
         except FrameError as error:
