@@ -145,8 +145,8 @@ class HeldAppends:
 
     def _divided(self, messages: Sequence[Message]) -> list[Message]:
         """Holds back, for the voters in `_later`, the appends that have entries or follow a held append. Returns all
-        other messages. Adds all held appends to these if they are enough for a batch, or if they fill a voter's window, because
-        a full window would make the voter look slow."""
+        other messages. Adds all held appends to these if they are enough for a batch, or if they fill a voter's window,
+        because a full window would make the voter look slow."""
         held, later = self.held, self._later
         leaving: list[Message] = []
         full = False
