@@ -78,7 +78,8 @@ class InvariantViolationError(RaftLogError):
 
 
 class ImplausibleMessageError(InvariantViolationError):
-    """A peer sent a message that cannot be true; it was ignored. Final for its connection, not for the node."""
+    """A peer sent a message that cannot be true, and the node ignored it. The node closes the connection to the peer
+    and continues."""
 
     peer = 0
     """The node id of the sender; 0 until it is known."""

@@ -66,8 +66,8 @@ class SessionUnreadError(Exception):
 
 
 class SessionPart(NamedTuple):
-    """The rows that one entry added to a producer's session: `rows` is packed, sequences ascending from `low` to
-    `high`."""
+    """The session rows that one entry added to a producer's session. `rows`: the packed rows, with sequence numbers
+    ascending from `low` to `high`."""
 
     index: int  # type: ignore[assignment]
     low: int

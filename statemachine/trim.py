@@ -296,7 +296,7 @@ def _load_sweep(kv: KV) -> Sweep | None:
 
 
 def load_mark(kv: KV) -> TrimMark:
-    """Reads the beginning of the log from the store."""
+    """Reads the beginning of the log, as of the last TRIM that moved it, from the store."""
     row = kv.get(META, meta_keys.TRIM_KEY)
     return NOT_TRIMMED if row is None else TrimMark(*meta_keys.TRIM.unpack(row))
 

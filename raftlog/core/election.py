@@ -127,7 +127,8 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
 
 
 def _count(raft: Raft) -> bool:
-    """Counts the voters' answers so far. Returns True if they decide the campaign, either way."""
+    """Counts the voters' answers so far. Returns True if they decide the campaign, won or lost, and has then changed
+    the member's role."""
     granted = sum(raft.votes.values())
     quorum = raft.members.quorum
     if granted >= quorum:

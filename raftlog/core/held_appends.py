@@ -289,8 +289,8 @@ class HeldAppends:
         return not self._outside.slow(node)
 
     def _forget(self) -> None:
-        """Forgets which voters are quick, and compares all voters again; until that is done all of them get
-        everything."""
+        """Forgets which voters are quick, and begins to compare all voters again. Until TRIAL entries are acknowledged,
+        every voter gets all appends at once."""
         self.quick = ()
         self._voters = self._raft.members.voters
         self._need = self._raft.members.quorum - 1

@@ -56,7 +56,8 @@ def _is_held(raft: Raft, progress: Progress) -> bool:
 
 
 def resume_held(raft: Raft) -> None:
-    """Sends to the followers that waited for the catch-up budget, after it was refilled."""
+    """Sends entries to the followers that wait for the catch-up budget. Called after the driver has refilled the
+    budget."""
     for node, progress in raft.members.peers.items():
         if progress.held:
             fill_window(raft, node, progress)

@@ -241,7 +241,8 @@ def discard(fs: FileSystem, data_dir: Path) -> None:
 
 class SegmentBuild:
     """One sealed segment file under construction, for `SegmentedLog.prepend`. Used by one thread. Nothing counts as
-    durable before `finish`, and yet the file is synced every SYNC_BYTES: one large sync would delay those of the log.
+    durable before `finish`. The file is synced every SYNC_BYTES all the same, because one large sync would delay the
+    syncs of the log.
     """
 
     def __init__(self, fs: FileSystem, path: Path, group_id: int, previous: LogTail) -> None:

@@ -49,7 +49,7 @@ class BrokerGroup(NamedTuple):
 
     name: str
     aliases: int
-    """The number of aliases of each group: `name-1` to `name-aliases`. The same in all groups of a cluster."""
+    """The number of aliases of each group: `name-1` to `name-aliases`. All groups of a cluster have the same number."""
     state: GroupState = GroupState.ACTIVE
     since_ms: int = 0
     """Log time of the first group at which a group that is not active got its state; 0 for an active one."""

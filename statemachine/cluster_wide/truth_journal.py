@@ -172,7 +172,8 @@ class TruthJournal(Family):
 
     @applies(ForgetEnds)
     def forget(self, stage: Stage, command: ForgetEnds) -> CommandResult:
-        """Removes rows of ends. The result's value is True if there are more of them up to the version."""
+        """Removes rows of ends. The result's value is True if more rows of ends up to the command's version are
+        left."""
         going: list[tuple[TruthKind, TruthName]] = []
         more = False
         for each, version in self._ends.items():

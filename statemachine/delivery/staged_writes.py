@@ -107,9 +107,9 @@ class Attempt(NamedTuple):
     count: int  # type: ignore[assignment]
     """The number of messages that were staged for the attempt."""
     left: int
-    """The number of these messages that are neither copied nor removed yet."""
+    """The number of the attempt's messages that are neither copied nor removed yet."""
     left_bytes: int
-    """The bytes of the messages that are neither copied nor removed yet."""
+    """The bytes of the attempt's messages that are neither copied nor removed yet."""
     opened_ms: int
     staged_ms: int
     """Log time at which a message was last staged for the attempt."""
@@ -153,7 +153,8 @@ class StagedWrites(Family):
         """Name of writes -> (number of each attempt whose row is open -> its write), with the changes of the batch
         being applied."""
         self._prepared: dict[str, SortedMap[int, int]] = {}
-        """The same for the attempts whose row is prepared. All prepared attempts of a name belong to one write."""
+        """Name of writes -> (number of each attempt whose row is prepared -> its write), with the changes of the batch
+        being applied. All prepared attempts of a name belong to one write."""
         for attempt in stored:
             if attempt.state in _KEPT:
                 self._list_of(attempt.state).setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
@@ -162,7 +163,7 @@ class StagedWrites(Family):
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
         """The number of staged messages of all attempts that are neither copied nor removed yet."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
-        """The bytes of these messages in the log."""
+        """The bytes in the log of the messages that `left` counts."""
         self.changed: dict[int, Attempt | None] = {}
         """Attempts that the batch being applied has changed; None for one that is finished and removed."""
 

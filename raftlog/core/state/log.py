@@ -219,8 +219,8 @@ class RaftLog:
         return ()
 
     def _append_chained(self, tail: LogTail, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Appends `entries` after `tail`, replacing what is there. All of them are checked before the first is
-        added."""
+        """Appends `entries` after `tail`, and replaces the log's entries there. All entries are checked before the
+        first is added."""
         tails: list[LogTail] = []
         try:
             for entry in entries:

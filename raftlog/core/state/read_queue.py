@@ -17,8 +17,9 @@ class _Round(NamedTuple):
 class ReadQueue:
     """The reads that are not yet in a round, and the rounds that are not yet confirmed.
 
-    A round is a heartbeat number. A follower that echoes number n confirms every round up to n, because that heartbeat
-    was sent after they began. Numbers rise for the life of the process, and replies of older terms never get here.
+    A round has the number of the heartbeat that began it. A follower that echoes number n confirms every round up to n,
+    because heartbeat n was sent after those rounds began. Numbers rise for the life of the process, and replies of
+    older terms never reach this queue.
     """
 
     __slots__ = ("last_round", "rounds", "states", "waiting")

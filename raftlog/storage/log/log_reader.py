@@ -27,7 +27,7 @@ _LOOKS = 8
 """The number of times that a read tries again after it met bytes that were not frames. Each attempt records the damage
 that it met."""
 _LOOKED_AT_ONCE = 64
-"""The number of entries that a search for damage reads at once. No conflict can be cut meanwhile."""
+"""The number of entries that a search for damage reads at once. While it reads them, no conflict can be cut."""
 
 
 class SegmentSpan(NamedTuple):
@@ -72,7 +72,7 @@ class _Part(NamedTuple):
     last_term: int
 
     def check(self, frames: Sequence[Entry | FrameHeader]) -> None:
-        """Raises FrameError unless these intact frames are the frames of this part."""
+        """Raises FrameError unless `frames`, which are intact, are the frames of this part."""
         if len(frames) != self.stop - self.low or frames[0].index != self.low or frames[0].position != self.start:
             raise FrameError(
                 f"frames at position {self.start} of {self.segment.path.name} are not entries {self.low}.."

@@ -25,12 +25,12 @@ STAGED = "repair-{}.tmp"
 
 class Part(NamedTuple):
     """The frames of a range under repair that lie in one segment file. `previous`: the log's tail before the first of
-    them."""
+    these frames."""
 
     file: File
     previous: LogTail
     segment_index: SegmentIndex
-    """The index of these frames only."""
+    """The segment index of the part's frames only."""
     whole: bool
     """True if the frames are those of a whole file: its first frame has the flag ROLL."""
 

@@ -39,7 +39,8 @@ HEAD_READ = 4096
 
 
 class SegmentIndex:
-    """The frame offsets and term ranges of one segment. One thread adds; others may read below the published tail."""
+    """The frame offsets and term ranges of one segment. One thread adds entries; other threads may read entries below
+    the log's published tail."""
 
     __slots__ = ("base", "base_index", "members", "offsets", "terms")
 
