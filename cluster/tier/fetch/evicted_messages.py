@@ -50,7 +50,7 @@ READERS_MAX = 4096
 
 
 class EvictedPlace(NamedTuple):
-    """The point up to which a queue was read."""
+    """The offset up to which a reader has read a queue, and up to which its messages were fetched ahead."""
 
     next_offset: int
     """Offset at which the reader continues after the last answer."""
@@ -59,7 +59,7 @@ class EvictedPlace(NamedTuple):
 
 
 class ChosenItems(NamedTuple):
-    """The items that a pull is to get."""
+    """The index items, packed, whose messages a pull is to get, and the queue offset of each."""
 
     packed: bytes
     offsets: list[int]
@@ -78,7 +78,7 @@ class OldReads:
         reads: ObjectReads,
         turns: Turns | None = None,
     ) -> None:
-        """`turns` are the node's; None: this object makes its own."""
+        """`turns`: the node's, in which filters run; None: this object makes its own."""
         self._loop = loop
         self._turns = turns or Turns(loop.call_soon)
         self._verdicts = Verdicts()
@@ -93,8 +93,8 @@ class OldReads:
         """Queues whose last pull failed, oldest first."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
-        """Calls `done` later, with the messages at offsets from the pull's up to `stop`, or with the reason for which
-        there are none."""
+        """Reads messages at offsets from the pull's on and below `stop`. Calls `done` later: with the messages, with
+        Gone if the tier does not hold them, or with the error because of which they cannot be read."""
         share = self._room.share()
 
         def begin() -> None:
@@ -211,7 +211,8 @@ class OldReads:
         return len(kept), b"".join(kept)
 
     def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
-        """Starts to fetch the first of these items into the cache; returns how many."""
+        """Starts to fetch the messages of the first items of `rest` into the cache. Returns the number of these
+        items."""
         ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
             self._start(self._warm(ahead, dense=dense))
