@@ -326,8 +326,8 @@ async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
 #
 # A copy is one description and the parts that it names, below the cluster's folder in the tier:
 #     <cluster id>/state/<index>-<term>-<crc>.json      its description, named after the checkpoint that was copied
-#     <cluster id>/state/<index>-<digest>.part          a part; <index> is that of the copy that wrote it first, <digest>
-#                                                       the first 32 digits of its SHA-256
+#     <cluster id>/state/<index>-<digest>.part          a part; <index>: the copy that wrote it first, <digest>: the
+#                                                       first 32 digits of the part's SHA-256
 
 STATE = "state"
 KEPT = 8
