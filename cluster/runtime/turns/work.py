@@ -40,10 +40,12 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Paused:
-    """Calls a function PAUSE_S from now if the node was busy since the last call, else in the next turn. (`Soon`)"""
+    """A `Soon` for patient work: calls a function PAUSE_S from now if the node's Raft has taken turns since the last
+    call, otherwise in the next turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turns: Callable[[], int]) -> None:
-        """`turns`: how many turns the node's Raft has taken so far. A send takes some on each node."""
+        """`turns` returns the number of turns that the node's Raft has taken so far. Each send takes some on each
+        node."""
         self._loop = loop
         self._turns = turns
         self._seen = 0
@@ -58,10 +60,11 @@ class Paused:
 
 
 class Turns:
-    """The cut work of one node, divided among the turns."""
+    """Runs the cut work of one node, a share of it in each turn of the loop."""
 
     def __init__(self, soon: Soon, share: int = TURN_SHARE, *, patient: Soon | None = None) -> None:
-        """`patient`: calls the function later if the node is busy; None: `patient` is this object."""
+        """`soon` schedules the next turn of work. `patient` does the same for patient work, later if the node is busy;
+        None: patient work is like all other."""
         self.patient = self if patient is None else Turns(patient, share)
         """The turns of work that may wait for requests of other kinds. It has a share of its own."""
         self._soon = soon
@@ -78,7 +81,7 @@ class Turns:
         self._running: list[Hashable] = []
         """Owners whose steps run, the innermost last, because a step may begin other work."""
         self._dropped: set[Hashable] = set()
-        """Those of the running owners that were dropped meanwhile."""
+        """The owners in `_running` that were dropped while their step ran."""
 
     def spent(self) -> bool:
         """Returns True if this turn's share is used up, so that the caller must go on in another turn."""
@@ -100,7 +103,7 @@ class Turns:
         self._queue(owner, steps)
 
     def begin_later(self, owner: Hashable, steps: WorkSteps) -> None:
-        """Does the work in later turns only, because this turn is not the owner's."""
+        """Does the work in later turns only, for a caller whose present turn belongs to other work."""
         self._queue(owner, steps)
 
     async def breathe(self, owner: Hashable) -> None:
