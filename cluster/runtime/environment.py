@@ -83,8 +83,8 @@ class RunnerFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a node takes from the machine; by default, the real machine. Sockets are not part of it: they come from the
-    running event loop."""
+    """Everything that a node takes from the machine; by default, the real machine. Sockets are not part of it: they
+    come from the running event loop."""
 
     fs: FileSystem = field(default_factory=OsFileSystem)
     open_kv: Callable[[str], KV] = RocksKV
