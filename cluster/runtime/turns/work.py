@@ -2,8 +2,8 @@
 
 Work is a generator. It yields between two of its steps, and each step charges the meter (`raftlog.work`) before it does
 anything. All such work of a node shares one budget: in each turn, `share` units, dealt out one step at a time to the
-owners in turn. An owner is the origin of the work, mostly a client (`Client.owner`): one with a hundred requests gets
-no more than one with a single request, and the work of one owner is done in order.
+owners in turn. An owner is the origin of the work, mostly a client (`Client.owner`): an owner with a hundred requests
+gets no more steps than an owner with a single one. The work of one owner is done in order.
 
     turns.begin(client.owner, self._scan(request))    # a generator; begins in this turn if there is room
     await turns.breathe(client.owner)                 # a coroutine; returns at once while the turn has room
@@ -27,8 +27,9 @@ from raftlog.work import METER
 logger = logging.getLogger(__name__)
 
 TURN_SHARE = 1_000
-"""Units that all cut work of a node may take of one turn: 1 ms of a slow core. A send takes several turns on its way,
-and waits for such work in each. A turn itself takes a tenth of a millisecond, so less would slow the work down."""
+"""The units of work that all cut work of a node may take in one turn: 1 ms of a slow core. A send goes through several
+turns, and waits for such work in each. A smaller share would slow the work down, because each turn itself costs a tenth
+of a millisecond."""
 
 WorkSteps = Generator[None, None, None]
 PAUSE_S = 0.003

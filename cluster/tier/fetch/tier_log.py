@@ -166,7 +166,8 @@ class TierLog:
         return Messages(b"".join(bodies), count)
 
     async def _once_more(self, item: bytes, pieces: Sequence[TierPiece]) -> bytes:
-        """Reads one message again that did not match. Raises DamagedError."""
+        """Reads a message again that did not match its CRC: from the store, then from the other source. Raises
+        DamagedError if neither has it intact, and at once while a pause of this message lasts (`Broken`)."""
         position, size = POSITION_SIZE.unpack(item)
         base, _, name = self._piece(LogSpan(position, position + size, item), pieces)
         message = f"{self._reads.where(name)} at position {position} of the log"
