@@ -200,8 +200,8 @@ class AgeSeals:
         self._log = log
         self._reads = reads
         self._looked = Looked(0, None)
-        """How far the log was searched. Below its `position` there is no message that the tier lacks. If `first_ms` is
-        not None, the first such message lies at `position`."""
+        """The result of the search so far. Below its `position` there is no message that the tier lacks. If `first_ms`
+        is not None, the first such message lies at `position`."""
 
     def begin(self) -> None:
         """Makes the search start again, because this node has just become the leader and the log may have changed."""

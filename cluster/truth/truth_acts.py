@@ -1,10 +1,10 @@
 """Acts: changes of the truth that clients request from a node of another group than the first.
 
-The leader of the asked group sends the commands to the leader of the first group. The latter proposes them as its own,
-and replies with their results and the version of the truth that includes them. The caller gets the results once the
-asked group has copied that version, so that a client can use what it just made at the node that it asked. Commands are
-not sent twice: if no reply comes in time, the outcome is unknown. If the first group has no leader, the commands fail
-and nothing was done. Only commands that take rights away are then written to the log of the asked group instead
+The leader of the asked group sends the commands to the leader of the first group. That leader proposes them like its
+own, and replies with their results and the version of the truth that includes them. The caller gets the results once
+the asked group has copied that version, so that a client can use what it just made at the node that it asked. Commands
+are not sent twice: if no reply comes in time, the outcome is unknown. If the first group has no leader, the commands
+fail and nothing was done. Only commands that take rights away are then written to the log of the asked group instead
 (`statemachine.access.revocations`).
 
     ACT         [number, author]                     payload: the commands, as in a COMMAND entry
