@@ -107,7 +107,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """Called when the socket's transport takes no more bytes: waiting plain text then stays in the queue."""
+        """Called when the socket's transport has too many bytes to send: asks the protocol to pause."""
         self._tell_pause()
 
     def resume_writing(self) -> None:
