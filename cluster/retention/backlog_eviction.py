@@ -1,7 +1,8 @@
-"""Chooses the messages that topics give up which keep more than their quota allows, and have `backlog.policy` = evict.
+"""Chooses the messages that are removed from topics above their quota, if these topics have `backlog.policy` = evict.
 
-The oldest go, whichever queue they are in. How much a topic keeps is an estimate by some of its rows, like the size
-that operators see, and so is the number of messages above the quota: the next run corrects it.
+The oldest messages of a topic go, in whichever queue they are. The size of a topic is estimated from some of its rows,
+like the size that operators see. The number of messages above the quota is therefore an estimate too, which the next
+run corrects.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 MEASURED_MAX: Final = 64
 """The most topics that one look measures."""
 TIME_PARTS: Final = 4_096
-"""The part of a topic's time within which messages of several queues may go in any order: a step of the search reads
-some rows of each queue.
+"""The search for the oldest messages stops when it has narrowed the time down to 1/TIME_PARTS of the topic's time span,
+because each step of the search reads some rows of each queue. Messages stored within the remaining span may go in any
+order.
 """
 
 
@@ -60,14 +62,15 @@ def grown(
 
 
 def _oldest(state: BrokerState, topic: TopicConfig, share: float) -> list[QueueMin]:
-    """Returns the new first offsets if that share of the topic's messages goes, the oldest first."""
+    """Returns (topic id, queue id, new first offset) for each queue that loses messages, if `share` (0 to 1) of the
+    topic's messages go, the oldest first. A queue loses at most STEP_OFFSETS messages."""
     spans = list(queue_spans(state, topic))
     wanted = max(1, int(share * sum(span.messages for span in spans) + 0.999))
 
     def before(span: QueueSpan, time_ms: int) -> int:
         return min(max(state.offset_by_time(topic.id, span.queue_id, time_ms, False), span.first), span.end)
 
-    # All that was stored before `low` goes, and less than all that was stored before `high`.
+    # All messages stored before `low` go. Of the messages stored from `low` on and before `high`, only some go.
     low, high = _first_ms(state, topic, spans), _last_ms(state, topic, spans) + 1
     if sum(span.messages for span in spans) <= wanted:
         low = high
@@ -80,7 +83,7 @@ def _oldest(state: BrokerState, topic: TopicConfig, share: float) -> list[QueueM
             high = middle
     firsts = {span: before(span, low) for span in spans}
     left = wanted - sum(firsts[span] - span.first for span in spans)
-    for span in spans:  # of those of the time between, as many as are wanted
+    for span in spans:  # Messages stored between `low` and `high` go until `wanted` is reached.
         more = min(left, before(span, high) - firsts[span])
         firsts[span] += more
         left -= more
@@ -102,7 +105,7 @@ def _last_ms(state: BrokerState, topic: TopicConfig, spans: Iterable[QueueSpan])
 
 
 def together(one: list[QueueMin], other: list[QueueMin]) -> list[QueueMin]:
-    """Returns the queues of both, each once, with the higher of its first offsets."""
+    """Returns the queues of both lists, each once. A queue that is in both gets the higher of its two first offsets."""
     if not other:
         return one
     highest: dict[tuple[int, int], int] = {}

@@ -32,20 +32,20 @@ logger = logging.getLogger(__name__)
 
 
 class _Appends:
-    """The rows of one slice on their way into the log."""
+    """Counts the appends of one slice that have no outcome yet."""
 
     def __init__(self, settled: Callable[[bool], None]) -> None:
-        """`settled` receives, once, if all of them are in the log."""
+        """`settled` is called once, when every append has an outcome: with True if all of them are in the log."""
         self._settled = settled
-        self._left = 1  # until all of them are queued
+        self._left = 1  # One is ended when all appends are queued, so that `settled` is not called earlier.
         self._failed = False
 
     def begin(self) -> None:
-        """Adds one append, which is answered later."""
+        """Adds one append, whose outcome is recorded by `end`."""
         self._left += 1
 
     def end(self, outcome: Outcome) -> None:
-        """Records the outcome of one append, or OK once all are queued."""
+        """Records the outcome of one append. Called once more, with OK, when all appends are queued."""
         self._left -= 1
         self._failed = self._failed or outcome is not Outcome.OK
         if not self._left:
@@ -66,8 +66,8 @@ class Carrier:
         gather: Callable[[Gather], Question[Slice]],
         ended: Callable[[], None],
     ) -> None:
-        """`gather` asks the lane for a slice. `ended` is called when a round has
-        moved something. `report_damage` receives the position and the size of a message that cannot be read intact."""
+        """`gather` asks the lane for a slice. `ended` is called after a round that moved or dropped something.
+        `report_damage` receives the position and the size of a message that cannot be read intact."""
         self._raw = raw
         self._state = state
         self._proposals = proposals
@@ -76,9 +76,10 @@ class Carrier:
         self._gather, self._ended = gather, ended
         self._client = NoClient(proposals.gate)
         self._round: object = None
-        """The round under way; another one takes its place if this node was deposed meanwhile."""
+        """An object that stands for the round in progress; None if there is none. A round that was in progress when
+        this node was deposed stops when it finds another object here."""
         self._moved = 0
-        """Messages that the round has carried."""
+        """The number of messages that the present round has carried."""
 
     @property
     def busy(self) -> bool:
@@ -94,11 +95,11 @@ class Carrier:
             carry_out(self._carry(end))
 
     def _carry(self, end: int) -> Steps[None]:
-        """One round: slice by slice, until one of them could not be appended."""
+        """Carries the messages below `end` slice by slice, and stops at a slice that could not be appended."""
         this = self._round = object()
         self._moved, dropped, position, appended = 0, False, 0, True
         while position < end and appended:
-            # On a disk that is full nothing is delivered, so what is due is carried as well.
+            # While this node refuses sends (a full disk), due messages are not delivered, so they are carried as well.
             due_after_ms = 0 if self._proposals.refusing else self._raw.log_time_ms()
             slice_ = yield from answer_to(self._gather(Gather(position, end, due_after_ms)))
             if this is not self._round:
@@ -119,7 +120,7 @@ class Carrier:
             self._ended()
 
     def _rows_to_drop(self, slice_: Slice) -> list[Command]:
-        """Reports what cannot be read, and returns the commands that drop rows of deleted topics."""
+        """Reports the damaged messages of the slice, and returns the commands that drop its rows of deleted topics."""
         for item in slice_.damaged:
             self._report_damage(item.position, item.size)
         drops: list[Command] = [row.drop for row in slice_.rows if row.topic_id not in self._state.topics_by_id]
@@ -128,7 +129,8 @@ class Carrier:
         return drops
 
     def append(self, slice_: Slice, drops: list[Command], settled: Callable[[bool], None]) -> None:
-        """Queues the rows of a slice. `settled` receives, once, if all of them are in the log."""
+        """Queues the rows of a slice and the commands `drops`. `settled` is called once, when all have an outcome: with
+        True if all of them are in the log."""
         appends = _Appends(settled)
         for row in slice_.rows:
             topic = self._state.topics_by_id.get(row.topic_id)

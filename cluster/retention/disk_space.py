@@ -48,7 +48,7 @@ OPENING_BYTES = 64 << 20
 """Bytes that opening the node may write at once, because RocksDB writes its buffers to disk."""
 FULL = Code("disk_full", "critical", "raftmq retention --run")
 PARKED = Code("log_waits_for_space", "critical", "df -h")
-"""Keys of the alarms."""
+"""Keys of the alarms of this module."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -57,8 +57,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def reserve_of(total_bytes: int, refuse_percent: int, groups: int = 1) -> int:
-    """Returns the bytes of the disk that are reserved for writes other than messages. `groups`: of brokers, whose nodes
-    share it."""
+    """Returns the number of bytes of the disk that are reserved for writes other than messages. `groups`: the number of
+    groups of brokers that have nodes on this disk."""
     return min(groups * RESERVE_BYTES_MAX, total_bytes * (100 - refuse_percent) // 200)
 
 
@@ -69,8 +69,8 @@ async def wait_for_space(
     ended: Callable[[], bool],
     look_every_ms: int = LOOK_EVERY_MS,
 ) -> bool:
-    """Waits until a node that was closed for lack of space may be opened again; returns True then, and False as soon as
-    `ended` returns True."""
+    """Waits until the disk has space enough to open a node again that was closed for lack of space. Returns True then;
+    returns False if `ended` returns True first. Looks at the disk every `look_every_ms` milliseconds."""
     while not ended():
         free, total = fs.free_bytes(directory), fs.total_bytes(directory)
         enough = reserve_of(total, limits.disk_refuse_writes_percent) + min(OPENING_BYTES, total // 10)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 FILLING = Code("disk_filling", "warning", "raftmq retention")
 SLOW = Code("disk_slow", "warning", "raftmq doctor")
-"""Keys of the alarms."""
+"""Keys of the alarms of this module."""
 
 SAMPLES_PER_RATE = 10
-"""Samples within `retention.disk_rate_ms`, the shortest time over which a rate is measured: a burst does not predict
-the next hours."""
+"""Samples within `retention.disk_rate_ms`. This is the shortest time over which a rate is measured, because a burst
+does not predict the next hours."""
 SAMPLES = 6 * SAMPLES_PER_RATE + 1
-"""Samples that are kept: by default one each minute for an hour."""
+"""The number of samples that are kept. By default there is one each minute, so they cover an hour."""
 HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
 """Percentage points below the line at which a disk no longer counts as filling."""
@@ -42,9 +42,10 @@ SLICE_MS = 5_000
 SLICES = 12
 """Slices in the window of one minute; the window moves on by one slice."""
 SLOW_MIN = 3
-"""The least number of slow appends that makes a slow disk."""
+"""The least number of slow appends, in a slice or in the window, for which the disk counts as slow."""
 SLOW_LONG_MIN = 2
-"""The same if they took half of a slice together: of syncs of 2 s, no more than two fit into one."""
+"""The least number of slow appends in a slice if they took half of the slice together. It is lower than SLOW_MIN
+because only two syncs of 2 s fit into a slice."""
 
 
 class Filling:
@@ -115,13 +116,14 @@ class SlowAppends:
         self._alarms = alarms
         self._slices: deque[list[int]] = deque(maxlen=SLICES)
         self.suspect_s = self._bound_s / 2 if bound_ms else math.inf
-        """Seconds. Only appends that took longer need a call of `note`."""
+        """Half of the bound, in seconds. Only appends that took longer need a call of `note`."""
         self._counted = 0
-        """All appends since the start, as of the end of the last slice."""
+        """The number of all appends from the start to the end of the last slice."""
         self._slow = self._slowish = 0
-        """Appends since the end of the last slice that took longer than the bound, and longer than half of it."""
+        """The numbers of appends since the end of the last slice that took longer than the bound, and longer than half
+        of the bound."""
         self._slowish_ms = 0
-        """Milliseconds that those took which took longer than half of the bound."""
+        """Milliseconds that the appends counted in `_slowish` took together."""
         self._slice_ms = 0
         self._raised = False
         self.slow_total = 0
@@ -141,8 +143,8 @@ class SlowAppends:
         return True
 
     def tick(self, now_ms: int, appends: int) -> None:
-        """Moves the window on when a slice is over, and raises or clears the alarm. `appends` is the number since the
-        start."""
+        """Moves the window on when a slice is over, and raises or clears the alarm. `appends` is the number of all
+        appends since the start."""
         passed_ms = now_ms - self._slice_ms
         if passed_ms < SLICE_MS:
             if self._slow >= SLOW_LONG_MIN and passed_ms >= SLICE_MS // 2 and not self._raised:
@@ -171,8 +173,9 @@ class SlowAppends:
         self._alarms.raise_alarm(SLOW, self._text(slow, total, span))
 
     def _end_if_quick(self, total: int, slowish: int) -> None:
-        """Clears the alarm, unless the window still has a slice in which most appends were slow: many quick ones in
-        other slices prove nothing."""
+        """Clears the alarm if at most one in a hundred of the window's appends took longer than half of the bound, and
+        if there is no slice in which most appends did. Many quick appends in other slices do not make up for such a
+        slice."""
         bad = any(_is_slow(appends, some, some_ms) for appends, _, some, some_ms in self._slices)
         if not bad and slowish * 100 <= total:
             self._raised = False
@@ -188,6 +191,7 @@ class SlowAppends:
 
 
 def _is_slow(appends: int, slow: int, slow_ms: int) -> bool:
-    """Returns True if most appends of a slice were slow, and so many of them that it is more than a hiccup."""
+    """Returns True if most appends of a slice were slow, and at least SLOW_MIN of them (SLOW_LONG_MIN if the slow ones
+    took half of the slice together). `slow_ms`: milliseconds that the slow ones took."""
     least = SLOW_LONG_MIN if slow_ms * 2 >= SLICE_MS else SLOW_MIN
     return slow >= least and slow * 2 > appends

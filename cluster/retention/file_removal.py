@@ -23,7 +23,7 @@ FILES = Code("trimmed_files_left", "warning", "raftmq retention")
 
 
 class FileRemoval:
-    """The files that are to go. Event loop only; the lane removes them."""
+    """Has the lane remove files, one every `delete_gap_ms`. Event loop only."""
 
     def __init__(
         self,
@@ -33,19 +33,19 @@ class FileRemoval:
         changed: Callable[[], object],
         rules: RetentionSection,
     ) -> None:
-        """`job` asks the lane. `changed` is called when a file is gone."""
+        """`job` gives the lane a file to remove. `changed` is called after each attempt to remove a file."""
         self._clock, self._alarms = context.clock, context.alarms
         self._job, self._metrics, self._changed = job, metrics, changed
         self._gap_ms = rules.delete_gap_ms
         self._files: deque[Path] = deque()
         self._failed: set[Path] = set()
-        """Files that could not be removed lately; they keep no other from being removed."""
+        """Files that could not be removed. They are skipped until all other files are gone, and then tried again."""
         self._due_ms = 0
         self._removing = False
 
     @property
     def count(self) -> int:
-        """The number of files that are still there."""
+        """The number of files that are still to be removed."""
         return len(self._files)
 
     def reload(self, rules: RetentionSection) -> None:
@@ -53,7 +53,7 @@ class FileRemoval:
         self._gap_ms = rules.delete_gap_ms
 
     def add(self, files: Iterable[Path]) -> None:
-        """Adds files that the log has given up."""
+        """Adds files that the log no longer uses."""
         self._files.extend(path for path in files if path not in self._files)
 
     def tick(self, now_ms: int) -> None:

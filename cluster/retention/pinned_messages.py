@@ -43,13 +43,13 @@ class PinnedRow(NamedTuple):
     """One row of waiting messages, with the messages as they are stored."""
 
     kind: RowKind
-    """The kind of the run of messages that will carry this row."""
+    """The kind under which the messages are appended again."""
     name: int
     topic_id: int
     queue_id: int
     messages: tuple[bytes, ...]
     tag_hashes: tuple[int, ...]
-    """One hash per message. Zero for half messages: nothing asks for the hash before the messages are copied."""
+    """One hash of the tag per message; 0 for half messages, whose hash is only needed in the copy that is delivered."""
     drop: Command
     """The command that ends this row if its topic was deleted."""
 

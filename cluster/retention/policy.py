@@ -156,20 +156,20 @@ those rows."""
 LEAST_OFFSETS = 256
 """The fewest offsets that are worth an entry of the log (one chunk of rows), unless they are all that is left."""
 LOOKS_MAX = 4_096
-"""The most queues with a retention time of their own that one look checks, because a TRIM names each queue that it
-cuts."""
+"""The most queues that one search checks, of topics with a retention time of their own. It is limited because a TRIM
+names each queue that it cuts."""
 PAGE_TOPICS = 512
 
 
 class QueuePlace(NamedTuple):
-    """A queue at which a run of retention begins."""
+    """The queue at which the next search of `gone_earlier` begins."""
 
     topic: str
     queue_id: int
 
 
 class Earlier(NamedTuple):
-    """The result of one search for messages with a shorter retention time than the others."""
+    """The result of `gone_earlier`: queues with expired messages, of topics with a shorter retention time."""
 
     queues: list[QueueMin]
     at: QueuePlace | None
@@ -220,8 +220,8 @@ def _longer(topic: TopicConfig, keep_ms: int) -> bool:
 
 
 def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: int, end: int) -> int | None:
-    """Returns the position of the queue's first message that is younger than its topic's retention time; None if it is
-    not below `end`."""
+    """Returns the position of the queue's first message that is younger than its topic's retention time; None if there
+    is none below `end`."""
     offset = state.min_offset(topic.id, queue_id)
     items = state.fetch(topic.id, queue_id, offset, 1)
     if topic.retention_ms and not (items and items[0].position >= end):
@@ -258,8 +258,8 @@ def gone_earlier(
 
 
 def names_from(state: BrokerState, at: str, page_topics: int = PAGE_TOPICS) -> Iterator[str]:
-    """Yields the names of topics from that one on, also if it is gone meanwhile; "" for all. They are looked up so many
-    at a time."""
+    """Yields the names of topics in ascending order, beginning with `at` itself, even if that topic no longer exists.
+    With `at` = "", yields all. Looks up `page_topics` names at a time."""
     after = at or None
     if after is not None:
         yield after

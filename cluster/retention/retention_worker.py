@@ -61,12 +61,12 @@ class HeldCut(NamedTuple):
     """Waiting messages below this position are to be carried. On a full disk that is one segment at a time, so that
     each segment frees space before the next one takes some."""
     dense: bool
-    """True if more than half of that log consists of waiting messages: carrying them would write more than it frees."""
+    """True if waiting messages have more bytes than half of the log. Carrying them would write more than it frees."""
     reason: str
 
 
 class Survey(NamedTuple):
-    """The lane's answer to `Ask`."""
+    """The lane's answer to a SurveyAsk."""
 
     disk: DiskFact
     checkpoint_index: int
@@ -92,7 +92,7 @@ class Survey(NamedTuple):
 
 
 class RemovedLogFiles(NamedTuple):
-    """The lane's answer to `Remove`."""
+    """The lane's answer to RemoveLogFiles."""
 
     paths: tuple[Path, ...]
     error: str
@@ -100,7 +100,8 @@ class RemovedLogFiles(NamedTuple):
 
 
 class RetentionLane(NeverIdle):
-    """The lane of retention. It reads rows and files while the node goes on; an exception on it stops the node."""
+    """Does the jobs of retention on a lane, so that reading rows and files does not block the event loop. An exception
+    here stops the node."""
 
     def __init__(
         self,
@@ -125,11 +126,12 @@ class RetentionLane(NeverIdle):
         self._tier = tier
         self._longer = policy.KeptLonger(state)
         self._earlier_at: policy.QueuePlace | None = None
-        """The queue at which the next look for messages with a shorter retention begins."""
+        """The queue at which the next search for messages of topics with a shorter retention time begins; None to begin
+        with the first topic."""
         self._grown_at = ""
-        """The topic at which the next look for those that keep too much begins."""
+        """The topic at which the next search for topics above their quota begins; "" for the first one."""
         self._verified = ""
-        """The name of the newest checkpoint, if it was read and found sound."""
+        """The name of the last checkpoint that was read completely and found sound; "" if there is none."""
 
     def reload(self, rules: RetentionSection) -> None:
         """Applies new rules for the next look. Any thread."""
@@ -141,7 +143,7 @@ class RetentionLane(NeverIdle):
             self._tier = section
 
     def drain(self, batch: Sequence[SurveyAsk | RemoveLogFiles | Gather]) -> list[Survey | RemovedLogFiles | Slice]:
-        """Does the jobs one after the other."""
+        """Does the jobs one after the other, and returns one answer for each, in order."""
         return [self._do(job) for job in batch]
 
     def _do(self, job: SurveyAsk | RemoveLogFiles | Gather) -> Survey | RemovedLogFiles | Slice:
@@ -169,8 +171,9 @@ class RetentionLane(NeverIdle):
             return UNKNOWN_DISK
 
     def _checkpoints_now(self, disk: DiskFact) -> tuple[AppliedMark, AppliedMark]:
-        """Returns (the checkpoint that limits removal, the newest). That is the older of two, because the newest may
-        turn out damaged; on a disk that is nearly full it is the newest, once every byte of it was read."""
+        """Returns (the mark of the checkpoint that limits removal, the mark of the newest checkpoint). The older of two
+        checkpoints limits removal, because the newest may turn out damaged. On a disk that is nearly full, the newest
+        one limits it, once every byte of it was read. A mark is NOTHING_APPLIED if there is no such checkpoint."""
         try:
             found = self._checkpoints.all()
             if not found:
@@ -231,8 +234,8 @@ class RetentionLane(NeverIdle):
         return self._with_consumers(job, facts, queues, found)._replace(held=held)
 
     def _with_longer(self, facts: TrimFacts) -> TrimFacts:
-        """Adds to `facts` the floor of topics that keep their messages longer. Asks those topics only where age would
-        remove some of their messages, because it costs one or two seeks per queue."""
+        """Returns the facts with the floor of topics that keep their messages longer. Looks at these topics only if a
+        segment would go by its age, because that costs one or two seeks per queue."""
         decision = decide(facts, self._rules)
         if "age" not in decision.reason:
             return facts
@@ -241,8 +244,9 @@ class RetentionLane(NeverIdle):
         return facts._replace(kept_longer=longer)
 
     def _with_consumers(self, job: SurveyAsk, facts: TrimFacts, queues: list[QueueMin], found: Survey) -> Survey:
-        """Adds the unconsumed messages to the findings, only where a rule depends on consumption: it costs a seek per
-        queue of each group."""
+        """Returns `found` with the decision, and with what it means for groups that have not consumed everything. Looks
+        for such groups only if something goes or the job asks for it, because that costs a seek per queue of each
+        group."""
         state, rules = self._state, self._rules
         decision = decide(facts, rules)
         goes = decision.count > 0 or bool(queues)
@@ -255,7 +259,8 @@ class RetentionLane(NeverIdle):
         return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
 
     def _warning(self, job: SurveyAsk, rows: list[unconsumed_messages.Behind], log_end: int) -> str:
-        """Returns the text of the alarm about messages that their groups are about to lose: an eviction loses none."""
+        """Returns the text of the alarm about messages that their groups are about to lose, "" for none. Evicted
+        messages stay in the tier; then only messages that leave the tier are lost."""
         if self._tier is not None and self._tier.evict:
             return unconsumed_messages.warning_in_tier(self._state, self._tier, self._rules, job.now_ms)
         return unconsumed_messages.warning(rows, self._rules, job.now_ms, log_end)
@@ -273,5 +278,5 @@ def sealed_segments(log: SegmentedLog, position: int, count_max: int) -> list[Se
             found.append(SegmentFact(span.previous.end_position, span.end_position, last.index + 1, last.timestamp_ms))
             span = following
     except OutOfRangeError:
-        pass  # trimmed or cut meanwhile: what was found is right
+        pass  # The log was trimmed or cut meanwhile; the segments found so far are right.
     return found

@@ -116,14 +116,16 @@ class Retention:
         self._asked: list[asyncio.Future[Ran | None]] = []
         self._asked_first: list[asyncio.Future[Ran | None]] = []
         self._waiters: set[asyncio.Future[Ran | None]] = set()
-        """Those of both that are not answered, also while a look works for them."""
+        """The callers of `run` that have no answer yet: those in `_asked` and `_asked_first`, and those for which a run
+        is in progress."""
         self._jobs: deque[Callable[[Any], None]] = deque()
-        """Callbacks for the answers to the jobs that the lane has, in order."""
+        """The callbacks of the jobs that the lane has not answered yet, in order."""
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Survey | None = None
         self._marks = [state.trim_mark]
-        """TRIMs that this node's checkpoints may include, ascending."""
+        """Marks of TRIMs, ascending by index. With them `_known_to` finds the position at which the log begins for a
+        checkpoint."""
         self._files = FileRemoval(context, self._job, metrics, self._changed, rules)
         self._blocked = ""
 
@@ -200,7 +202,8 @@ class Retention:
         if consumers:
             self._consumers_due_ms = now_ms + CONSUMERS_EVERY_MS
         waiters: list[asyncio.Future[Ran | None]] = []
-        if self._settled() or not self._leads():  # otherwise they wait for the proposed TRIM and for the run after it
+        # While a proposed TRIM is not applied, callers wait for it and for the run after it.
+        if self._settled() or not self._leads():
             waiters, self._asked = self._asked, []
         hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour  # noqa: DTZ006 - the operator's day
         self._found = found = yield from self._survey(hour, asked=bool(waiters), consumers=consumers)
@@ -235,7 +238,8 @@ class Retention:
         return found
 
     def _job(self, job: SurveyAsk | RemoveLogFiles | Gather) -> Question[Any]:
-        """Returns the question that gives the lane this job. The lane answers its jobs in order."""
+        """Returns a question (`cluster.runtime.awaited.Question`) that gives the lane this job; its answer is the
+        lane's. The lane answers its jobs in order."""
 
         def ask(done: Callable[[Any], None]) -> None:
             self._jobs.append(done)
@@ -248,7 +252,8 @@ class Retention:
             self._jobs.popleft()(answer)
 
     def _freed_bytes(self) -> int:
-        """Returns the bytes of log that were given up but are still on this node's disk."""
+        """Returns the number of bytes of log that lie below the TRIM or were given up, but are still on this node's
+        disk."""
         return max(0, self._state.trim_position - self._log.first_position) + self._files.count * self._log.segment_size
 
     def _soon(self) -> None:
@@ -264,14 +269,15 @@ class Retention:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     def _trim(self, found: Survey, decision: TrimDecision) -> EntryId | None:
-        """Proposes the TRIM that was decided; returns its entry, or None if there is none."""
+        """Proposes the TRIM that was decided. Returns the id of its entry; None if there is nothing to remove, or if it
+        cannot be proposed now."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
-        # The look took time: it is void if leadership was lost meanwhile, and one TRIM is in flight at most.
+        # Leadership may have been lost while the lane worked, and at most one TRIM is in flight.
         if not (decision.count or found.queues) or not self._leads() or not self._settled():
             return None
         trim = self._wanted(found, decision)
-        # Evicted messages are in the tier alone. A store that was exchanged would have none of them.
+        # Evicted messages exist only in the tier. If the store was exchanged by mistake, it would have none of them.
         if trim.evicts and not self._tier_known():
             logger.info("nothing is evicted yet: the store of the tier has not shown that it is the right one")
             return None
@@ -306,13 +312,13 @@ class Retention:
         return entry
 
     def _wanted(self, found: Survey, decision: TrimDecision) -> Trim:
-        """Returns the TRIM to propose. If the TRIM evicts, it names no queues: queues whose topics keep messages for a
-        shorter time lose them, for all readers, at the next look."""
+        """Returns the TRIM to propose. A TRIM that evicts names no queues. Queues of topics with a shorter retention
+        time then lose their expired messages, for all readers, by the next TRIM."""
         state = self._state
         reason = decision.reason or ("size of topics" if found.by_size else "age of topics")
         if not decision.count or decision.position <= state.trim_position:
             return Trim(*state.kept, reason, tuple(found.queues))
-        # An evicting TRIM names no queue: a message of it must be in the tier before anything says it is gone.
+        # An evicting TRIM names no queue: a message must be in the tier before a TRIM says that it is removed.
         if self._evicts:
             return Trim(decision.position, decision.first_index, reason, sliced=True, evicts=True)
         return Trim(decision.position, decision.first_index, reason, tuple(found.queues))
@@ -338,13 +344,13 @@ class Retention:
         return True
 
     def _carry(self, held: HeldCut | None) -> None:
-        """Lets the carrier append waiting messages again, if they are in the way and carrying frees more than it
-        writes."""
+        """Lets the carrier append waiting messages again, if they prevent a cut (`held`) and carrying frees more than
+        it writes."""
         if held is not None and not held.dense and self._carrier is not None:
             self._carrier.carry(held.carry_below)
 
     def _want_checkpoint(self, found: Survey) -> None:
-        """Asks for a checkpoint, if it would be newer than the newest one."""
+        """Asks for a checkpoint, if entries were applied since the newest one."""
         if self._state.applied.index > found.newest_index:
             self._checkpointer.want_checkpoint()
 
@@ -373,7 +379,7 @@ class Retention:
                 if not self._sweeper.busy:
                     self._due_ms = self._clock.monotonic_ms()
         mark = self._state.trim_mark
-        # Remembered with its index: a checkpoint from before needs the log that it cut.
+        # The TRIM is remembered with its index, because a checkpoint from before it needs the log that it cut off.
         if mark.index > self._marks[-1].index:
             self._marks.append(mark)
             logger.info("the log begins at position %d, as of index %d", mark.position, mark.index)
@@ -383,10 +389,10 @@ class Retention:
         limits = [(self._state.trim_position, ""), (self._known_to(found.checkpoint_index), OLDER)]
         limits += [(lease.position, f"the lease of {lease.holder}") for lease in self.leases.all()[:1]]
         position, self._blocked = min(limits)
-        # Only an older checkpoint holds the files: a newer one frees them.
+        # If only the older checkpoint holds the files, a new checkpoint makes the next run free them.
         if self._blocked == OLDER and self._left()[0]:
             self._want_checkpoint(found)
-        # The lowest of the three: below the TRIM, not needed by this disk's older state, and read by nobody.
+        # `position` is the lowest of three limits: the TRIM, what the older checkpoint knows, and the lowest lease.
         gone = self._log.trim(position)
         if gone:
             self._raw.trimmed()
@@ -394,10 +400,10 @@ class Retention:
             self._wake()
 
     def _known_to(self, index: int) -> int:
-        """Returns the position at which the log begins for a state that has applied everything up to `index`; never
-        above the true one."""
+        """Returns the position at which the log begins for a state that has applied everything up to `index`. Returns a
+        lower position, down to 0, if this node does not remember the TRIM."""
         known = [mark for mark in self._marks if mark.index <= index]
-        # Marks above the checkpoint stay: a later, newer checkpoint will reach them.
+        # Marks above `index` stay for the next calls, with newer checkpoints.
         if known:
             self._marks = [known[-1], *[mark for mark in self._marks if mark.index > index]]
         return known[-1].position if known else 0
@@ -410,7 +416,7 @@ class Retention:
             while at < end and (span := self._log.segment_at(at)).sealed and span.end_position <= end:
                 count, size, at = count + 1, size + span.end_position - at, span.end_position
         except OutOfRangeError:
-            pass  # a log of which a conflict has just cut the end
+            pass  # A conflict has just cut the end of the log.
         return count, size + self._files.count * self._log.segment_size
 
     def _held_by(self, files: int) -> str:

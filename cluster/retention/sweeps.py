@@ -1,5 +1,5 @@
-"""Proposes slice by slice what would hold the node if it were applied at once: TRIMs, and the removal of the rows of
-deleted topics and groups."""
+"""Proposes long work of the state in slices: TRIMs, and the removal of the rows of deleted topics and groups. Applied
+at once, either would block the node."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Proposes TRIMs that are carried out in slices, and the slices of a sweep (a TRIM in progress). Event loop
-    only."""
+    """Proposes TRIMs, and then the slices in which the state carries each of them out. A TRIM in progress is called a
+    sweep. Event loop only."""
 
     def __init__(self, context: NodeContext, state: BrokerState, leads: Callable[[], bool]) -> None:
         """`leads()` returns True if this node leads and accepts writes."""

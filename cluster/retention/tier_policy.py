@@ -31,15 +31,16 @@ class TierFacts(NamedTuple):
     segments: Sequence[TierSegment]
     """Rows of the tier, lowest first, without those whose retention in the tier has ended."""
     keep_ms: int
-    """The shortest time in milliseconds for which segments stay: that of the tier, or a longer one that a topic asks
+    """Milliseconds for which segments stay at least: the retention time of the tier, or a longer one that a topic asks
     for. 0: for ever."""
     unconsumed: str = ""
-    """A sentence about a group that has not consumed messages which therefore must stay; "" if there is none."""
+    """A sentence about a consumer group whose unconsumed messages must stay in the tier; "" if there is no such
+    group."""
 
 
 class TierDecision(NamedTuple):
-    """A cut of the tier: the tier's log shall begin at `position`, with the entry `first_index`; `count` segments are
-    removed."""
+    """A cut of the tier: the tier's log is to begin at `position`, with the entry `first_index`, and `count` segments
+    go. If `count` is 0, there is a reason to remove segments, but `held` prevents it."""
 
     position: int
     first_index: int
@@ -50,7 +51,7 @@ class TierDecision(NamedTuple):
 
 
 def decide(facts: TierFacts, section: TierSection) -> TierDecision | None:
-    """Returns which segments leave the tier now; None if there is no reason for any."""
+    """Returns which segments leave the tier now; None if there is no reason to remove any."""
     left = sum(row.stored_bytes for row in facts.segments)
     going: list[TierSegment] = []
     reasons: list[str] = []
@@ -112,8 +113,8 @@ def _keep_ms(state: BrokerState, keep_ms: int) -> int:
 
 
 def _unconsumed(state: BrokerState) -> str:
-    """Names a group that has yet to consume messages that the nodes no longer have; "" if there is none. The node does
-    not know the positions of these messages, so all of the tier must wait."""
+    """Returns a sentence about a consumer group that has not consumed messages that were evicted from the nodes; "" if
+    there is none. The node does not know the positions of these messages, so no segment may leave the tier."""
     for group in state.groups:
         for topic_id, queue_id, offset in state.offsets_of_group(group):
             topic = state.topics_by_id.get(topic_id)

@@ -63,8 +63,8 @@ def floor(rows: list[Behind]) -> Floor | None:
 
 
 def within(queues: list[QueueMin], rows: list[Behind]) -> list[QueueMin]:
-    """Limits the cuts `queues` to what every group has consumed. The state machine leaves out cuts that would not move
-    a queue's beginning."""
+    """Returns `queues` with each new first offset lowered to the first offset that some group has not consumed. The
+    result may have cuts that move no queue's beginning: the state machine ignores them."""
     unread: dict[tuple[int, int], int] = {}
     for row in rows:
         queue = row.topic_id, row.queue_id
@@ -113,9 +113,9 @@ def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: i
 
 
 def warning_in_tier(state: BrokerState, section: TierSection, rules: RetentionSection, now_ms: int) -> str:
-    """Returns the text of that alarm where the messages that leave the nodes stay in the tier: only what leaves the
-    tier is lost. Names a group that has yet to consume the first message that a queue has in the tier, if the tier's
-    first segment goes soon."""
+    """Returns the text of the same alarm for a cluster that evicts; "" if there is no reason for one. Evicted messages
+    stay in the tier, so a message is only lost when it leaves the tier. If the tier's first segment goes soon, the text
+    names a group that has not consumed the first message of some queue in the tier."""
     segments = state.kept_segments
     evicted = bool(segments) and state.kept.position < state.trim_position
     if not evicted or rules.protect_unconsumed or not _tier_goes_soon(segments, section, now_ms):

@@ -1,4 +1,4 @@
-"""Waits for what a service tells a callback: in a coroutine, or in a straight function that needs no task."""
+"""Waits for the answer that a service gives to a callback: in a coroutine, or in a generator that needs no task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 Question: TypeAlias = Callable[[Callable[[T], None]], object]
 """Asks a service; the callback receives the answer, once."""
 Steps: TypeAlias = Generator[Question[Any], Any, T]
-"""A straight function: it yields a question wherever it waits, and goes on with the answer."""
+"""A generator that yields a question wherever it waits, and goes on with the answer. `carry_out` runs it."""
 
 
 async def told(ask: Question[T]) -> T:
@@ -22,15 +22,15 @@ async def told(ask: Question[T]) -> T:
 
 
 def answer_to(ask: Question[T]) -> Steps[T]:
-    """Waits for the answer in a straight function: `found = yield from answer_to(ask)`."""
+    """Waits for the answer in a generator (`Steps`): `found = yield from answer_to(ask)`."""
     answer: T = yield ask
     return answer
 
 
 def carry_out(steps: Steps[None]) -> None:
-    """Runs a generator up to its first question. Each answer resumes it at once, in the callback that brings the
-    answer, and not in a later turn as a task would: so nothing else happens between an answer and what follows from
-    it."""
+    """Runs a generator up to its first question, and returns. Each answer resumes the generator at once, in the
+    callback that brings the answer. A task would go on in a later turn of the loop; here nothing else happens between
+    an answer and the next step."""
     _go_on(steps, None)
 
 

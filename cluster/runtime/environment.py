@@ -31,7 +31,7 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_EVERY_MS = 60_000
 """Milliseconds after which a checkpoint is due if anything was applied."""
 SWEEP_ROWS = 512
-"""Rows of the state that one slice of a sweep visits: about 10 ms of work if all of them are removed
+"""The number of rows of the state that one slice of a sweep visits. It takes about 10 ms if all of them are removed
 (docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
 """Bytes of entries that one drain applies; commands count more (`cluster.replication.apply_lane`)."""
@@ -42,7 +42,7 @@ PAGE_SEGMENTS = 512
 """Full segments of the log in one page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
 ROUTE_AGE_MS = 70_000
-"""Two of the intervals at which RocketMQ's clients ask for routes, and some."""
+"""Milliseconds: a little more than two of the intervals (30 s) at which RocketMQ's clients ask for routes."""
 """Milliseconds of log time for which a queue lock is held (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop
 reading after half of it."""
 
@@ -83,7 +83,8 @@ class RunnerFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The real machine by default. Sockets come from the running event loop."""
+    """Everything that a node takes from the machine; by default, the real machine. Sockets are not part of it: they
+    come from the running event loop."""
 
     fs: FileSystem = field(default_factory=OsFileSystem)
     open_kv: Callable[[str], KV] = RocksKV

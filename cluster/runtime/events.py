@@ -49,8 +49,8 @@ LAST_MS: Final = 253_402_300_799_999
 
 
 def rfc3339(ms: int) -> str:
-    """Formats milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"; what is later than the year 9999 as its
-    end."""
+    """Formats milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z". Formats a time after the year 9999 as
+    the last millisecond of that year."""
     ms = min(ms, LAST_MS)
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
@@ -139,7 +139,7 @@ class EventLog:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def take_unwritten(self) -> list[Event]:
-        """Returns events for `flush`, each once."""
+        """Returns the events that no earlier call has returned, for `flush`."""
         taken, self._unwritten = self._unwritten, []
         return taken
 

@@ -16,8 +16,8 @@ CLUSTER = "cluster"
 
 
 class Code(str):
-    """The code of a finding, or the key of an alarm, with the constant part of its findings. Declared as a constant of
-    its module."""
+    """The code of a finding, or the key of an alarm, with what all its findings have in common. Each is declared as a
+    constant of the module that reports it."""
 
     __slots__ = ("do_now", "finding", "severity")
 
@@ -26,7 +26,8 @@ class Code(str):
     """The first command to type. `{n}` stands for the number of the node that the finding is about, else of the node
     that found it."""
     finding: str
-    """The code of its findings; another one than itself for the key of an alarm that says more."""
+    """The code of the findings that an alarm with this key makes. It is the key itself, unless several keys share one
+    code."""
 
     def __new__(cls, code: str, severity: Severity, do_now: str, *, finding: str = "") -> Code:
         made = super().__new__(cls, code)
@@ -51,4 +52,4 @@ class Condition(NamedTuple):
     hold_ms: int = 0
     """Milliseconds for which the condition must hold before it becomes a finding."""
     since_ms: int | None = None
-    """Wall clock of its begin; None if that is when it was first seen."""
+    """Milliseconds since the Unix epoch at which the problem began; None: when it was first seen."""

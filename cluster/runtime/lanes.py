@@ -44,9 +44,9 @@ class NeverIdle:
 
 
 def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
-    """Returns a function that is called with each job of one drain, in order, and returns True if the drain may have
-    another one. A lane with bounded drains has `weigh`, and `weight_max` of one drain; every other lane takes all
-    waiting jobs."""
+    """Returns a function that bounds one drain. It is called with each job of the drain, in order, and returns True if
+    the drain may have another job. A lane with bounded drains has `weigh`, the weight of a job, and `weight_max`, the
+    weight of a drain. Every other lane takes all waiting jobs."""
     weigh: Callable[[Job], int] | None = getattr(lane, "weigh", None)
     if weigh is None:
         return lambda job: True
@@ -140,8 +140,8 @@ class ThreadLaneRunner(Generic[Job, Done]):
         return not last
 
     def _take(self) -> list[Job | None]:
-        """Blocks until there is a job, then takes the waiting ones, as many as the lane does at once; stops at the
-        closing mark."""
+        """Blocks until there is a job. Returns the waiting jobs, as many as the lane does at once. A None, the mark of
+        `close`, is the last that it returns."""
         queue = self._queue
         try:
             first = queue.get(timeout=self._lane.idle_after_s)

@@ -17,11 +17,12 @@ from raftlog.types import NOBODY, NodeId
 __all__ = ["NOBODY", "Slower", "Succession", "best", "none_slower"]
 
 Slower = Callable[[NodeId, Collection[NodeId]], bool]
-"""Returns True if the disk of a node is known to be slower than that of one of the others."""
+"""A function (node, other nodes) that returns True if the disk of the node is known to be slower than the disk of one
+of the others."""
 
 
 def none_slower(_node: NodeId, _others: Collection[NodeId]) -> bool:
-    """Returns False: nothing is known about any disk."""
+    """Returns False. Used where nothing is known about the disks."""
     return False
 
 
@@ -31,8 +32,8 @@ def best(
     fit: Callable[[PeerStatus], bool] = lambda peer: True,
     slower: Slower = none_slower,
 ) -> NodeId:
-    """Returns the voter that could take over soonest among those that are `fit`, one whose disk is `slower` last;
-    NOBODY if there is none."""
+    """Returns the voter that could take over soonest among those for which `fit` returns True; NOBODY if there is none.
+    A voter whose disk is `slower` is only returned if no other can take over at once."""
     able = [peer for peer in peers if peer.fit and peer.node_id in voters and fit(peer)]
     nodes = [peer.node_id for peer in able]
     heard = any(peer.recent_active for peer in able)  # right after a check-quorum no peer counts as heard

@@ -1,7 +1,6 @@
-"""Signals: an event of a node with its listeners, by which two services that need each other are connected.
-
-The signal is made before both services. One of them sends it, the other adds itself in its constructor. The event log
-for people is `cluster.runtime.events`.
+"""Signals, which connect two services that need each other. A signal is made before both services. One of them sends it
+when an event happens, and the other adds its listener in its constructor. The event log for people is
+`cluster.runtime.events`.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ class Signal(Generic[Sent]):
         self._listeners = listeners
 
     def add(self, listener: Callable[Sent, object]) -> None:
-        """Adds a listener."""
+        """Adds a function that is called each time the signal is sent."""
         self._listeners = (*self._listeners, listener)
 
     def __call__(self, *args: Sent.args, **named: Sent.kwargs) -> None:
-        """Calls all listeners; an exception of one is raised to the sender."""
+        """Sends the signal: calls all listeners. An exception of a listener is raised to the sender, and the listeners
+        after it are not called."""
         for listener in self._listeners:
             listener(*args, **named)

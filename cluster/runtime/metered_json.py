@@ -19,11 +19,12 @@ T = TypeVar("T")
 OBJECTS_MAX: Final = 5_000
 """The most objects in a text of a client: more than a heartbeat or a list of locks may name."""
 VALUES_MAX: Final = 100_000
-"""The most values, and commas in strings. A decoder cannot be stopped half way, so they are counted before."""
+"""The most values in a text of a client. They are counted before the text is parsed, because a decoder cannot be
+stopped half way. The count includes commas in strings."""
 
 PARSE_KIB_UNITS: Final = 5
-"""The cost of 1,024 bytes that are parsed, within these limits: 2 for lists of names, 5 for texts full of escapes, the
-dearest of all."""
+"""Units of work (`raftlog.work`) that are charged for each 1,024 bytes that are parsed. Lists of names cost 2; texts
+full of escapes, which take the longest, cost 5."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -69,11 +69,11 @@ class Kind(IntEnum):
     """[], payload: what the sender knows of the groups of the cluster (`cluster.placement.group_map`). Only on the
     channel `group`, between nodes of different groups, where no other kind but those in GROUP_KINDS passes"""
     TRUTH = 29
-    """[number, version]: asks the leader of the first group what changed in the truth after that version
-    (`cluster.truth.truth_frames`). Only on the channel `group`"""
+    """[number, version, level of the asking group]: asks the leader of the first group what changed in the truth after
+    that version (`cluster.truth.truth_frames`). Only on the channel `group`"""
     TRUTH_REPLY = 30
-    """[number of the question, version to which the rows bring, or -1: this node does not lead; True if there are
-    more], payload: rows"""
+    """[number of the question, version that the asking group has once it has copied the rows, True if there are more
+    rows], payload: rows. A version of -1 means that this node cannot answer, mostly because it does not lead"""
     ACT = 31
     """[number, author], payload: commands that change the truth (`cluster.truth.truth_acts`). Only on the channel
     `group`"""
@@ -108,7 +108,7 @@ NODE_KINDS = frozenset(
 GROUP_KINDS = frozenset(range(Kind.GROUPS, Kind.DEMANDS + 1))
 """Kinds of the channel `group` (docs/adr/0108)."""
 REGISTRY_KINDS = frozenset({Kind.GROUPS, Kind.REGISTRY_STATE})
-"""Those that a process of the registry may send: it knows the secret, and is no node (docs/adr/0112)."""
+"""Kinds that a process of the registry may send. Such a process knows the secret, but is no node (docs/adr/0112)."""
 
 
 class WireError(ValueError):

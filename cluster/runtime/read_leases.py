@@ -1,4 +1,4 @@
-"""Leases: which peers are reading which part of the log. The files that they read must stay."""
+"""Leases record which peers are reading which part of the log, so that the files with these parts are not removed."""
 
 from __future__ import annotations
 

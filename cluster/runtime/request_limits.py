@@ -73,9 +73,9 @@ GROUP_BODY_BYTES_MAX: Final = 64 * 1024
 """The most bytes of the body of a request that creates or changes a group."""
 
 OTHER_BODY_BYTES_MAX: Final = 512 << 10
-"""The most bytes of the body of a request without messages and without a limit of its own. Rights are read in such a
-body, and then its handler parses it, both in one turn of the loop: of 4 MiB that took 35 ms. The locks of 4,000 queues
-fit in, whose topics have 80 letters."""
+"""The most bytes of the body of a request without messages and without a limit of its own. Such a body is parsed twice
+in one turn of the loop, to check rights and by its handler, which took 35 ms for 4 MiB. It has room for the locks of
+4,000 queues whose topics have names of 80 letters."""
 STAGED_BYTES_MAX: Final = 4 << 20
 """The most bytes of messages in one request that stages them."""
 

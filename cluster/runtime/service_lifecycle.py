@@ -46,7 +46,7 @@ class Starting(IntEnum):
     made."""
 
     SERVICES = 0
-    """Services, which use only what works from its constructor on."""
+    """Services. They may only use parts that work from their constructors on."""
     PEERS = 1
     """The connections to peers, whose frames the services take."""
     CLIENTS = 2
@@ -76,7 +76,7 @@ class Closing(IntEnum):
     LANES = 6
     """The lanes."""
     FILES = 7
-    """The file of early answers, which is written as long as jobs of the lanes end."""
+    """The file of early answers, which is written until the last job of a lane has ended."""
     STORAGE = 8
     """The events, with the reason of the end, and the data directory, which is marked clean when nothing can write any
     more."""

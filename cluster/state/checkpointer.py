@@ -30,13 +30,15 @@ logger = logging.getLogger(__name__)
 HELD_MS = 60_000
 """Milliseconds for which a checkpoint is kept after a peer last read from it."""
 AGAIN_MS = 10_000
-"""Milliseconds after a failed attempt before growth of the log alone leads to another. Each flushes all tables."""
+"""Milliseconds after a failed attempt during which growth of the log alone leads to no other attempt, because each
+attempt flushes all tables."""
 ALARM = Code("checkpoint_failed", "warning", "raftmq logs {n}")
 
 
 def head_start_ms(group_id: int, every_ms: int) -> int:
-    """Returns by how much the first checkpoint comes early. Nodes of several groups may share a disk and start
-    together, and the golden ratio spreads them over the interval, however many they are."""
+    """Returns the milliseconds by which the first checkpoint comes early. Nodes of several groups may share a disk and
+    start together. Steps of 0.618 of the interval (the golden ratio) spread their checkpoints over it, however many
+    they are."""
     return (group_id - FIRST_GROUP) * 618 % 1000 * every_ms // 1000
 
 
@@ -72,7 +74,7 @@ class Checkpointer(NeverIdle):
         self._newest = newest.manifest.mark if newest else AppliedMark(0, -1, 0, 0, 0)
         self._tried_ms = monotonic_ms() - head_start_ms(group_id, checkpoint_every_ms)
         self._has_failed = False
-        """True if the last attempt at a checkpoint failed."""
+        """True if the last attempt to make a checkpoint failed."""
         self._held_until_ms: dict[str, int] = {}
         self.run = run._replace(checkpoint_index=self._newest.index)
         """The contents of RUN now. It is replaced as a whole, so any thread may read it."""

@@ -73,8 +73,8 @@ class Checkpoints:
         return sorted(filter(manifests.is_name, names), reverse=True)
 
     def load(self, name: str) -> Checkpoint | None:
-        """Returns the checkpoint of this name; None if its manifest is missing, damaged or that of another. Raises
-        OSError."""
+        """Returns the checkpoint of this name. Returns None if its manifest is missing or damaged, or is that of
+        another checkpoint. Raises OSError."""
         path = self.path / name
         if not self._fs.exists(path / manifests.FILE):
             return None

@@ -41,7 +41,7 @@ class FsckReport(NamedTuple):
     directory: Path
     judged: list[Judged]
     start: str
-    """A sentence that tells the outcome of the next start."""
+    """A sentence that says what the next start would do."""
 
     @property
     def sound(self) -> bool:
@@ -50,8 +50,8 @@ class FsckReport(NamedTuple):
 
 
 class Fsck:
-    """One check of a data directory. Raises IdentityError if a node runs on the directory, if it is none of a node, or
-    if it has a format that this version does not read."""
+    """One check of a data directory. Raises IdentityError if a node runs on the directory, if the directory is not a
+    node's, or if it has a format that this version does not read."""
 
     def __init__(self, directory: Path, *, deep: bool = False) -> None:
         """`deep`: True to also compare every message with the row that points to it."""
@@ -66,7 +66,8 @@ class Fsck:
         self._usable = ""
 
     def run(self) -> FsckReport:
-        """Reads everything once, and twice what the start reads too; returns the report."""
+        """Checks the directory and returns the report. Reads every file, and once more what a start reads, because the
+        start is rehearsed."""
         opened, refusal = self._rehearse_log()
         try:
             findings = list(self._findings(opened.log if opened else None))
@@ -101,7 +102,8 @@ class Fsck:
         yield from self.state_findings(log)
 
     def state_findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
-        """Yields findings about all data that is derived from the log."""
+        """Yields the findings about the data that is derived from the log: the state and the checkpoints. `log`: the
+        open log, needed for a deep check; None: rows are not compared with messages."""
         run = self._run()
         check = StateCheck(self._fs, self._directory, self._group_id, run.synced_index if run else -1)
         yield from check.findings(log if self._deep else None)
@@ -115,7 +117,7 @@ class Fsck:
             return None
 
     def _rehearse_state(self, opened: NodeDir) -> str:
-        """Returns the outcome that the table of opening_cases.py gives for the findings."""
+        """Returns a sentence that says what a start would do with the state, by the table of opening_cases.py."""
         log, facts, run = opened.log, self._facts, self._run()
         suspicion = suspect_state.suspicion_of(self._fs, self._directory)
         found = self._found = classify(

@@ -63,7 +63,7 @@ class Stages:
 
 
 class RecoveryAccount:
-    """A record of the findings and steps of one start. Replay may go on while the node runs."""
+    """Records the findings and steps of one start. Replay of the log may go on while the node runs."""
 
     def __init__(
         self, log: SegmentedLog, opened: OpenState, stages: Stages, previous: Run | None, boot_id: bytes
@@ -77,7 +77,7 @@ class RecoveryAccount:
         self._target = log.tail.index
         self.replaying = self._target > self._from
         self.state_set_aside = opened.set_aside
-        """Place of the state that this start replaced, "" if it replaced none."""
+        """Path of the state that this start replaced, "" if it replaced none."""
 
     def applied(self, index: int) -> None:
         """Records that everything up to `index` is applied."""
@@ -295,9 +295,9 @@ class NodeStorage:
 
 # Counts the rows of a state without stored sums, during a start, and logs its progress.
 #
-# This is rare: it happens after an update that sums rows otherwise (`statemachine.rows.running_digest.VERSION`), or
-# with a state from a version without sums. It takes a minute for 30 million rows. The node serves no client yet, so no
-# peer and no client waits for its event loop.
+# Counting is rare: it happens after an update that computes the sums in another way
+# (`statemachine.rows.running_digest.VERSION`), or with a state from a version without sums. It takes a minute for 30
+# million rows. The node serves no client yet, so no peer and no client waits for its event loop.
 
 SAY_EVERY_S = 5.0
 
@@ -306,7 +306,8 @@ class Counting:
     """Computes the sums of a state. The time that it takes is shown as the stage `sums`, which is part of `state`."""
 
     def __init__(self, stages: Stages, monotonic_s: Callable[[], float], progress_rows: int = PROGRESS_ROWS) -> None:
-        """It looks after each `progress_rows` rows whether its progress is to be told."""
+        """Progress is logged every SAY_EVERY_S seconds. The clock `monotonic_s` is read after every `progress_rows`
+        rows."""
         self._stages = stages
         self._monotonic_s, self._progress_rows = monotonic_s, progress_rows
         self._said_s = 0.0

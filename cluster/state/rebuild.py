@@ -25,18 +25,19 @@ from statemachine.rows.kv import KV
 from statemachine.rows.rocksdb_store import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
-"""The beginning of a rebuild: at the newest sound checkpoint; at one below the segment that report 003's rule names;
-or at GENESIS. If the log is trimmed, at the oldest sound checkpoint at the earliest: no log holds the entries below it
-any more."""
+"""The place from which a rebuild applies the log again. CHECKPOINT: the newest sound checkpoint. SEGMENT: the newest
+sound checkpoint at or below the third-last segment, or, if the last stop was not orderly, at or below the newest
+segment that can be read completely. START: GENESIS; if the log is trimmed, the oldest sound checkpoint, because no log
+holds the entries below it any more."""
 SEGMENTS_BACK = 3
 
 
 class RebuildPlan(NamedTuple):
-    """The steps of a rebuild. Positions are bytes of the log."""
+    """The steps of a rebuild. Positions are byte offsets in the log."""
 
     directory: Path
     checkpoint: str
-    """The checkpoint from which the state is made, "" for an empty state and a replay of the whole log."""
+    """Name of the checkpoint from which the state is made; "" for an empty state and a replay of the whole log."""
     replay_from: int
     """The first index that is applied again."""
     replay_to: int
@@ -46,8 +47,8 @@ class RebuildPlan(NamedTuple):
     set_aside: tuple[str, ...]
     """Names of files and directories that are moved to trash/."""
     withholds_vote: bool
-    """True if the log ends below the last applied entry: this node may have acknowledged entries that it no longer
-    has."""
+    """True if the log ends below the last applied entry. The node then does not vote at first, because it may have
+    acknowledged entries that it no longer has."""
     applied: int
     """The applied index that RUN recorded; -1 if none."""
     because: tuple[str, ...]
@@ -146,7 +147,7 @@ class Rebuild:
     # --- choosing ----------------------------------------------------------------------------------------------------
 
     def _limit(self, back: str, because: list[str]) -> int:
-        """Returns the position at or below which the checkpoint must lie."""
+        """Returns the position at or below which the checkpoint must end. Adds the reason to `because`."""
         log = self._opened.log
         if back != SEGMENT:
             return log.tail.end_position
@@ -162,7 +163,8 @@ class Rebuild:
         return bases[number]
 
     def _newest_sound(self, log: SegmentedLog, bases: list[int]) -> int:
-        """Returns the base of the newest segment whose frames can all be read, walking back from the newest one."""
+        """Returns the index in `bases` of the newest segment whose frames can all be read; 0 if only the oldest is
+        left, which is not read."""
         ends = [*bases[1:], log.tail.end_position]
         for number in range(len(bases) - 1, 0, -1):
             try:
@@ -204,8 +206,8 @@ class Rebuild:
         return None
 
     def _suspicion(self) -> suspect_state.Suspicion | None:
-        """Returns the suspicion about the state as if the peers had answered: an operator who runs a rebuild does not
-        wait for them."""
+        """Returns the content of STATE_SUSPECT; None if there is none. If the peers have not answered yet, they count
+        as having no checkpoint, because a rebuild does not wait for them."""
         known = suspect_state.suspicion_of(self._fs, self._directory)
         return known._replace(peer_checkpoint=known.peer_checkpoint or "") if known else None
 

@@ -70,8 +70,8 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """True if the stop before was orderly, so that nothing was scanned."""
     bytes_scanned: int
     bytes_zeroed: int = 0
-    """The part of those bytes that was zero-filled room behind the last entry. It is most of them while the log is
-    small."""
+    """The part of `bytes_scanned` that was zero-filled room behind the last entry. While the log is small, that is most
+    of it."""
     torn_bytes_cut: int
     """Bytes of unacknowledged entries that a crash left incomplete."""
     entries_replayed: int

@@ -63,8 +63,8 @@ class Scrubber:
         on_bad_rows: Callable[[str, str], None],
         helper: tuple[str, ...] = background("cluster.state.scrub_worker"),
     ) -> None:
-        """`report(position, size)` makes the log check a place again. `on_bad_rows(checkpoint's name, text)` is called
-        for a checkpoint whose rows do not add up."""
+        """`report(position, size)` makes the log check these bytes again. `on_bad_rows(checkpoint's name, text)` is
+        called for a checkpoint whose rows do not match its sums. `helper` is the command line of the helper process."""
         self.view = ScrubView(
             node=node, running=False, started_ms=0, finished_ms=0, log_bytes=0, row_bytes=0, findings=[], failure=""
         )

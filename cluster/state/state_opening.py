@@ -58,8 +58,8 @@ class OpenState(NamedTuple):
 
 
 def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
-    """Returns True if the log has the entry `mark`; None if the log cannot tell (nothing applied, trimmed, beyond its
-    end, damaged)."""
+    """Returns True if the log has the entry `mark` at its index, False if it has another entry there. Returns None if
+    the log cannot tell: nothing is applied, or the entry is trimmed, beyond the end of the log, or damaged."""
     if not max(log.first_index, 0) <= mark.index <= log.tail.index:
         return None
     try:
@@ -70,8 +70,8 @@ def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
 
 
 def unusable(checkpoints: Checkpoints, name: str, log: SegmentedLog, above: int = -1) -> str:
-    """Returns the reason why a checkpoint cannot be used as the state for this log, "" if it can. Reads all of the
-    checkpoint."""
+    """Returns the reason why a checkpoint cannot be used as the state for this log, "" if it can. It must be newer than
+    index `above`. Reads all of the checkpoint."""
     try:
         checkpoint = checkpoints.load(name)
         if checkpoint is None:
@@ -109,8 +109,8 @@ def set_aside_doubtful(
     why: str,
     now_ms: int,
 ) -> list[str]:
-    """Sets aside the checkpoints that are not trusted, together with a state that was given up, because the next start
-    would trust them. Returns their names. Raises StorageError."""
+    """Sets aside the checkpoints that are not trusted (`doubtful`). This is done when the state is given up too,
+    because the next start would trust them. Returns their names. Raises StorageError."""
     moved = [name for name in checkpoints.names() if doubtful(suspicion, name)]
     for name in moved:
         suspect_state.set_aside(fs, directory, checkpoints.path / name, why, now_ms, index_of(name))
@@ -221,8 +221,8 @@ class StateOpening:
         )
 
     def _is_of_log(self, mark: AppliedMark) -> bool | None:
-        """Returns the value of `Facts.of_this_log`. If the log cannot tell because of damage, that is recorded as a
-        reason."""
+        """Returns the value of `OpeningFacts.of_this_log`. If the log cannot tell because of damage, adds that to the
+        reasons."""
         same = is_of_log(self._log, mark)
         if same is None and self._log.first_index <= mark.index <= self._log.tail.index:
             self._reasons.append(
@@ -241,7 +241,8 @@ class StateOpening:
         return newest is None
 
     def _usable(self, above: int = -1) -> Iterator[Checkpoint]:
-        """Yields sound checkpoints that join the log without a gap, newest first. Each is read completely."""
+        """Yields the checkpoints that can be used as the state for the log, a peer's first, then the newest. Each is
+        read completely before. Adds the reason against each other checkpoint to the reasons."""
         suspicion = self._suspicion
         names = self._checkpoints.names()
         for name in sorted(names, key=lambda name: suspicion is None or name != suspicion.peer_checkpoint):

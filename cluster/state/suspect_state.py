@@ -25,19 +25,19 @@ class Suspicion(NamedTuple):
     why: str
     when_ms: int = 0
     sound_index: int | None = None
-    """None if only bytes are damaged; then any checkpoint with sound bytes will do. Otherwise the rows are wrong, and
-    those of checkpoints may be wrong too: the other nodes are known to have had the same rows up to this entry, -1 for
-    none."""
+    """None if only bytes are damaged: any checkpoint whose bytes are sound may replace the state. Otherwise the rows
+    are wrong, and those of checkpoints may be wrong too. This is then the index of the last entry up to which other
+    nodes are known to have had the same rows; -1 if there is none."""
     peer_checkpoint: str | None = None
     """The name of the checkpoint that a peer supplied since, "" if no peer supplied one; None if the peers have not
     been asked yet."""
     said: str = ""
-    """The peers' answers to the request for a checkpoint."""
+    """A text for people with the peers' answers to the request for a checkpoint; "" if they were not asked."""
 
 
 def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int, index: int) -> Path:
-    """Moves a file or directory below DATA to DATA/trash/NNNNNN-name with its report; returns the new path. Raises
-    StorageError."""
+    """Moves a file or directory below DATA to DATA/trash/NNNNNN-name, with a report that says why and at which applied
+    `index`. Returns the new path. Raises StorageError."""
     try:
         return trash.set_aside(fs, path, directory / layout.TRASH, TrashReport(why, now_ms, index=index))
     except OSError as error:
@@ -53,8 +53,9 @@ def mark_suspect(fs: FileSystem, directory: Path, why: str, when_ms: int, sound_
 
 
 def peers_were_asked(fs: FileSystem, directory: Path, checkpoint: str, said: str) -> None:
-    """Allows a suspect state to be replaced by this checkpoint of a peer; if `checkpoint` is "", by an own one with
-    which other nodes agreed. Raises OSError."""
+    """Records the peers' answers: the suspect state may be replaced by `checkpoint`, which a peer supplied. If it is
+    "", the state may be replaced by an own checkpoint up to which other nodes agreed. Does nothing if the state is not
+    suspect. Raises OSError."""
     known = suspicion_of(fs, directory)
     if known is not None:
         _write(fs, directory, known._replace(peer_checkpoint=checkpoint, said=said))

@@ -62,8 +62,8 @@ class Deletions:
         point: Callable[[str], Awaitable[None]],
     ) -> None:
         """`folder`: the cluster's folder in the store. `publish` (term) publishes a manifest with the current rows.
-        `restored_from` returns the position at which the log begins that a restore from the tier needs; None if no
-        restore is foreseen. `point` is the failpoint at which a test may hold this service or make it fail."""
+        `restored_from` returns the lowest position of the log that a restore from the tier needs; None if no restore is
+        foreseen. `point` passes the failpoint of a name, at which a test may hold this service or make it fail."""
         self._clock = context.clock
         self._alarms = context.alarms
         self._delay_ms = context.config.tier.delete_delay_ms
@@ -86,12 +86,12 @@ class Deletions:
         self._alarms.clear(STUCK)
 
     async def step(self, term: int) -> bool:
-        """Does the next step; returns False if there is nothing to do now. If the store refuses to remove objects,
-        uploads go on and the removal is tried again later. Raises NotRecordedError, and StoreError if no manifest can
-        be published."""
+        """Does the next step of a removal; returns False if there is nothing to do now. If the store refuses to remove
+        objects, uploads go on and the removal is tried again later. Raises NotRecordedError if a step is not known to
+        be in the log, and StoreError if no manifest can be published."""
         rows = self._state.tier.rows
         kept, needed = self._state.kept.position, self._restored_from()
-        # A restore that is foreseen needs the log from there on: the tier must not lose it first.
+        # A later restore needs the log from `needed` on, so the tier must keep it.
         if needed is not None:
             kept = min(kept, needed)
         going = [row for row in rows if row.state is TierState.DELETING]
@@ -196,7 +196,7 @@ class Expiry:
         self._cut = cut
         self._position = 0
         self._queues: list[QueueMin] = []
-        """Queues that the TRIM to `_position` has to name, and that no TRIM has named yet."""
+        """Queues that must be named before the tier may be trimmed to `_position`, and that no TRIM has named yet."""
 
     def begin(self) -> None:
         """Forgets the TRIM that was being prepared, because this node has just become the leader."""
@@ -212,22 +212,23 @@ class Expiry:
             or state.sweep is not None
         ):
             return False
-        # Whole segments alone: an object is there or gone, it has no beginning that could be cut.
+        # Only whole segments go, because no part of an object can be removed.
         going = [row for row in state.kept_segments if row.end <= decision.position][:SEGMENTS_MAX]
         if not going:
             return False
         last = going[-1]
-        # Looked up once for a position: the queues that no TRIM has named yet are remembered, not asked for again.
+        # The queues are looked up once for each position. Those that no TRIM has named yet are remembered.
         if last.end != self._position:
             self._queues = [one for one in await self._ends(going) if self._begins_below(one)]
             self._position = last.end
         named, more = tuple(self._queues[:QUEUES_MAX]), self._queues[QUEUES_MAX:]
-        # One entry must not be long to apply: the queues come first, the position moves with the last of them.
+        # An entry must not take long to apply. If there are many queues, several TRIMs name them, and only the last one
+        # moves the position.
         if more:
             trim = Trim(*state.kept, decision.reason, named)
         else:
             trim = Trim(last.end, last.span.last_index + 1, decision.reason, named)
-        # Another TRIM is under way; what this one says is decided anew behind it.
+        # While another TRIM is in progress, nothing is proposed. The next call decides again.
         if not self._cut(trim):
             return False
         self._queues = more

@@ -42,12 +42,13 @@ class TierSteps:
         span: SegmentSpan | None = None,
         parts: Sequence[TierPart] | None = None,
     ) -> None:
-        """Records one step; returns when the state has applied it. Raises DeposedError and NotRecordedError."""
+        """Records that the segment at `base` is in `state` now; returns when the log's state has applied that. Raises
+        DeposedError if this node does not lead in `term`, NotRecordedError if the entry may be lost or was refused."""
         await self._record([MoveSegment(base, state, term, span, parts)], term)
 
     async def record_all(self, bases: Sequence[int], state: TierState, term: int) -> None:
-        """Records the same step for several segments, in one entry. Raises what `record` raises; some segments may be
-        recorded all the same."""
+        """Records the same state for several segments, in one entry. Raises what `record` raises; even then the state
+        of some segments may be recorded."""
         await self._record([MoveSegment(base, state, term, None, None) for base in bases], term)
 
     async def _record(self, steps: list[Command], term: int) -> None:

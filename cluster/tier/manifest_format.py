@@ -68,14 +68,14 @@ class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One version of the manifest."""
+    """One version of the manifest, which names all VERIFIED segments as of `applied_index`."""
 
     schema: int
     cluster_id: str
     version: int
     term: int
     applied_index: int
-    """The applied index for which the rows hold."""
+    """The index of the last entry that was applied when the rows were read. The rows may be newer."""
     segments: list[Segment]
     """The newest segments, lowest first. If a segment does not begin at the end of the one before, the log between them
     was trimmed before it was uploaded."""

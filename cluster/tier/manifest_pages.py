@@ -25,17 +25,18 @@ from statemachine.tier import Rows, TierSegment
 COPIES_MAX = 8
 """The most names that are tried for one page."""
 KEPT = 16
-"""Versions of the manifest before the newest that stay, for readers that have just read their name."""
+"""The number of older versions of the manifest that stay, for readers that have just read the name of one."""
 ROWS_MAX = 1024
-"""The most rows of a stretch of the log that becomes one page: twice the number of full segments that fit into it."""
+"""The most rows that a stretch of `page_bytes` of the log may have to become one page: twice the number of full
+segments that fit into it."""
 WEEK_MS = 604_800_000
-"""Milliseconds of log time in one page, where a stretch has more rows. A segment an hour makes 168 rows, one in ten
-minutes 1,008."""
+"""Milliseconds of log time that one page covers if its stretch of the log has more than ROWS_MAX rows. With a segment
+an hour that is 168 rows, with one in ten minutes 1,008."""
 
 
 def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:
-    """Yields the rows in groups that end at multiples of `page_bytes` of the log; a stretch of many small segments is
-    also cut where weeks end."""
+    """Yields the rows in groups, one for each stretch of `page_bytes` of the log. A stretch with more than ROWS_MAX
+    rows is cut further, where weeks of log time end."""
     at = 0
     while at < len(rows):
         stop = _up_to(rows, at, attrgetter("base"), page_bytes)
@@ -55,8 +56,8 @@ def _weeks(rows: Sequence[TierSegment]) -> Iterator[Rows]:
 
 
 def _up_to(rows: Sequence[TierSegment], at: int, key: Callable[[TierSegment], int], size: int) -> int:
-    """Returns the index after the last row whose key lies in the same multiple of `size` as that of row `at`. The key
-    never decreases."""
+    """Returns the index after the last row whose key, divided by `size`, has the same quotient as that of row `at`.
+    Keys ascend with the rows."""
     return bisect_left(rows, (key(rows[at]) // size + 1) * size, lo=at, key=key)
 
 
@@ -76,7 +77,8 @@ class ManifestPages:
         self._store = store
         self._folder = folder
         self._known: dict[int, tuple[Rows, ManifestPage]] = {}
-        """Pages of the newest version, by the position at which they begin."""
+        """Position at which a page begins -> (its rows, the page), for the newest version that this node has
+        written."""
         self._begins: deque[int] = deque(maxlen=KEPT + 1)
         """Positions at which the tier began in the last versions that this node published."""
         self._turn = 0
@@ -104,7 +106,8 @@ class ManifestPages:
         return [page for _, page in found.values()]
 
     async def _page(self, rows: Rows, trusted: ManifestPage | None) -> ManifestPage:
-        """Returns the rows' page, which is then in the store and intact."""
+        """Returns the page of these rows, which is in the store and was read back. Returns `trusted` without reading it
+        if it has the same content. Raises StoreError."""
         body = msgspec.json.encode(await segments_of(rows))
         digest = sha256(body).hexdigest()
         if trusted is not None and trusted.sha256 == digest:

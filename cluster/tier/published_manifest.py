@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """The manifest in the store now."""
+    """The newest version of the manifest in the store, after a call of `publish`."""
 
     version: int
     applied_index: int
     by_this: bool
-    """True if this call published it. False if the version in the store was as new already, or another leader's."""
+    """True if this call published the version. False if the store already had one that is as new or newer."""
 
 
 class ManifestPublisher:
@@ -59,9 +59,9 @@ class ManifestPublisher:
     async def publish(
         self, rows: Sequence[TierSegment], term: int, applied_index: int, level: int = BASELINE
     ) -> Published:
-        """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
-        among them Conflict: another leader has published, so the caller must read the rows again; and BadAnswer: the
-        written manifest cannot be read, so it must be published again."""
+        """Publishes the VERIFIED rows as of `applied_index`, unless the store has a version that is as new or newer.
+        Raises StoreError. Conflict means that another leader has published, so the caller must read the rows again.
+        BadAnswer means that the written manifest cannot be read, so the caller must publish it again."""
         known, tag = await self._head()
         # Never backwards: a deposed leader that is slow must not hide segments that a later version names.
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
@@ -123,8 +123,8 @@ class ManifestPublisher:
         )
 
     async def _published_pages(self, head: Head | None) -> Sequence[ManifestPage]:
-        """Returns the pages of the newest version, for a node that has published none itself; () if they cannot be
-        read."""
+        """Returns the pages of the version that `head` names; () if they cannot be read. Returns () too if this node
+        has published pages itself, because it knows them."""
         if head is None or not self._pages.is_empty:
             return ()
         try:

@@ -56,11 +56,11 @@ class Looked(NamedTuple):
 
 
 class SegmentReads:
-    """Reads of segments. Calls are answered in order. If the caller waits for each, one Piece is in memory at a time.
-    Event loop only, except for its lane."""
+    """Reads sealed segments on a lane. Calls are answered in order. If the caller waits for each answer, only one Piece
+    is in memory at a time. Event loop only, except for the lane."""
 
     def __init__(self, context: NodeContext, log: SegmentedLog, read_bytes: int = READ_BYTES) -> None:
-        """`read_bytes`: how much is read of the log at once."""
+        """`read_bytes`: the most bytes that are read from the log at once."""
         self._log = log
         self._read_bytes = read_bytes
         self._lane = LaneCalls(context, "tier", RaftLogError)
@@ -86,8 +86,8 @@ class SegmentReads:
         return await self._lane.ask(lambda: self._read(base, end, size_max))
 
     async def first_message(self, position: int) -> Looked:
-        """Searches for an entry with messages from the one at `position` on, through READ_BYTES of one segment. Raises
-        RaftLogError as `piece` does."""
+        """Searches for an entry with messages, from the entry at `position` on and through at most `read_bytes` of one
+        segment. Returns how far it came. Raises RaftLogError as `piece` does."""
         return await self._lane.ask(lambda: self._look(position))
 
     def give_back(self) -> None:
@@ -104,7 +104,7 @@ class SegmentReads:
         try:
             last = log.segment_at(found.end_position).previous
         except OutOfRangeError:
-            return None  # a conflict has cut the log behind it
+            return None  # A conflict has cut the log after the segment.
         first_index = found.previous.index + 1
         first_ms = log.tail_at(first_index).timestamp_ms
         return Sealed(base, SegmentSpan(found.end_position, first_index, last.index, first_ms, last.timestamp_ms))

@@ -91,8 +91,8 @@ async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> 
 async def read_checked(
     store: ObjectStore, name: str, size: int, is_right: Callable[[bytes], bool], expected: str
 ) -> bytes:
-    """Returns the object with this size for which `is_right` returns True. Messages name the wanted digest as
-    `expected`. Raises DamagedObjectError, StoreError."""
+    """Returns the first `size` bytes of the object once `is_right` returns True for them; reads it at most TRIES times.
+    `expected` describes the right digest in messages. Raises DamagedObjectError, StoreError."""
     why = ""
     for _ in range(TRIES):
         try:
@@ -117,7 +117,8 @@ async def parts_of(store: ObjectStore, folder: str, file: StoredFile) -> AsyncIt
 
 
 async def fetch(store: ObjectStore, folder: str, file: StoredFile, root: Path) -> None:
-    """Writes the file below `root`, synced. Raises DamagedObjectError, StoreError, OSError, BadDescriptionError."""
+    """Reads the file from the store and writes it below `root`, synced. The file must not exist there. Raises
+    DamagedObjectError, StoreError, OSError, BadDescriptionError."""
     target = root / check_path(file.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as out:
@@ -136,7 +137,8 @@ def check_path(path: str) -> str:
 
 
 def check_files(files: list[StoredFile]) -> None:
-    """Raises BadDescriptionError unless sizes and paths of the files and their parts agree."""
+    """Raises BadDescriptionError if a file's path could lie outside the root, if a part has an impossible size, or if
+    the parts of a file do not add up to its size."""
     for file in files:
         check_path(file.path)
         if sum(part.size for part in file.parts) != file.size or not all(map(_is_possible, file.parts)):

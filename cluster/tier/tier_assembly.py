@@ -50,11 +50,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHARED = ("log/", "index/")
-"""Folders of a cluster whose names have their content's hash and that rows name."""
+"""Folders of a cluster whose objects the rows of a restored cluster name too. An object's name contains a hash of its
+content."""
 
 
 class LineageStore:
-    """See ObjectStore. Event loop only."""
+    """An ObjectStore that also reads the objects of a cluster's ancestors: the clusters from which it was restored.
+    Writes only the cluster's own objects. Event loop only."""
 
     def __init__(self, store: ObjectStore, own: str, ancestors: Sequence[str]) -> None:
         """`own`: the cluster's folder; `ancestors`: those of the clusters it was restored from, the nearest first."""
@@ -62,7 +64,7 @@ class LineageStore:
         self._own = own
         self._ancestors = ancestors
         self._found: dict[str, str] = {}
-        """Name -> where it lies: an ancestor's. Objects do not move."""
+        """Name of an object -> the ancestor's name under which it was found."""
 
     @property
     def root(self) -> str:
@@ -72,8 +74,8 @@ class LineageStore:
         await self._store.create(name, data)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """Replaces the version `tag` of the object (`ObjectStore.replace`). An ancestor's object stays as it is: the
-        right content goes below the own id, where it is found first."""
+        """Replaces the version `tag` of the object (`ObjectStore.replace`). An ancestor's object is not changed: the
+        new content is written below the own folder, where readers look first."""
         if self._found.pop(name, None) is not None:
             await self._store.create(name, data)
         else:
@@ -143,7 +145,8 @@ class LineageStore:
 
 
 class TierReading:
-    """Event loop only. The store is the caller's to close."""
+    """The readers of the tier: ranges of objects, messages of the log, queues. The caller closes the store. Event loop
+    only."""
 
     def __init__(
         self,
@@ -156,7 +159,8 @@ class TierReading:
         turns: Turns | None = None,
         where: Callable[[str], str] = str,
     ) -> None:
-        """The arguments are those of TierLog, and `turns` of OldReads, `where` of ObjectReads."""
+        """`rows`, `folder` and `elsewhere` are explained at TierLog, `turns` at OldReads, `where` at ObjectReads.
+        `cache`: None to keep nothing that is read."""
         self.cache = cache
         self.reads = ObjectReads(store, cache, where=where)
         self.log = TierLog(self.reads, rows, folder, elsewhere)
@@ -170,7 +174,7 @@ class TierReading:
             await self.cache.open()
 
     async def close(self) -> None:
-        """Cancels what is in progress."""
+        """Cancels the reads in progress, and closes the cache."""
         await self.old.close()
         await self.reads.close()
         if self.cache is not None:
@@ -178,10 +182,10 @@ class TierReading:
 
 
 class ReadMetrics(ServiceMetrics):
-    """Read from the counts when Prometheus asks; nothing is paid for between."""
+    """Metrics of requests to the store and of reads from the tier, computed from the counts at each scrape."""
 
     def __init__(self, counts: RequestCounts, reading: TierReading | None) -> None:
-        """Without a tier all of them are 0."""
+        """`reading`: None without a tier; then its metrics are 0."""
         super().__init__()
         self._counts = counts
         self._reading = reading

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class TierSegmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment with a row."""
+    """A segment of the log that has a row in the state, because its upload has begun."""
 
     base: int
     end: int
@@ -51,7 +51,7 @@ class TierSegmentView(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     first_ms: int
     last_ms: int
-    """Log times."""
+    """`first_ms` and `last_ms`: log times of the segment's first and last entry."""
     parts: list[str]
     """Names of its objects."""
     stored_bytes: int
@@ -87,29 +87,31 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     verified_to: int
     """The tier holds the log from `log_begins` up to here."""
     tier_begins: int | None
-    """Position of the lowest segment in the tier that is kept; null if there is none. Objects below are going."""
+    """Position of the lowest segment that the tier keeps; null if there is none. Objects below it are being removed."""
     segments: dict[str, int]
-    """State -> how many have it."""
+    """State -> the number of segments in it."""
     stored_bytes: int
     """Stored bytes of all objects."""
     pending_bytes: int
     """Bytes of sealed segments that are not verified."""
     pending_age_ms: int
-    """Log time since the oldest of them was sealed."""
+    """Log time, in milliseconds, since the oldest of these segments was sealed."""
     window_ms: int
-    """On the leader, age in log time of the oldest message that is not verified, sealed or not; 0 if there is none."""
+    """On the leader: age in milliseconds of log time of the oldest message that the tier does not hold, whether its
+    segment is sealed or not; 0 if there is none."""
     failing: str
-    """On the leader: why the last attempt failed; "" if it did not."""
+    """On the leader: the reason why the last attempt failed; "" if it succeeded."""
     failing_ms: int
-    """Milliseconds for which attempts have failed."""
+    """Milliseconds since the first of the attempts that failed in a row."""
     failures: int
     """Attempts that failed since this node began to lead."""
     manifest_version: int | None
-    """The newest that this node has published or seen since it leads."""
+    """The newest version of the manifest that this node has published or seen since it started; null if none."""
     state_copy: int | None
-    """Applied index of the newest copy of the state that this node knows of since it leads."""
+    """Applied index of the newest copy of the state that this node has found or written since it leads; null if
+    none."""
     copying_state: bool
-    """A copy is being written, or to be written because the log was sealed."""
+    """True if a copy of the state is being written, or will be written because the log was sealed."""
     last: list[TierSegmentView]
     """The newest rows, lowest first."""
 
@@ -121,8 +123,8 @@ class SealView(msgspec.Struct, frozen=True, kw_only=True):
     term: int
     index: int
     position: int
-    """Everything below lies in sealed segments now. `verified_to` of GET /v1/tier reaches it when all is in the
-    tier."""
+    """The log below this position lies in sealed segments now. When `verified_to` of GET /v1/tier reaches it, all of
+    that log is in the tier."""
 
 
 logger = logging.getLogger(__name__)
@@ -157,7 +159,8 @@ class Tier:
         index: IndexParts | None = None,
         expiry: Expiry | None = None,
     ) -> None:
-        """`expiry` trims the tier. Without a `store` the tier only shows what the state says."""
+        """`index` makes the index part of a segment, None for no such parts. `expiry` trims the tier. Without a `store`
+        nothing is uploaded, and the tier only shows what the state says."""
         self._context = context
         self._raw = context.raw
         self._state = storage.state
@@ -225,7 +228,7 @@ class Tier:
         self._seal_after_ms = seal_after_ms
 
     def start(self) -> None:
-        """Begins the work."""
+        """Starts the lanes. The work begins when this node leads."""
         if self._store is not None:
             self._reads.start()
             self._checkpoints.start()
@@ -372,7 +375,8 @@ class Tier:
         return max((copy.position for copy in self._copier.copies if copy.position <= end), default=0)
 
     async def _upload(self, base: int, row: TierSegment | None, term: int) -> bool:
-        """Uploads the sealed segment at `base`; returns False if there is none that is applied here."""
+        """Uploads the sealed segment at `base`; returns False if this node has no such segment or has not applied all
+        of it. `row`: the segment's row; None if its upload has not begun."""
         self._leases.touch(LEASE, base, LEASE_MS)
         if row is not None:
             span = row.span
@@ -389,7 +393,8 @@ class Tier:
     async def _publish(self, term: int) -> bool:
         """Publishes a manifest; returns False if there was nothing to publish."""
         self._publish_due_ms = self._context.clock.monotonic_ms() + PUBLISH_EVERY_MS
-        index = self._state.applied.index  # before the rows: they may be newer than it, never older
+        # The index is read before the rows, so that the rows are never older than it.
+        index = self._state.applied.index
         rows, level = self._state.tier.rows, self._state.level
         if (rows, level) == (self._published_rows, self._published_level) or not (rows or self._published_rows):
             return False
@@ -414,7 +419,7 @@ class Tier:
                 if (len(made.data), made.crc32c) == (part.size, part.crc32c):
                     return bytes(made.data)
         except RaftLogError:
-            pass  # trimmed, or damaged here too
+            pass  # This node's bytes are trimmed, or damaged too.
         return None
 
     async def _piece(self, base: int, end: int) -> memoryview:
@@ -443,7 +448,7 @@ class Tier:
         passed: asyncio.Future[None] = self._context.loop.create_future()
 
         def clear() -> None:
-            if not passed.done():  # otherwise the waiting caller was cancelled
+            if not passed.done():  # It is done if the waiting caller was cancelled.
                 passed.set_result(None)
 
         self._points.when_clear(name, self._context.loop, clear)
@@ -502,7 +507,7 @@ class Tier:
         self._metrics.state_copy.set(copies[-1].index if copies else -1)
 
     def segments(self, since: int, count: int) -> TierSegmentsView:
-        """Returns rows from the one with the position `since` on, for people."""
+        """Returns at most `count` rows of segments that end above the position `since`, for people."""
         index = self._state.applied.index
         rows = [row for row in self._state.tier.rows if row.end > since][: count + 1]
         more = rows[count].base if len(rows) > count else None

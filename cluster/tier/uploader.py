@@ -40,7 +40,7 @@ class BadPartError(Exception):
 
 
 class PartContent(NamedTuple):
-    """The content of a part."""
+    """The content of a part, with its checksums. The part stands for the bytes [base, end) of the log."""
 
     folder: str
     base: int
@@ -71,8 +71,8 @@ class Uploader:
         point: Callable[[str], Awaitable[None]],
         index: IndexParts | None = None,
     ) -> None:
-        """`folder`: the cluster's folder in the store. `point`: the failpoint at which a test may hold the upload or
-        make it fail."""
+        """`folder`: the cluster's folder in the store. `point` passes the failpoint of a name, at which a test may hold
+        the upload or make it fail. `index`: None if segments get no index part."""
         self._reads = reads
         self._store = store
         self._folder = folder
@@ -188,7 +188,8 @@ class Uploader:
 # after the other without end.
 
 LOOK_BYTES_MAX = 8 << 20
-"""Bytes of the log that one step searches: more than the other entries that a cluster writes meanwhile."""
+"""The number of bytes of the log that one call of `look` searches. In that time a cluster writes fewer bytes of entries
+without messages."""
 
 
 class AgeSeals:
@@ -199,12 +200,11 @@ class AgeSeals:
         self._log = log
         self._reads = reads
         self._looked = Looked(0, None)
-        """Below its position there is no message that the tier lacks. If it has a time, the first such message lies at
-        its position."""
+        """The result of the search so far. Below its `position` there is no message that the tier lacks. If `first_ms`
+        is not None, the first such message lies at `position`."""
 
     def begin(self) -> None:
-        """Called when this node has just become the leader. The log may have changed behind the point up to which it
-        was searched."""
+        """Makes the search start again, because this node has just become the leader and the log may have changed."""
         self._looked = Looked(0, None)
 
     @property
@@ -219,7 +219,7 @@ class AgeSeals:
         return 0 if first_ms is None or position < self._missing_from else max(0, now_ms - first_ms)
 
     async def look(self) -> None:
-        """Finds the oldest message that the tier lacks, or searches a part of the way to it."""
+        """Continues the search for the oldest message that the tier lacks, through about LOOK_BYTES_MAX of the log."""
         position, first_ms = self._looked
         begins = self._missing_from
         if position < begins:

@@ -1,5 +1,5 @@
-"""The end of the truth that a node has: it gives it in the first group, and copies it in all others. In these, what is
-prepared for writes to several groups follows the decisions of the first."""
+"""Makes a node's services for the truth. A node of the first group sends the truth to other groups. A node of any other
+group copies it, and ends the prepared parts of writes to several groups as the first group decides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TruthEnd(NamedTuple):
-    """The end of a node."""
+    """The services of one node for the truth: the sending side in the first group, the copying side in all others."""
 
     parts: tuple[Part, ...]
     why_stale: Callable[[], str]
@@ -38,7 +38,7 @@ class TruthEnd(NamedTuple):
 def truth_of(
     context: NodeContext, state: BrokerState, services: LeaderReads, proposals: Proposals, links: GroupLinks
 ) -> TruthEnd:
-    """Makes the end of a node."""
+    """Makes the services of a node, and connects them to the links between groups and to the queue of commands."""
     config = context.config
     if config.cluster.group == FIRST_GROUP:
         submit, deadline_ms = proposals.submit_commands, config.send.deadline_ms

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 EVERY_MS = 50
 NAMES_PER_FRAME = 90
-"""Topics in a frame, which then is shorter than 32 KiB, however long their names are."""
+"""The most topics in a frame. A frame of so many is shorter than 32 KiB, however long the names are."""
 CHANGES_PER_FRAME = 100
-"""Changes that are looked at for a frame: most may be of other names than topics."""
+"""The most changes of the journal that are read for one frame. Changes of other names than topics are skipped, so a
+frame may have fewer rows."""
 UNITS_PER_TURN = 300
-"""Units (`raftlog.work`) of one turn after which no further frame is made, for all connections together: three
-processes hear of 50,000 topics in a minute and a half."""
+"""Once a tick has charged this many units (`raftlog.work`), for all connections together, it makes no further frame.
+Three processes then get 50,000 topics in a minute and a half."""
 
 PlaceRow = tuple[str, int, list[int]]
 _encoder = msgspec.msgpack.Encoder()
@@ -42,17 +43,19 @@ class PlacesTold:
         """`leads` returns True if this node leads the first group. `links` returns the connections to the registry."""
         self._state, self._leads, self._links = state, leads, links
         self._told: dict[TruthLink, int] = {}
-        """The version up to which each connection was told."""
+        """Connection -> the version of the truth up to which its changes were sent on it."""
         self._due_ms = 0
         self._turn = 0
-        """Says which connection is the first: each in turn."""
+        """Counts the ticks that sent. The count selects the connection that is served first, so that each has its
+        turn."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
         return Part(name="places told", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Continues to send. Called several times a second."""
+        """Sends the next changes on each connection, if EVERY_MS have passed since the last time. Called several times
+        a second."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS
@@ -67,8 +70,8 @@ class PlacesTold:
             self._told[link] = self._tell(link, self._told[link], before + UNITS_PER_TURN)
 
     def _tell(self, link: TruthLink, after: int, units: int) -> int:
-        """Sends what changed after that version, until the meter has reached so many units; returns the version that
-        was told."""
+        """Sends the topics that changed after version `after`, until the meter has reached `units` or the connection
+        takes no more frames. Returns the version up to which everything was sent."""
         while METER.units < units and after < self._state.truth_journal.version:
             rows, reached = self._rows(after)
             charge(1 + len(rows))

@@ -1,5 +1,6 @@
-"""The last act of a group of brokers that drained: once its log is closed, its leader has the first group retire it
-(docs/adr/0113), and repeats that until this group's own copy says so."""
+"""Retires a group of brokers that was drained (docs/adr/0113). Once the group's log is closed, its leader asks the
+first group to retire it. The leader repeats the request until the group's own copy of the truth shows that it is
+retired."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from statemachine.commands import Command
 
 AGAIN_MS: Final = 1_000
-"""Milliseconds between two acts, of which one may be lost with a leader."""
+"""Milliseconds between two requests. A request is repeated because it is lost if a leader is deposed."""
 
 AskActs = Callable[[list["Command"], Done, str], None]
-"""(commands, what is called with their results, author): `ActsAsked.ask`."""
+"""(commands, callback that receives their results, author). See `cluster.truth.truth_acts.ActsAsked.ask`."""
 
 
 class Retirement:
     """Retires the node's group. Event loop only."""
 
     def __init__(self, state: BrokerState, leads: Callable[[], bool], ask: AskActs) -> None:
-        """`leads` returns True if this node leads its group and takes writes. `ask` has the first group decide."""
+        """`leads` returns True if this node leads its group and accepts writes. `ask` sends commands to the first
+        group."""
         self._state, self._leads, self._ask = state, leads, ask
         self._asked = False
         self._due_ms = 0
@@ -35,7 +37,8 @@ class Retirement:
         return Part(name="retirement", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Asks the first group to retire this one, if the log is closed and this node leads; again after AGAIN_MS."""
+        """Asks the first group to retire this group, if the log is closed, this node leads and the copy does not show
+        yet that the group is retired. The next request follows AGAIN_MS later, once this one was answered."""
         groups = self._state.broker_groups
         if not self._state.closed_log.is_closed or is_retired(groups.by_number, groups.own):
             return
@@ -44,4 +47,5 @@ class Retirement:
             self._ask([RetireBrokerGroup(groups.own)], self._done, "")
 
     def _done(self, result: ProposeResult) -> None:
-        self._asked = False  # whatever the answer is: this group's own copy says if it was done
+        # The outcome does not matter: this group's own copy shows whether it is retired.
+        self._asked = False

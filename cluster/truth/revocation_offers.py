@@ -1,7 +1,8 @@
-"""Revocations that a group made while it could not ask the first group. The group's leader offers them to the first
-group, and ends those about which that one has decided (docs/adr/0110).
+"""Sends revocations to the first group. Revocations are changes that take rights away, which a group made in its own
+log while it could not ask the first group. The group's leader offers them to the first group. Once the first group has
+decided about them, the leader removes them from the rows of this group (docs/adr/0110).
 
-Everything follows from the rows of the state, so each new leader continues the work.
+Nothing but the rows of the state says which revocations are left, so each new leader continues the work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Offer(Protocol):
     """Offers commands to the first group (`cluster.truth.truth_acts.ActsAsked.offer`)."""
 
     def __call__(self, revocations: Sequence[Command], done: Done) -> None:
-        """Calls `done` once this group has copied what the first one has done."""
+        """Sends the commands, and calls `done` with the results: on success once this group has copied the changes, on
+        failure at once."""
 
 
 class RevocationOffers:
@@ -52,7 +54,8 @@ class RevocationOffers:
         return Part(name="revocation offers", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Offers what waits, if it is time to. While nothing waits, this costs a few comparisons."""
+        """Offers the next waiting revocations when that is due, and raises an alarm while any wait. If none waits, the
+        call costs a few comparisons."""
         waiting = self._state.revocations.waiting
         if not waiting or not self._reads.writes_open():
             if self._alarms.raised(ALARM):

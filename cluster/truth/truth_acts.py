@@ -1,10 +1,11 @@
 """Acts: changes of the truth that clients request from a node of another group than the first.
 
-The leader of that group sends the commands to the leader of the first group, which proposes them as its own, and
-answers with their results and the version of the truth that has them. The caller gets the answer once its own group has
-copied that version, so that a client can use what it just made at the node that it asked. Commands are not sent twice:
-if no answer comes in time, the outcome is unknown. Without a leader of the first group they fail, and nothing was done;
-but those that only take rights away go into the log of this group (`statemachine.access.revocations`).
+The leader of the asked group sends the commands to the leader of the first group. That leader proposes them like its
+own, and replies with their results and the version of the truth that includes them. The caller gets the results once
+the asked group has copied that version, so that a client can use what it just made at the node that it asked. Commands
+are not sent twice: if no reply comes in time, the outcome is unknown. If the first group has no leader, the commands
+fail and nothing was done. Only commands that take rights away are then written to the log of the asked group instead
+(`statemachine.access.revocations`).
 
     ACT         [number, author]                     payload: the commands, as in a COMMAND entry
     ACT_REPLY   [number, outcome, version, remark]   payload: msgpack [[ok, code, value], ...], one for each command
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 ACTS_MAX: Final = 1_000
-"""The most acts that one leader waits for."""
+"""The most acts of one leader that wait for a reply or for the copy of their changes. Further ones fail."""
 REMARK_MAX: Final = 2_000
 _OWN: Final = (JournalNames, ForgetEnds)
-"""Commands of the truth that the first group gives itself."""
+"""Commands of the truth that only the first group itself proposes. Other groups may not send them."""
 
 
 class _WaitingAct(NamedTuple):
@@ -57,7 +58,7 @@ class _Copying(NamedTuple):
 
 
 class ActsAsked:
-    """The end of the group that was asked. Event loop only."""
+    """Sends acts to the first group and waits for their results, in the group that a client asked. Event loop only."""
 
     def __init__(
         self,
@@ -71,7 +72,8 @@ class ActsAsked:
         deadline_ms: int,
     ) -> None:
         """`submit` proposes commands to this group. `source` returns a connection to the leader of the first group,
-        None if there is none. `hurry` has the truth copied now. `deadline_ms`: milliseconds that a caller waits."""
+        None if there is none. `hurry` makes this node copy the truth at once. `deadline_ms`: milliseconds that a caller
+        waits for a result."""
         self._state, self._group, self._submit = state, group, submit
         self._source, self._hurry, self._monotonic_ms, self._deadline_ms = source, hurry, monotonic_ms, deadline_ms
         self._number = 0
@@ -84,9 +86,9 @@ class ActsAsked:
 
     def ask(self, commands: list[Command], done: Done, author: str) -> None:
         """Sends the commands to the first group, which carries them out in one entry, and calls `done` with their
-        results. The value of a result is a text or a number; for a topic or consumer group that was created, its row in
-        this group. While the first group cannot be asked, or does not answer, commands that only take rights away are
-        applied in this group as revocations."""
+        results. The value of a result is a text or a number, or, for a topic or consumer group that was created, its
+        row in this group. If all commands only take rights away, and the first group cannot be asked or does not reply
+        in time, they are applied in this group as revocations."""
         revocations = [act for command in commands if (act := revocation_of(command)) is not None]
         if len(revocations) < len(commands) or self._state.level < GROUPS_LEVEL:
             self._ask(commands, done, author, is_offer=False)
@@ -101,8 +103,8 @@ class ActsAsked:
         self._ask(commands, or_here, author, is_offer=False)
 
     def offer(self, revocations: Sequence[Command], done: Done) -> None:
-        """Sends revocations of this group to the first group, which carries them out. If it does, `done` is called once
-        this group has copied the result, however long that takes."""
+        """Sends revocations of this group to the first group, which carries them out, and calls `done` with the
+        results: on success once this group has copied the changes, however long that takes; on failure at once."""
         self._ask([*revocations], done, "", is_offer=True)
 
     def _ask(self, commands: list[Command], done: Done, author: str, *, is_offer: bool) -> None:
@@ -131,15 +133,16 @@ class ActsAsked:
             done(_failed(f"the connection to group {FIRST_GROUP} was lost; nothing was done, try again"))
 
     def _placed(self, command: Command) -> Command:
-        """Returns the command as the first group gets it: numbers of queues without a group mean the queues in this
-        node's group."""
+        """Returns the command in the form in which it is sent to the first group. If it creates a topic and gives
+        numbers of queues without a group, they become the numbers of queues in this node's group."""
         if not isinstance(command, CreateTopic):
             return command
         known = self._state.topics.get(str(command.config.get("name")))
         return CreateTopic(placed_in(self._group, command.config, known), command.if_absent)
 
     def on_reply(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
-        """Takes the answer to an act. Raises WireError."""
+        """Handles the reply to an act. Ignores it if nobody waits for that act any more. Raises WireError if it is
+        malformed."""
         match header:
             case [int(number), int(outcome), int(version), str(remark)] if (
                 0 <= number < NUMBER_MAX and outcome in list(Outcome) and 0 <= version <= INDEX_MAX
@@ -163,7 +166,7 @@ class ActsAsked:
         self.look()
 
     def look(self) -> None:
-        """Answers the callers whose changes this group has copied."""
+        """Gives their results to the callers whose changes this group has copied by now."""
         if not self._copying:
             return
         copied = self._state.truth.copied
@@ -172,7 +175,8 @@ class ActsAsked:
             self._tell(each)
 
     def tick(self, now_ms: int) -> None:
-        """Ends acts that have waited for too long. One that is done but not copied yet is answered as done."""
+        """Ends acts that have waited for too long. The outcome of an act without a reply is unknown. An act that was
+        done but is not copied yet gets its results."""
         self.look()
         for number in [number for number, (_, waiting) in self._asked.items() if waiting.deadline_ms <= now_ms]:
             _, waiting = self._asked.pop(number)
@@ -197,13 +201,14 @@ class ActsAsked:
 
 
 class ActsTaken:
-    """The end of the first group, on its leader. Event loop only."""
+    """Carries out the acts that other groups send, on the leader of the first group. Event loop only."""
 
     def __init__(self, state: BrokerState, reads: TruthReads, submit: Submit) -> None:
         self._state, self._reads, self._submit = state, reads, submit
 
     def on_act(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
-        """Carries out commands that another group was asked for. Raises WireError."""
+        """Proposes the commands of an act, and replies with their results, or with the reason why nothing was done.
+        Raises WireError if the frame is malformed."""
         match header:
             case [int(number), str(author)] if 0 <= number < NUMBER_MAX and len(author) <= REMARK_MAX:
                 commands = _commands(payload)
@@ -215,7 +220,7 @@ class ActsTaken:
 
         if (level := self._state.level) < GROUPS_LEVEL:
             decided(_failed(f"group {FIRST_GROUP}: {too_low(level)}; nothing was done"))
-        elif (needed := level_of(commands)) > level:  # the asking group was raised before this one
+        elif (needed := level_of(commands)) > level:  # the level of the asking group was raised first
             remark = f"group {FIRST_GROUP} has level {level}, and this needs {needed}: raftmq upgrade finalize"
             decided(_failed(f"{remark}; nothing was done"))
         elif not self._reads.writes_open():
@@ -237,7 +242,8 @@ def _failed(remark: str) -> ProposeResult:
 
 
 def _commands(payload: bytes) -> list[Command]:
-    """Returns the commands of an act. Raises WireError for others than those of the truth."""
+    """Returns the commands in the payload of an act, at least one. Raises WireError if the payload is malformed or has
+    a command that other groups may not request."""
     if len(payload) > PAYLOAD_MAX:
         raise WireError(f"an act of {len(payload)} bytes")
     try:

@@ -1,5 +1,6 @@
-"""The other groups' end: their leader asks the leader of the first group what changed, and proposes it to its own group
-as entries. What it has then stays valid while the first group cannot be asked."""
+"""Copies the truth in all groups but the first. The leader of such a group asks the leader of the first group what has
+changed, and proposes the changed rows to its own group. The copied rows stay valid while the first group cannot be
+asked."""
 
 from __future__ import annotations
 
@@ -27,26 +28,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_EVERY_MS: Final = 250
-"""Milliseconds between two questions while nothing is new: a copy is to be less than a second behind."""
+"""Milliseconds between two questions while nothing changes, so that a copy is less than a second behind."""
 ANSWER_MS: Final = 1_000
-"""Milliseconds after which a question without an answer is put again."""
+"""Milliseconds after which a question that was not answered is given up, and the next one is sent."""
 CONFIRM_MS: Final = 10_000
-"""Milliseconds without a confirmation after which a copy may be old: an alarm says so."""
+"""Milliseconds after which an alarm is raised if the leader of the first group has not confirmed that the copy is the
+newest."""
 ALARM = Code("truth_unconfirmed", "warning", "raftmq status")
 UNCONFIRMED: Final = (
     f"for {CONFIRM_MS // 1000} s no leader of group {FIRST_GROUP} has confirmed that this group has the newest topics, "
     "users, rules and settings"
 )
 REFUSED_MS: Final = 10_000
-"""Milliseconds after which a page is asked for again that this group's log did not accept."""
+"""Milliseconds until the next question after this group rejected a page of rows."""
 
 
 FOLLOWER_ASKS_MS: Final = 1_000
-"""The same between two questions of a node that does not lead, which asks only if `auth.copy_ms_max` is set."""
+"""Milliseconds between two questions of a node that does not lead. Such a node asks only if `auth.copy_ms_max` is
+set."""
 
 
 class _Copied(NamedTuple):
-    """A node whose group has copied `version` had the newest truth at `at_ms`."""
+    """An answer of the first group: `version` was the newest version of the truth at some time after `at_ms` (monotonic
+    milliseconds)."""
 
     version: int
     at_ms: int
@@ -60,8 +64,8 @@ class _AskedPage(NamedTuple):
 
 
 class TruthCopies:
-    """Copies the truth, on the leader of a group that is not the first; and knows, on every node of it, how old the
-    copy may be, if requests are refused for that. Event loop only."""
+    """Copies the truth, on the leader of a group that is not the first. If `auth.copy_ms_max` is set, every node of the
+    group also measures how old its copy may be, because it refuses requests if the copy is too old. Event loop only."""
 
     def __init__(
         self,
@@ -74,9 +78,9 @@ class TruthCopies:
         alarms: Alarms,
         copy_ms_max: int,
     ) -> None:
-        """`leads` returns True if this node leads its group and takes writes. `source` returns a connection to the
-        leader of the first group, None if there is none. `submit` proposes commands. `copy_ms_max`:
-        `auth.copy_ms_max`."""
+        """`leads` returns True if this node leads its group and accepts writes. `source` returns a connection to the
+        leader of the first group, None if there is none. `submit` proposes commands to this group. `copy_ms_max` is
+        the setting `auth.copy_ms_max`; 0 means no limit."""
         self._state, self._submit = state, submit
         self._leads, self._source, self._monotonic_ms, self._alarms = leads, source, monotonic_ms, alarms
         self._number = 0
@@ -86,12 +90,14 @@ class TruthCopies:
         self._confirmed_ms: int | None = None
         self._copy_ms_max = copy_ms_max
         self._sure_ms: int | None = None
-        """The time as of which this node had the newest truth; None if it cannot tell since it started."""
+        """Monotonic milliseconds: this node has copied everything that was in the truth at this time. None if it has
+        had no confirmation since it started."""
         self._coming: _Copied | None = None
-        """The answer of which this node will be sure once it has applied it."""
+        """An answer whose version this node has not applied yet; then its time becomes `_sure_ms`. None: no answer
+        waits."""
         self._told = Seldom(logger)
         self.rejected = ""
-        """Why this group's log did not accept the newest page; "" if it did."""
+        """The reason why this group rejected the newest page; "" if it accepted it."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -107,7 +113,8 @@ class TruthCopies:
         self._copy_ms_max = config.auth.copy_ms_max
 
     def why_stale(self) -> str:
-        """Returns why this node judges no requests by its copy now, "" if it does: `auth.copy_ms_max` has passed."""
+        """Returns why this node may not judge requests by its copy now: the copy was last confirmed more than
+        `auth.copy_ms_max` ago. Returns "" if the node may, or if there is no such limit."""
         if not self._copy_ms_max:
             return ""
         if self._sure_ms is None:
@@ -122,9 +129,9 @@ class TruthCopies:
         )
 
     def unconfirmed_ms(self) -> int | None:
-        """Returns the milliseconds since the leader of the first group last confirmed that this leader has copied
-        everything; those since this node became leader if that has not happened yet. None if this node does not lead
-        its group."""
+        """Returns the milliseconds since the leader of the first group last confirmed that this group has copied
+        everything. If it has not confirmed that since this node became leader, returns the milliseconds since then.
+        Returns None if this node does not lead its group."""
         if self._confirmed_ms is None:
             return None
         return self._monotonic_ms() - self._confirmed_ms
@@ -140,7 +147,8 @@ class TruthCopies:
         if self._confirmed_ms is None:
             self._confirmed_ms = now_ms
         if (level := self._state.level) < GROUPS_LEVEL:
-            if now_ms - self._confirmed_ms >= CONFIRM_MS:  # a new group has a lower level for a moment
+            # A new group begins with a lower level, which is raised a moment later: that is no reason for an alarm.
+            if now_ms - self._confirmed_ms >= CONFIRM_MS:
                 self._alarms.raise_alarm(ALARM, f"{UNCONFIRMED}: {too_low(level)}")
             return
         if self.rejected:
@@ -177,7 +185,8 @@ class TruthCopies:
             self._asked = asked
 
     def on_answer(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
-        """Copies the rows of an answer; one to a question that was given up is ignored. Raises WireError."""
+        """Copies the rows of an answer. An answer with the number NEWS has no rows: it makes this node ask at once. An
+        answer to a question that was given up is ignored. Raises WireError if the frame is malformed."""
         answer = read_answer(header, payload)
         if answer.number == NEWS:
             self.hurry()
@@ -215,12 +224,13 @@ class TruthCopies:
             if result.outcome is not Outcome.OK:
                 return
             copy = result.results[-1]
-            if not copy.ok and copy.code != "conflict":  # a leader before this one has copied meanwhile: asked again
+            # "conflict": an earlier leader has copied rows in the meantime, so this node asks again from there.
+            if not copy.ok and copy.code != "conflict":
                 self.rejected = str(copy.value)
                 self._due_ms = self._monotonic_ms() + REFUSED_MS
                 self._told.warn("the truth of the first group cannot be copied", self.rejected, self._due_ms / 1000)
                 return
-            if self._leads():  # asks for the next page, or learns that there is none
+            if self._leads():  # The answer is the next page, or says that there is none.
                 self._ask()
 
         self._submit([CopyTruth(asked.version, page.version, page.rows)], copied)

@@ -3,11 +3,13 @@
     TRUTH         [number, version, level]
     TRUTH_REPLY   [number, version, more]    payload: [[kind, name, row or nil], ...] in msgpack
 
-`version` of a question is the one that the asking group has; of an answer, the one to which its rows bring, or NOBODY:
-the node that was asked does not lead the first group. An answer to NEWS, which no question has as its number, says that
-there is a later version: it is asked for now. `level` is that of the asking group: it gets no row that its log
-may not have. Rows are checked by the command that copies them
-(`statemachine.truth.CopyTruth`).
+In a question, `version` is the version that the asking group has. In an answer, it is the version that the group has
+once it has copied the rows. It is NOT_LEADING if the node that was asked does not lead the first group, or if no page
+can follow the version of the asking group. `more` is True if further pages follow. `level` is the level of the asking
+group, which gets no row that its log may not contain.
+
+An answer with the number NEWS belongs to no question: it says that there is a later version, so that the group asks at
+once. The command that copies rows checks them (`statemachine.truth.CopyTruth`).
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ NOT_LEADING: Final = -1
 LEVEL_MAX: Final = 65535
 NUMBER_MAX: Final = 1 << 63
 NEWS: Final = 0
-"""Numbers of questions begin after it."""
+"""The number of an answer that belongs to no question. The numbers of questions begin with 1."""
 PAYLOAD_MAX: Final = 960 << 10
-"""The longest payload that is decoded, bytes: less than a frame of the channel may have. A page has PAGE_BYTES, unless
-it is one row."""
+"""The longest payload that is decoded, in bytes. It is less than the longest frame of the channel. A page has at most
+about PAGE_BYTES, unless it is a single row."""
 ROWS_MAX: Final = PAGE_BYTES // 4
 
 
 class TruthQuestion(NamedTuple):
-    """A question for what changed in the truth."""
+    """Asks the first group for the rows of the truth that changed after `version`."""
 
     number: int
     version: int
@@ -43,25 +45,27 @@ class TruthQuestion(NamedTuple):
 
 
 class TruthAnswer(NamedTuple):
-    """An answer to a Question."""
+    """The answer to a TruthQuestion. `number` is that of the question, or NEWS."""
 
     number: int
     page: TruthPage | None
-    """None if the node that was asked cannot show that it leads the first group, or nothing can follow that version."""
+    """The rows that changed. None if the node that was asked cannot show that it leads the first group, or if no page
+    can follow the version of the asking group."""
 
 
 def too_low(level: int) -> str:
-    """Returns why a group of that level neither copies the truth nor changes it, and what to do."""
+    """Returns the message for people that a group of this level can neither copy nor change the truth, with the command
+    that helps."""
     return f"this group has level {level}, and several groups need {GROUPS_LEVEL}: raftmq upgrade finalize"
 
 
 def question_header(question: TruthQuestion) -> list[Any]:
-    """Returns the header of the frame."""
+    """Returns the header of a TRUTH frame, [number, version, level]. The frame has no payload."""
     return list(question)
 
 
 def read_question(header: list[Any]) -> TruthQuestion:
-    """Reads the header. Raises WireError."""
+    """Decodes the header of a TRUTH frame. Raises WireError if it is malformed."""
     match header:
         case [int(number), int(version), int(level)] if (
             0 <= number < NUMBER_MAX and 0 <= version <= INDEX_MAX and 0 <= level <= LEVEL_MAX
@@ -71,14 +75,14 @@ def read_question(header: list[Any]) -> TruthQuestion:
 
 
 def answer_frame(answer: TruthAnswer) -> tuple[list[Any], bytes]:
-    """Returns header and payload of the frame."""
+    """Returns (header, payload) of a TRUTH_REPLY frame."""
     if answer.page is None:
         return [answer.number, NOT_LEADING, False], b""
     return [answer.number, answer.page.version, answer.page.more], msgpack.packb(answer.page.rows)
 
 
 def read_answer(header: list[Any], payload: bytes) -> TruthAnswer:
-    """Reads header and payload. Raises WireError."""
+    """Decodes the header and payload of a TRUTH_REPLY frame. Raises WireError if they are malformed."""
     match header:
         case [int(number), int(version), bool(more)] if (
             0 <= number < NUMBER_MAX and NOT_LEADING <= version <= INDEX_MAX and len(payload) <= PAYLOAD_MAX

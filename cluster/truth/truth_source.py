@@ -1,9 +1,10 @@
-"""The first group's end: its leader gives rows of the truth to the leaders of other groups, completes the journal in
-slices, and forgets rows of ends that every group has copied.
+"""Serves the truth, on the leader of the first group: sends its rows to the leaders of other groups. The leader also
+completes the journal of the truth in slices, and removes the rows of ended names that every group has copied.
 
-A change is answered once the groups that are in contact have copied it, so that a client can use what it just made, and
-cannot use what it just deleted, at a node of any group. A group for which one has waited for COPIED_MS is not waited
-for until it has copied all."""
+The caller of a change gets its result once the groups that are in contact have copied the change. A client can then use
+what it just made, and cannot use what it just deleted, at a node of any of these groups. If a group has not copied a
+change within COPIED_MS, later changes do not wait for that group until it has copied everything.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +33,14 @@ logger = logging.getLogger(__name__)
 
 FORGET_EVERY_MS: Final = 10_000
 COPIED_MS: Final = 1_000
-"""Milliseconds after its last question for which a group is in contact, and for which a change waits for it at most: a
-copy is less old than that."""
+"""Milliseconds after its last question during which a group counts as in contact. A change waits at most this long for
+groups to copy it."""
 RETIRED_COPIES_MS: Final = 3_600_000
-"""Milliseconds of log time for which rows of ends are kept for a group that has retired: the copy of its own row comes
-after them. Nobody waits for its nodes after that: they may be gone."""
+"""Milliseconds of log time, after a group has retired, for which rows of ended names are still kept for it. Its nodes
+must copy those rows before they come to the row that says that the group has retired. After this time its nodes may be
+gone, and nothing waits for them."""
 _BYTES_PER_UNIT: Final = 16
-"""Bytes of rows that are read and packed in a microsecond (a unit of `raftlog.work`)."""
+"""The number of bytes of rows that are read and packed in a microsecond, which is one unit of `raftlog.work`."""
 
 
 class TruthLink(Protocol):
@@ -46,20 +48,21 @@ class TruthLink(Protocol):
 
     @property
     def group(self) -> int:
-        """The number of that node's group."""
+        """The number of the group at the other end."""
 
     def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
-        """Sends a frame. Returns False if it is lost."""
+        """Sends a frame. Returns False if the connection dropped it."""
 
 
 class TruthReads(Protocol):
-    """The part of the node's services that is used here."""
+    """The services of the node that serving and changing the truth use."""
 
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term."""
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
+        """Calls `done(True)` when a read of this node's applied state is linearizable, `done(False)` if this node
+        cannot confirm that it leads."""
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the node's monotonic clock."""
@@ -71,11 +74,12 @@ class Submit(Protocol):
     def __call__(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
     ) -> None:
-        """Calls `done` with their results."""
+        """Proposes the commands, and calls `done` with their results. `author`: the user who asked for them, "" if
+        none."""
 
 
 class _Uncopied(NamedTuple):
-    """A change that is made, and not copied everywhere."""
+    """A change that is applied in the first group, and that some group in contact has not copied yet."""
 
     version: int
     done: Done
@@ -90,19 +94,19 @@ class TruthSource:
         self, state: BrokerState, reads: TruthReads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS
     ) -> None:
         """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`). `slice_names`: the
-        names that one entry gives a row in the journal (`Environment.sweep_rows`). `deadline_ms`: the time for which a
-        caller waits for a change."""
+        number of names that get a row in the journal by one entry (`Environment.sweep_rows`). `deadline_ms`: the time
+        for which a caller waits for a change."""
         self._state, self._reads, self._submit, self._slice_names = state, reads, submit, slice_names
         self._wait_ms = min(COPIED_MS, deadline_ms // 2)
         self._asking: dict[TruthLink, TruthQuestion] = {}
-        """The question of each connection that waits for the confirmation of this leader. A connection has one."""
+        """Connection -> its newest question, which is answered once this node has confirmed that it leads."""
         self._copied: dict[int, int] = {}
-        """Group -> the version that it has at least, as a leader of it told this node; it only rises."""
+        """Group -> the highest version that it is known to have, from its questions. It never falls."""
         self._heard: dict[TruthLink, int] = {}
-        """Connection of another group -> when it asked last, monotonic milliseconds."""
+        """Connection of another group -> the monotonic milliseconds at which it last asked."""
         self._uncopied: list[_Uncopied] = []
         self._slow: set[int] = set()
-        """Groups that have not copied a change within COPIED_MS."""
+        """Groups that have not copied a change in time. No change waits for them until they have copied everything."""
         self._is_slicing = False
         self._forgotten_ms = 0
         self._told = Seldom(logger)
@@ -112,7 +116,8 @@ class TruthSource:
         return Part(name="truth source", tick=self.tick, role=lambda raw: self._lose_leadership())
 
     def on_question(self, link: TruthLink, header: list[Any], payload: bytes) -> None:
-        """Answers a question for the truth, once this node is sure to lead. Raises WireError."""
+        """Answers a question for the truth, once this node has confirmed that it leads. If it does not lead, the answer
+        has no page. Raises WireError if the frame is malformed."""
         question = read_question(header)
         waits = link in self._asking
         self._asking[link] = question
@@ -134,9 +139,12 @@ class TruthSource:
         link.send(Kind.TRUTH_REPLY, header, rows)
 
     def _can_follow(self, group: int, question: TruthQuestion) -> bool:
-        """Returns False if no page can follow the version that a group has: ends that it has not copied are forgotten,
-        as after a restore of that group, or it has more than there is, as after one of the first group. Nor does one
-        if one of both groups has a level at which there is no truth to copy, or not all of its rows."""
+        """Returns True if the group can copy the changes after the version that it has.
+
+        Returns False, and logs why, in three cases. Ended names that the group has not copied are already removed from
+        the journal, for example after a restore of that group. The group has a higher version than the journal, for
+        example after a restore of the first group. The level of either group is too low for the rows of the truth.
+        """
         journal, version = self._state.truth_journal, question.version
         low = min(question.level, self._state.level)
         all_active = all(row.is_active for row in self._state.broker_groups.by_number.values())
@@ -168,7 +176,8 @@ class TruthSource:
             self._tell_copied()
 
     def when_copied(self, done: Done) -> Done:
-        """Returns what passes the result of a change on to `done` once the groups in contact have copied it."""
+        """Returns a callback for the result of a change. The callback passes the result on to `done`: at once if the
+        change was not made, otherwise when the groups in contact have copied it or the wait is over."""
 
         def decided(result: ProposeResult) -> None:
             version = self._state.truth_journal.version
@@ -188,13 +197,15 @@ class TruthSource:
             del self._heard[link]
 
     def _reached(self) -> int:
-        """Returns the version that all groups have that are waited for."""
+        """Returns the highest version that all groups have for which changes wait; INDEX_MAX if there is no such
+        group."""
         self._forget_silent()
         groups = {link.group for link in self._heard} - self._slow
         return min((self._copied[group] for group in groups), default=INDEX_MAX)
 
     def _tell_copied(self) -> None:
-        """Answers the changes that are copied. A group for which one has waited long enough is not waited for."""
+        """Passes on the results of the changes that are copied. If a change has reached its deadline, the groups that
+        have not copied it become slow, and the change no longer waits for them."""
         waiting, now_ms = self._uncopied, self._reads.monotonic_ms()
         if late := [each.version for each in waiting if each.deadline_ms <= now_ms]:
             self._slow |= {link.group for link in self._heard if self._copied[link.group] < max(late)}
@@ -211,8 +222,8 @@ class TruthSource:
                 each.done(each.result)
 
     def tick(self, now_ms: int) -> None:
-        """Answers changes that have waited for copies for too long, continues with the journal if it is not complete,
-        and proposes to forget ends that all groups know."""
+        """Passes on the results of changes that have waited for copies for too long. Proposes the next slice of the
+        journal if the journal is not complete; otherwise removes ended names that all groups have copied."""
         if self._uncopied:
             self._tell_copied()
         journal = self._state.truth_journal
@@ -229,7 +240,8 @@ class TruthSource:
                 self._submit([ForgetEnds(known)], lambda result: None)
 
     def _copying(self) -> Iterator[int]:
-        """Yields the groups that copy: all others, and one that has retired for so long that it should know it."""
+        """Yields the numbers of the groups for which ended names are kept: all but the first group and the groups that
+        retired at least RETIRED_COPIES_MS ago."""
         now_ms = self._state.applied_mark.timestamp_ms
         for number, row in self._state.broker_groups.by_number.items():
             if number != FIRST_GROUP and not (row.is_retired and now_ms - row.since_ms >= RETIRED_COPIES_MS):

@@ -1,9 +1,9 @@
-"""Writes to several groups, in another group than the first: its leader ends prepared writes as the first group
-decided, and reports to the first group that they are ended (docs/adr/0109).
+"""Ends the parts of writes to several groups, in all groups but the first (docs/adr/0109). A group holds its part of
+such a write as a prepared write. The group's leader asks the first group for its decision, commits or aborts the
+prepared write as decided, and reports to the first group that a committed one is ended.
 
-Everything follows from the rows of the state, so each new leader continues the work. The leader asks for up to AT_ONCE
-writes at a time, by commands of the truth, which the first group answers. A write is ended only as the first group
-says.
+The leader asks about up to AT_ONCE writes at a time, by commands of the truth, which the first group carries out.
+Nothing but the rows of the state says which writes are left, so each new leader continues the work.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from statemachine.commands import Command, CommandResult
 
 ASK_EVERY_MS: Final = 1_000
-"""Milliseconds between two questions about the same writes."""
+"""Milliseconds between the end of one round of questions about all prepared writes and the next round."""
 AT_ONCE: Final = 64
-"""The most writes of one question."""
+"""The most writes about which the leader asks at once."""
 UNDECIDED_MS: Final = 600_000
-"""Milliseconds of log time after which an undecided write is a finding."""
+"""Milliseconds of log time after which an undecided write raises the alarm WRITE_UNDECIDED."""
 LOOK_EVERY_MS: Final = 10_000
 WRITE_UNDECIDED = Code("write_undecided", "warning", "raftmq writes list")
 """Key of the alarm about prepared writes that wait for a decision for UNDECIDED_MS."""
 
 
 class LeaderReads(TruthReads, Protocol):
-    """The part of the node's services that is used here."""
+    """The services of the node that `WriteDecisions` uses."""
 
     def log_time_ms(self) -> int:
         """Returns the log time now, in milliseconds. Leader only."""
 
 
 class WriteDecisions:
-    """Follows the decisions of the first group, while this node leads another one. Event loop only."""
+    """Ends prepared writes as the first group decided, while this node leads another group. Event loop only."""
 
     def __init__(self, state: BrokerState, reads: LeaderReads, submit: Submit, group: int, alarms: Alarms) -> None:
-        """`submit` proposes commands, and has the first group decide those of the truth
+        """`submit` proposes commands to this group, and sends those of the truth to the first group
         (`cluster.replication.proposals.Proposals.submit_commands`). `group`: the number of this node's group."""
         self._state, self._reads, self._submit, self._group, self._alarms = state, reads, submit, group, alarms
         self._asking = False
@@ -70,7 +70,8 @@ class WriteDecisions:
         return Part(name="write decisions", tick=self.tick, opened=self.hurry)
 
     def tick(self, now_ms: int) -> None:
-        """Asks if something is prepared and it is time to. While nothing is, this costs a few comparisons."""
+        """Asks the first group about prepared writes when that is due, and raises or clears the alarm about old ones.
+        If no write is prepared, the call costs a few comparisons."""
         writes = self._state.prepared_writes
         if not writes.prepared or not self._reads.writes_open():
             if self._alarms.raised(WRITE_UNDECIDED):
@@ -92,7 +93,7 @@ class WriteDecisions:
         writes = self._state.prepared_writes.prepared
         numbers = writes.keys_from(self._after, AT_ONCE)
         self._after = numbers[-1] if len(numbers) == AT_ONCE else None
-        if self._after is None:  # all were asked for: the next round begins later
+        if self._after is None:  # The round has asked about all writes: the next one begins later.
             self._due_ms = now_ms + ASK_EVERY_MS
         asked = [writes[number] for number in numbers]
         if asked:
@@ -105,7 +106,8 @@ class WriteDecisions:
         return DecideWrite(write.name, write.write, write.decider, self._group, abort=False)
 
     def _told(self, asked: Sequence[PreparedWrite], result: ProposeResult) -> None:
-        """Proposes what follows from the answers of the first group."""
+        """Proposes, for each write in `asked`, the command that follows from the first group's answer. If the first
+        group could not be asked, a new round begins ASK_EVERY_MS later."""
         self._asking = False
         if result.outcome is not Outcome.OK:
             self._after = None
@@ -122,7 +124,7 @@ class WriteDecisions:
 
     def _followed(self, result: ProposeResult) -> None:
         self._asking = False
-        if result.outcome is Outcome.OK:  # what was committed is to be noted now
+        if result.outcome is Outcome.OK:  # The first group is told at once which writes were committed.
             self._due_ms = 0
 
     def _look_for_old(self, prepared: Sequence[PreparedWrite]) -> None:
@@ -143,13 +145,13 @@ class WriteDecisions:
 
 
 def abort_command(name: str, write: int) -> str:
-    """Returns the command with which a person has the first group abort a write that is not decided."""
+    """Returns the command line that an operator types to make the first group abort an undecided write."""
     return f"raftmq writes abort {quote(name)} {write}"
 
 
 def step_after(write: PreparedWrite, answer: CommandResult, now_ms: int) -> Command | None:
-    """Returns the command that follows from the first group's answer about a prepared write; None if nothing follows
-    yet."""
+    """Returns the command that follows from the first group's answer about a prepared write; None if the answer is no
+    decision yet. `now_ms`: log time."""
     if write.state is PreparedState.COMMITTED:
         return ForgetPrepared(write.decider) if answer.ok or answer.code == "not_found" else None
     if not answer.ok or answer.value not in (COMMITTED, ABORTED):

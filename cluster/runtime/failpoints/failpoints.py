@@ -51,7 +51,8 @@ LOOP_POINTS: Final = frozenset({"peer.send", "loop.turn", *(name for name in POI
 `loop.turn`, where `delay` does block the loop, once for each time that it is set (`stall`)."""
 
 SIZED_POINTS: Final = frozenset({"append.fdatasync", "append.write", "hardstate.fdatasync"})
-"""Failpoints whose operations have a size. A sync has that of what was written to the file before it."""
+"""Failpoints whose operations have a size in bytes. The size of a sync is the number of bytes that were written to the
+file since the sync before."""
 
 ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "rate:4MB", "error:EIO", "error:ENOSPC")
 """One example of each action."""
@@ -60,7 +61,7 @@ ERRORS: Final[Mapping[str, int]] = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 DELAY_MS_MAX: Final = 60_000
 SLOW_FACTOR_MAX: Final = 10_000
 RATE_MAX: Final = 10_000_000_000
-"""Bytes per second."""
+"""The greatest rate, in bytes per second."""
 
 
 class FailpointError(ValueError):
@@ -117,14 +118,15 @@ class _Point:
         self.hits = 0
         self.waiting = 0
         self.free_at = 0.0
-        """The second of the clock at which all that has passed at a rate is through."""
+        """The time, in seconds of the clock, from which on the next operation may pass at the set rate."""
         self.generation = 0
-        """Grows with every `set`: a held thread waits for the next generation."""
+        """Grows with each change of the action. A held thread waits until it grows."""
         self.deferred: list[tuple[CallsLater, Callable[[], None]]] = []
 
 
 def parse_action(text: str) -> Action:
-    """Parses an action. Raises FailpointError naming the nearest valid one."""
+    """Parses the text of an action, such as "delay:20ms". Raises FailpointError, which names the nearest valid
+    action."""
     if text in ("off", "hold"):
         return Action(text, 0, text)
     if delay := _DELAY.fullmatch(text):
@@ -151,7 +153,8 @@ class FailpointSet:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`sleep` and `clock` (seconds) are replaced by the simulator."""
+        """`enabled`: False if `set` is to refuse every action. The simulator passes its own `sleep` and `clock`, both
+        in seconds."""
         self.enabled = enabled
         self._sleep = sleep
         self._clock = clock
@@ -300,7 +303,7 @@ logger = logging.getLogger(__name__)
 
 
 class SendsMessages(Protocol):
-    """The driver's MessageSender."""
+    """An object to which the driver of Raft gives its messages for peers."""
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queues messages to peers."""

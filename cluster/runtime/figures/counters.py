@@ -1,6 +1,6 @@
-"""Counters and histograms for one thread, for values that are counted once per entry. prometheus_client's own take a
-lock for each value, and its histogram searches its buckets in Python. These are exported under the same names in the
-same form."""
+"""Counters and histograms for one thread, for values that are counted once per entry. They are quicker than those of
+prometheus_client, which take a lock for each value and search the buckets of a histogram in Python. They are exported
+in the same form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from raftlog.work import charge
 
 
 def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
-    """Returns a histogram's buckets as they are exported: (upper bound, number of values not above it)."""
+    """Returns a histogram's buckets as they are exported: (upper bound as text, number of values not above it).
+    `counts` are the numbers of values in each bucket alone."""
     return list(zip(map(floatToGoString, bounds), accumulate(counts), strict=True))
 
 
@@ -40,12 +41,12 @@ class Tally:
 
 
 SERIES_MAX = 1000
-"""The most series of one counter, in the order in which they were first counted. The rest is in one more, whose label
-is empty."""
+"""The most series of one counter that are exported, those counted first. One more series, with an empty label, has the
+sum of the others."""
 
 
 class Tallies:
-    """Counters by one label. Only the event loop adds and reads."""
+    """Counters of one name, one for each value of a label. Only the event loop adds and reads."""
 
     __slots__ = ("_label", "_name", "_text", "values")
 
@@ -55,7 +56,7 @@ class Tallies:
         """Value of the label -> count."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the counters of at most SERIES_MAX values, and one for the rest."""
+        """Yields the metric with the counters of at most SERIES_MAX values, and one for the rest."""
         family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
         for value, count in islice(self.values.items(), SERIES_MAX):
             family.add_metric((value,), count)
@@ -65,11 +66,11 @@ class Tallies:
 
 
 SERIES_PER_UNIT = 64
-"""Series that are compared with the topics there are, for one unit of work."""
+"""The number of series that are compared with the existing topics for one unit of work (`raftlog.work`)."""
 
 
 class TopicTallies:
-    """Messages and their bytes by topic."""
+    """Counts messages and their bytes by topic."""
 
     __slots__ = ("_bytes", "messages")
 

@@ -1,8 +1,9 @@
 """A sketch of the heaviest items of a stream, in bounded memory.
 
 Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005):
-of `places` counters, a new item takes over the smallest one with its count, which is then its possible error. An item
-with more than total / places is always among them, and is counted too often by at most total / places.
+there are `places` counters. A new item takes over the smallest counter together with its count, which is then the
+possible error of the item. An item with more than total / places is always among them, and is counted too often by at
+most total / places.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Heavy(NamedTuple, Generic[T]):
-    """An item with the times that it was counted, which are too many by at most `error`."""
+    """An item, and the number of times that it was counted. That number is too high by at most `error`."""
 
     item: T
     times: int
@@ -23,12 +24,12 @@ class Heavy(NamedTuple, Generic[T]):
 
     @property
     def sure(self) -> int:
-        """The times that the item came at least."""
+        """The least number of times that the item can have come."""
         return self.times - self.error
 
 
 class HeavyHitters(Generic[T]):
-    """Counts the heaviest items of a stream."""
+    """Counts the items of a stream that come most often."""
 
     def __init__(self, places: int) -> None:
         """`places`: the most items that are counted at a time."""

@@ -16,7 +16,7 @@ from cluster.runtime.figures.counters import Spread, Tallies, Tally
 
 class _Shown(Protocol):
     def collect(self) -> Iterable[Metric]:
-        """Yields what is shown."""
+        """Yields the metrics."""
 
 
 class ServiceMetrics:
@@ -61,7 +61,8 @@ class ServiceMetrics:
         return made
 
     def look(self) -> None:
-        """Sets what is read instead of counted. Called once before each scrape."""
+        """Sets the metrics whose values are read from the service rather than counted. Called once before each
+        scrape."""
 
     def look_in_steps(self) -> Iterable[None]:
         """Updates the metrics; yields between two steps if the work grows with the data."""

@@ -11,8 +11,9 @@ sched-stats.rst)."""
 
 
 def wanted_s(schedstat: Path = SCHEDSTAT) -> float:
-    """Returns the seconds for which the calling thread has used a core or waited for one: on a machine with too few, a
-    busy thread uses no whole core. Where the system has no such figures, returns the CPU time of the thread."""
+    """Returns the seconds for which the calling thread has used a core or waited for one. The waiting counts because a
+    busy thread gets no whole core on a machine that has too few. Returns the CPU time of the thread where the system
+    has no such figures."""
     try:
         used_ns, waited_ns, _ = map(int, schedstat.read_text().split())
     except (OSError, ValueError):

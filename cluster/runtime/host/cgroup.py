@@ -23,14 +23,14 @@ CPU_PERIOD_US = 100_000
 
 
 class Bounds(NamedTuple):
-    """Memory in bytes and processors; None if the control group sets no bound."""
+    """The bounds of a control group: memory in bytes, and a number of processors. None where it sets no bound."""
 
     memory_bytes: int | None
     processors: float | None
 
     @property
     def says(self) -> str:
-        """Both bounds in words."""
+        """Both bounds in words, for the log."""
         memory = f"{self.memory_bytes >> 20} MiB" if self.memory_bytes is not None else "not bounded"
         processors = f"{self.processors:.2f}" if self.processors is not None else "not bounded"
         return f"memory {memory}, processors {processors}"
@@ -57,7 +57,8 @@ def memory_bytes(root: Path = Path("/")) -> int:
 
 
 def _files(root: Path, controller: str) -> Iterator[Path]:
-    """Yields the folders of the groups that limit this process, innermost first."""
+    """Yields the folders of the control groups that limit this process in `controller` ("memory" or "cpu"), innermost
+    first."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -98,8 +99,8 @@ def _text(file: Path) -> str:
 logger = logging.getLogger(__name__)
 
 PART = 8
-"""Requests in flight, answers that are not read yet and the page cache of the log get one part in so many of the bound
-each."""
+"""Requests in flight, answers that clients have not read yet and the page cache of the log each get 1/PART of the
+memory bound."""
 MEMORY_MIN = 512 << 20
 """Bytes. With less memory than this, the kernel is likely to end a node under load."""
 

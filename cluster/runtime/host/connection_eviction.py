@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 PRESSED = 0.8
-"""Share of the limit above which addresses share the places."""
+"""The part of all places that must be taken before a newcomer takes the place of another address."""
 LOOKED_AT = 64
-"""Connections of one address that are checked for a newcomer, few enough to keep the turn of the loop short."""
+"""The most connections of one address that are checked for a newcomer, few enough to keep the turn of the loop
+short."""
 
 FIRST_WORD_S = 1.0
-"""Seconds for which a new connection of a stranger counts as one in use: its request is on the way."""
+"""Seconds for which a new connection of a stranger counts as in use, because its first request is on the way."""
 
 C = TypeVar("C")
 
@@ -37,7 +38,8 @@ class ConnectionSlots(Generic[C]):
         self._idle_s = idle_s
         self._of: dict[str, dict[C, None]] = {}
         self._most: list[tuple[int, str]] = []
-        """A heap of (-connections, address). A row is outdated if the address has another number by now."""
+        """A heap of (minus the number of connections, address). An item is outdated if the address has another number
+        by now."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -68,14 +70,15 @@ class ConnectionSlots(Generic[C]):
         return len(self._of.get(address, ()))
 
     def victim(self, newcomer: str) -> C | None:
-        """Returns the connection whose place a client of this address takes; None if no address holds more, or none of
-        its connections is idle."""
+        """Returns the connection whose place a client of this address takes: an idle one of the address that holds
+        most. Returns None if that address would not hold more than the newcomer's, or if none of its connections is
+        idle."""
         top = self.top()
         return None if top is None or self.held(top) <= self.held(newcomer) + 1 else self.idlest(top)
 
     def idlest(self, address: str) -> C | None:
-        """Returns the connection of an address that is idle longest among some of them, next time among others; None if
-        all of those must stay."""
+        """Returns the connection that is idle longest among LOOKED_AT connections of an address; None if all of these
+        must stay. The next call looks at others."""
         held = self._of[address]
         looked = list(itertools.islice(held, LOOKED_AT))
         for each in looked:
@@ -84,7 +87,7 @@ class ConnectionSlots(Generic[C]):
         return _idlest(looked, self._idle_s)
 
     def top(self) -> str | None:
-        """Returns the address that holds most connections."""
+        """Returns the address that holds most connections; None if there are no connections."""
         while self._most:
             count, address = self._most[0]
             now = len(self._of.get(address, ()))
@@ -106,7 +109,8 @@ KNOWN_MAX = 1_024
 
 
 def prefix_of(address: str) -> str:
-    """Returns the network that a client's address belongs to, as strangers share places by it: /24, or /64 for IPv6."""
+    """Returns the network to which a client's address belongs, by which strangers share places: /24, or /64 for
+    IPv6."""
     if ":" not in address:
         return address.rpartition(".")[0]
     try:
@@ -119,11 +123,11 @@ def prefix_of(address: str) -> str:
 
 
 class Places(Generic[C]):
-    """The places of one table of connections."""
+    """Decides which connections have the places of one port, and which one leaves for a newcomer."""
 
     def __init__(self, idle_s: Callable[[C], float | None], reserves: Callable[[], bool] = lambda: False) -> None:
-        """`idle_s` as for ConnectionSlots; a connection without a proven user may be closed too if it returns None.
-        `reserves` returns True while the last quarter is for connections that have proven a user."""
+        """`idle_s` as for ConnectionSlots; but a connection without a proven user may be closed even if `idle_s`
+        returns None. `reserves` returns True while the last quarter is for connections that have proven a user."""
         self._idle_s = idle_s
         self._reserves = reserves
         self._all: ConnectionSlots[C] = ConnectionSlots(idle_s)
@@ -173,8 +177,9 @@ class Places(Generic[C]):
         return not self._reserves() or address in self._known
 
     def make_room(self, address: str, opening: int, limit: int) -> tuple[C | None, bool]:
-        """Returns (the connection that leaves for a client of this address, True if there is a place then). `opening`
-        accepted ones are not open yet."""
+        """Returns (the connection that must be closed for a client of this address or None, True if there is a place
+        for the client then). `opening` is the number of accepted connections that are not open yet, `limit` the number
+        of places."""
         count = len(self) + opening
         if not self._reserves():
             victim = self._all.victim(address) if count >= PRESSED * limit else None
@@ -193,7 +198,8 @@ class Places(Generic[C]):
         return victim, count - (victim is not None) < limit
 
     def _leaving(self, newcomer: str) -> C | None:
-        """Returns the connection without a proven user that is closed for another one; None if there is none."""
+        """Returns the connection without a proven user that is closed for a newcomer of this address; None if there is
+        none."""
         top, prefix = self._networks.top(), prefix_of(newcomer)
         if top is None:
             return None

@@ -26,7 +26,8 @@ CLIENTS_MIN = 32
 
 
 def fit(config: Config) -> Config:
-    """Returns the configuration with no more connections than there are descriptors. Raises the soft limit if it can.
+    """Returns the configuration with no more clients' connections than there are descriptors for them. Raises the
+    process's soft limit of descriptors first, if that is allowed.
 
     Raises ConfigError if hardly any descriptors are left.
     """
@@ -56,7 +57,7 @@ def fit(config: Config) -> Config:
 
 
 def reserve(descriptors: int) -> int:
-    """Returns how many of these descriptors are not for clients."""
+    """Returns the number of these descriptors that are not for clients: those of RocksDB's files and OTHERS."""
     return open_files_max(descriptors) + OTHERS
 
 

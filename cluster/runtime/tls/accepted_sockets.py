@@ -35,18 +35,20 @@ STARTS_PER_TURN = 4
 """Handshakes begun in one turn of the loop: each signs once, which takes up to 0.3 ms with RSA."""
 HANDSHAKE_UNITS = 500
 FIRST_BYTE_S = HANDSHAKE_S = TURN_S = 5.0
-"""Seconds for the first byte, for the handshake, and for the wait between them."""
+"""The most seconds for which a socket may wait for its first byte, take for its handshake, and wait for that handshake
+to begin."""
 GIVES_WAY_S = 0.25
-"""Seconds after which a handshake of a stranger ends if a newcomer finds no place."""
+"""Seconds after which the handshake of a stranger is ended if a newcomer needs its place."""
 PRESSED_S = 1.0
-"""Seconds after which a handshake ends if all places are taken and others wait. An honest one takes a round trip."""
+"""Seconds after which a handshake is ended if all places are taken and others wait. The handshake of an honest client
+takes a round trip."""
 SWEEP_S = 0.5
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class ArrivalLimits(NamedTuple):
-    """Limits what waits at one port."""
+    """Limits the number of sockets that wait at one port, and their times."""
 
     arrivals: int = ARRIVALS_MAX
     handshakes: int = HANDSHAKES_MAX
@@ -61,7 +63,7 @@ ARRIVAL_LIMITS = ArrivalLimits()
 
 
 class AcceptedSocket(NamedTuple):
-    """A socket that waits."""
+    """A socket that waits for its first byte or for its handshake, until `until_s` by the clock of the loop."""
 
     connection: socket.socket
     address: tuple[str, int]
@@ -69,7 +71,7 @@ class AcceptedSocket(NamedTuple):
 
 
 class AcceptedSockets:
-    """The waiting sockets of one port. Event loop only."""
+    """Handles the accepted sockets of one port until they are connections. Event loop only."""
 
     def __init__(
         self,
@@ -95,9 +97,10 @@ class AcceptedSockets:
         self._lines: dict[str, deque[int]] = {}
         """Address -> descriptors of its queued sockets; the address that is next comes first."""
         self._late_lines: dict[str, deque[int]] = {}
-        """The same, of addresses in `_slow`."""
+        """Address -> descriptors, as in `_lines`, for the addresses in `_slow`. These come after all others."""
         self._slow: OrderedDict[str, None] = OrderedDict()
-        """Addresses of which a handshake ran out of time and none succeeded since, the newest ARRIVALS_MAX."""
+        """Addresses of which a handshake ran out of time and no handshake has succeeded since. At most `arrivals` are
+        kept, the newest."""
         self._begun: dict[asyncio.Future[Exception | None], tuple[float, str]] = {}
         """Outcome of an open handshake -> (its beginning, address), the oldest first."""
         self._ending: set[asyncio.Future[Exception | None]] = set()
@@ -106,7 +109,7 @@ class AcceptedSockets:
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unbegun: set[socket.socket] = set()
-        """Sockets whose handshake has a task that has not run yet."""
+        """Sockets for whose handshake a task was made that has not run yet."""
         self._places: ConnectionSlots[int] = ConnectionSlots(lambda _: 0.0)
         self._told = Seldom(logger)
         self._starts = False
@@ -127,7 +130,7 @@ class AcceptedSockets:
 
     @property
     def _most(self) -> int:
-        """The most handshakes of strangers."""
+        """The most handshakes of strangers at the same time."""
         return shared_part(self._limits.handshakes) if self._reserves else self._limits.handshakes
 
     def take(self, connection: socket.socket, address: tuple[str, int]) -> None:
@@ -147,9 +150,8 @@ class AcceptedSockets:
             self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all)
 
     def give_way(self, newcomer: str) -> bool:
-        """Closes a socket to make room for a client of this address: a waiting one, of the address with most of them or
-        the oldest, else the handshake that has lasted longest. Returns False if there is none, or if all of them are
-        young."""
+        """Closes a socket to make room for a client of this address: a waiting one, or else one whose handshake has
+        lasted for at least `gives_way_s`. Returns False if there is no such socket."""
         victim = self._places.victim(newcomer)
         if victim is None and self._reserves:
             victim = next(iter(self._silent), next(iter(self._queued), None))
@@ -182,7 +184,8 @@ class AcceptedSockets:
             connection.close()
 
     def _look(self, number: int) -> None:
-        """Handles the first byte of a socket, or its end."""
+        """Handles the first byte of a socket, or its end if the other side has closed it. `number` is the
+        descriptor."""
         arrival = self._silent[number]
         try:
             first = arrival.connection.recv(1, socket.MSG_PEEK)
@@ -363,7 +366,8 @@ class AcceptedSockets:
 
 
 def _answer(connection: socket.socket, data: bytes) -> None:
-    """Sends a few bytes, if the socket takes them at once, and reads what arrived, so that the answer is not lost."""
+    """Sends a few bytes, if the socket takes them at once. Then reads what has arrived, because a socket that is closed
+    with unread bytes loses the answer."""
     if not data:
         return
     try:

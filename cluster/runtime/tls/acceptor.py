@@ -2,7 +2,7 @@
 
 An event loop's own server accepts all waiting connections at once: a burst of clients would take the descriptors that
 the next segment file needs. Here `room` is asked for each connection, and a connection too many is closed at once. If
-TLS is possible, the first byte of a connection decides (`arrivals`).
+TLS is possible, the first byte of a connection decides (`accepted_sockets`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 PER_TURN = 64
-"""Connections that are accepted in one turn of the loop."""
+"""The most connections that are accepted in one turn of the loop."""
 OPENING_MAX = 16
-"""Connections that may be between their acceptance and their opening, which takes a turn or two; others wait in the
+"""The most connections that are accepted but not open yet. Opening takes a turn or two. Other connections wait in the
 listening socket."""
 PAUSE_S = 0.1
 """Seconds for which accepting pauses when there are no free descriptors: an immediate retry would only use CPU."""
 KEEP_IDLE_S, KEEP_INTERVAL_S = 60, 15
 """Seconds of silence before the system asks a client's host if it is still there, and between two such questions."""
 SILENT_MS = 120_000
-"""Milliseconds after which a connection ends whose host acknowledges nothing, or whose client takes none of the bytes
-that wait for it. A member of a group that is silent for so long is gone as well; a waiting pull alone says nothing."""
+"""Milliseconds after which a connection is ended if the client's host acknowledges nothing, or if the client reads none
+of the bytes that wait for it. A member of a consumer group that is silent for so long is removed as well. A waiting
+pull alone does not show that its client is alive."""
 QUIET_S = 10.0
 """Seconds between two log lines about missing descriptors."""
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

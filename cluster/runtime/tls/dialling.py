@@ -37,7 +37,7 @@ class Dialling(NamedTuple):
     """Called for each connection whose handshake is complete, before its protocol is made; it may abort the
     connection."""
     fell_back: Callable[[asyncio.BaseTransport, str, str], None] = lambda transport, address, why: None
-    """Called for each connection in plain text that was to be one of TLS, with "host:port" and the reason."""
+    """Called for each connection in plain text for which TLS was tried and failed, with "host:port" and the reason."""
 
     def ways(self) -> tuple[ssl.SSLContext | None, ...]:
         """Returns the contexts to try, one after the other; None means plain text."""

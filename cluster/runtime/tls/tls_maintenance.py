@@ -42,7 +42,8 @@ ENDS_EVERY_MS = 1_000
 RENEW_S = 30.0
 """Seconds before the expiry of a certificate at which links to other nodes are made again."""
 CHECK_AFTER_MS = 3_000
-"""Milliseconds for making links with other certificates, before those under a removed CA are closed."""
+"""Milliseconds between the use of other files and the closing of connections under a removed CA. In this time links are
+made again with the other certificates."""
 CHECKED_PER_TICK = 64
 """Open connections that are checked against new CAs in one tick: each takes a verification, about 0.1 ms."""
 PLAIN_SHOWN = 4
@@ -69,12 +70,12 @@ class TlsMaintenance:
         self._ends: list[tuple[float, int, weakref.ref[TlsTransport]]] = []
         """A heap of (expiry of the certificate in seconds since the epoch, a number, the connection)."""
         self._plain: list[tuple[asyncio.BaseTransport, str]] = []
-        """Links in plain text that were to be ones of TLS, each with its address and the reason."""
+        """Links in plain text for which TLS was tried and failed, each with its address and the reason."""
         self._numbers = itertools.count()
         self._renewals: set[float] = set()
         """Seconds since the epoch at which links must be made again."""
         self._checks: Iterator[TlsTransport] = iter(())
-        """Connections that have yet to be checked against other CAs."""
+        """The connections that are not checked yet against the CAs of the newest files."""
         self._checks_due_ms: int | None = None
         self._now_ms = self._look_due_ms = self._ends_due_ms = self._retry_due_ms = 0
         if config.speaks_tls:
@@ -149,12 +150,13 @@ class TlsMaintenance:
             connection.abort()
 
     def _fell_back(self, transport: asyncio.BaseTransport, address: str, why: str) -> None:
-        """Registers a link in plain text that was to be one of TLS."""
+        """Registers a link in plain text for which TLS was tried and failed."""
         self._plain.append((transport, f"{address} ({why})"))
         self._tell_plain()
 
     def _tell_plain(self) -> None:
-        """Raises the alarm while there are links in plain text that were to be ones of TLS, and clears it otherwise."""
+        """Raises the alarm while there are links in plain text for which TLS was tried and failed, and clears it
+        otherwise."""
         self._plain = [row for row in self._plain if not row[0].is_closing()]
         if not self._plain:
             self._alarms.clear(PLAIN_ALARM)
@@ -163,7 +165,8 @@ class TlsMaintenance:
         self._alarms.raise_alarm(PLAIN_ALARM, f"links to other nodes are in plain text, because TLS failed: {where}")
 
     def reload(self) -> bool:
-        """Reads the files again; returns True if others are in use now. Raises ConfigError, having changed nothing."""
+        """Reads the files again. Returns True if their content has changed and is in use now. Raises ConfigError, and
+        changes nothing, if they cannot be used."""
         if self._contexts is None:
             return False
         seen = self._look()

@@ -63,10 +63,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._protocol: asyncio.Protocol | None = None
         self._queue: deque[memoryview] = deque()
         self._queued = 0
-        """Bytes in the queue."""
+        """Bytes of plain text in the queue."""
         self._high, self._low = HIGH_BYTES, LOW_BYTES
         self._pumps = False
-        """True if the queue is continued in another turn of the loop."""
+        """True if a later turn of the loop is scheduled to continue with the queue."""
         self._paused_writing = False
         """True if the protocol was asked to pause."""
         self._listens = False
@@ -107,11 +107,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """Called when the socket takes no more: waiting bytes stay in the queue."""
+        """Called when the socket's transport has too many bytes to send: asks the protocol to pause."""
         self._tell_pause()
 
     def resume_writing(self) -> None:
-        """Called when the socket has sent its bytes."""
+        """Called when the socket's transport takes bytes again: goes on with the queue."""
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -136,7 +136,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._flush()
             return
         except (ssl.SSLError, ValueError) as error:
-            self._flush()  # the alert that says why
+            self._flush()  # Sends the alert, which gives the reason.
             self._fail(error)
             return
         self._flush()
@@ -155,7 +155,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Closes once the alert was sent, or after a moment, because the other side may not read it."""
+        """Closes the connection once the alert was sent, or after ALERT_S, because the other side may not read it."""
         if self._below is not None:
             self._below.close()
             self._loop.call_later(ALERT_S, self._abort_below)
@@ -236,7 +236,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._closing or self._ends or not data:
             return
         below = self._below
-        if not self._queue and len(data) <= PIECE_BYTES and below is not None:  # nearly all answers take this path
+        if not self._queue and len(data) <= PIECE_BYTES and below is not None:  # Nearly all answers take this path.
             METER.units += len(data) >> 10
             if not self._encrypt(data):
                 return
@@ -320,7 +320,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._pump()
 
     def _flush(self) -> None:
-        """Passes ciphertext to the socket."""
+        """Passes the ciphertext that is ready to the socket's transport."""
         data = self._outgoing.read()
         if data and self._below is not None and not self._below.is_closing() and not self._said_end:
             self._below.write(data)

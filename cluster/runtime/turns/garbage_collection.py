@@ -28,30 +28,30 @@ logger = logging.getLogger(__name__)
 WALKED = 40_000
 """The most objects that an automatic collection visits."""
 NEW = WALKED // 4
-"""Objects made, less those freed, after which the collector visits the new ones. The oldest generation may hold three
-times as many before all of it is visited, with the new ones."""
+"""The number of new objects (made, less freed) after which the collector visits them. The oldest generation may have
+three times as many before the collector visits all of it and the new objects."""
 ASIDE_MIN = 1_000_000
-"""Objects that are set aside, some 100 MB, before all are visited again."""
+"""The least number of objects that must be set aside, some 100 MB, before all objects are visited again."""
 LEADER_PATIENCE = 4
-"""Factor for a leader, which waits until so many times as many objects were set aside, because its pause delays all
-clients."""
+"""A leader waits until this many times as many objects were set aside, because its pause delays all clients."""
 RARE = 64
-"""The greatest factor for a node whose thorough collections find nothing: they come once a day, not every few
-minutes."""
+"""The greatest value of `_patience`. With it, a node whose thorough collections find nothing collects once a day rather
+than every few minutes."""
 WORTH = 100
-"""A thorough collection was worth its pause if one in so many objects was garbage."""
+"""A thorough collection was worth its pause if more than 1/WORTH as many objects were garbage as are left."""
 LOOK_EVERY_S = 5.0
 
 
 class Collector:
-    """The garbage collector of this process, used by one node after the other."""
+    """Controls Python's garbage collector in this process. Several nodes may use it, one after the other."""
 
     def __init__(self, aside_min: int = ASIDE_MIN) -> None:
         self._aside_min = aside_min
         self._live = 0
         """Number of objects that the last thorough collection left."""
         self._patience = 1
-        """Factor by which the number of objects to wait for is multiplied."""
+        """The factor by which the number of objects that must be set aside is multiplied. It doubles after each
+        thorough collection that found too little."""
         self.aside = 0
         """Objects that were set aside since the last thorough collection, less those found to be freed at the last
         count."""
@@ -82,7 +82,8 @@ class Collector:
         return self.aside >= enough
 
     async def tend(self, leads: Callable[[], bool]) -> None:
-        """Collects thoroughly from time to time, until it is cancelled."""
+        """Runs `look` whenever a thorough collection is due, until it is cancelled. `leads` returns True if this node
+        leads."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self.due(leads()):

@@ -18,8 +18,8 @@ from typing import Protocol
 from cluster.runtime.clock import Clock
 
 AWAKE_MS = 250
-"""The most milliseconds between two looks at the clock that count as time in which the node ran: the time of a few
-looks."""
+"""The most milliseconds between two calls of `AwakeClock.tick` that count as time in which the node ran. A few calls
+come in this time."""
 
 
 class CallsSoon(Protocol):

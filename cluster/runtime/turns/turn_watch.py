@@ -43,9 +43,9 @@ _CALLERS: Final = tuple(
     attrgetter(f"{'f_back.' * depth}f_globals", f"{'f_back.' * depth}f_code") for depth in range(DEPTH_MAX)
 )
 _IDLE_SHARE: Final = 20
-"""The loop counts as idle if it used less than one in so many nanoseconds."""
+"""The loop counts as idle if it used the CPU for less than 1/_IDLE_SHARE of the time since the last stamp."""
 _EXPLAINED: Final = 4
-"""The meter explains a turn if it counted at least one unit in so many microseconds of the turn."""
+"""The meter explains a turn if it counted at least one unit for each _EXPLAINED microseconds of CPU time."""
 
 
 class Moment(NamedTuple):
@@ -67,7 +67,7 @@ class LongTurn(NamedTuple):
     cpu_ms: float
     units: int
     what: str
-    """The function that was seen most often, or COLLECTION."""
+    """The name of the function that was seen most often; COLLECTION; or UNKNOWN if nothing was seen."""
 
     @property
     def worked(self) -> bool:
@@ -93,11 +93,11 @@ class TurnWatch:
         self._loop = loop
         self._told = told
         self._seen: Counter[str] = Counter()
-        """Functions that the thread saw since the last stamp."""
+        """Name of a function -> how often the watching thread saw it running since the last stamp."""
         self._due_ns = 0
         """Time at which the next stamp is due."""
         self._idle = False
-        """True if the loop did nothing before the last stamp."""
+        """True if the loop was idle (`_IDLE_SHARE`) before the last stamp."""
         self._passes_over = False
         """True if the present turn must not be reported."""
         self._timer: asyncio.TimerHandle | None = None
@@ -144,7 +144,8 @@ class TurnWatch:
         self._timer = self._loop.call_later(wait_s, self._stamp)
 
     def _stamp(self) -> None:
-        """Records a stamp. If it is late, one turn took as long as it is late, or longer."""
+        """Records a stamp. If the stamp is late by LONG_NS or more, reports a turn that took as long as the stamp is
+        late, or longer."""
         last, now = self._last, self._moment()
         late_ns, cpu_ns = now.wall_ns - self._due_ns, now.cpu_ns - last.cpu_ns
         was_idle, self._idle = self._idle, cpu_ns * _IDLE_SHARE < now.wall_ns - last.wall_ns

@@ -2,8 +2,8 @@
 
 Work is a generator. It yields between two of its steps, and each step charges the meter (`raftlog.work`) before it does
 anything. All such work of a node shares one budget: in each turn, `share` units, dealt out one step at a time to the
-owners in turn. An owner is the origin of the work, mostly a client (`Client.owner`): one with a hundred requests gets
-no more than one with a single request, and the work of one owner is done in order.
+owners in turn. An owner is the origin of the work, mostly a client (`Client.owner`): an owner with a hundred requests
+gets no more steps than an owner with a single one. The work of one owner is done in order.
 
     turns.begin(client.owner, self._scan(request))    # a generator; begins in this turn if there is room
     await turns.breathe(client.owner)                 # a coroutine; returns at once while the turn has room
@@ -27,8 +27,9 @@ from raftlog.work import METER
 logger = logging.getLogger(__name__)
 
 TURN_SHARE = 1_000
-"""Units that all cut work of a node may take of one turn: 1 ms of a slow core. A send takes several turns on its way,
-and waits for such work in each. A turn itself takes a tenth of a millisecond, so less would slow the work down."""
+"""The units of work that all cut work of a node may take in one turn: 1 ms of a slow core. A send goes through several
+turns, and waits for such work in each. A smaller share would slow the work down, because each turn itself costs a tenth
+of a millisecond."""
 
 WorkSteps = Generator[None, None, None]
 PAUSE_S = 0.003
@@ -40,10 +41,12 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Paused:
-    """Calls a function PAUSE_S from now if the node was busy since the last call, else in the next turn. (`Soon`)"""
+    """A `Soon` for patient work: calls a function PAUSE_S from now if the node's Raft has taken turns since the last
+    call, otherwise in the next turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turns: Callable[[], int]) -> None:
-        """`turns`: how many turns the node's Raft has taken so far. A send takes some on each node."""
+        """`turns` returns the number of turns that the node's Raft has taken so far. Each send takes some on each
+        node."""
         self._loop = loop
         self._turns = turns
         self._seen = 0
@@ -58,10 +61,11 @@ class Paused:
 
 
 class Turns:
-    """The cut work of one node, divided among the turns."""
+    """Runs the cut work of one node, a share of it in each turn of the loop."""
 
     def __init__(self, soon: Soon, share: int = TURN_SHARE, *, patient: Soon | None = None) -> None:
-        """`patient`: calls the function later if the node is busy; None: `patient` is this object."""
+        """`soon` schedules the next turn of work. `patient` does the same for patient work, later if the node is busy;
+        None: patient work is like all other."""
         self.patient = self if patient is None else Turns(patient, share)
         """The turns of work that may wait for requests of other kinds. It has a share of its own."""
         self._soon = soon
@@ -78,7 +82,7 @@ class Turns:
         self._running: list[Hashable] = []
         """Owners whose steps run, the innermost last, because a step may begin other work."""
         self._dropped: set[Hashable] = set()
-        """Those of the running owners that were dropped meanwhile."""
+        """The owners in `_running` that were dropped while their step ran."""
 
     def spent(self) -> bool:
         """Returns True if this turn's share is used up, so that the caller must go on in another turn."""
@@ -100,7 +104,7 @@ class Turns:
         self._queue(owner, steps)
 
     def begin_later(self, owner: Hashable, steps: WorkSteps) -> None:
-        """Does the work in later turns only, because this turn is not the owner's."""
+        """Does the work in later turns only, for a caller whose present turn belongs to other work."""
         self._queue(owner, steps)
 
     async def breathe(self, owner: Hashable) -> None:

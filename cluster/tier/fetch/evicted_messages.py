@@ -50,7 +50,7 @@ READERS_MAX = 4096
 
 
 class EvictedPlace(NamedTuple):
-    """The point up to which a queue was read."""
+    """The offset up to which a reader has read a queue, and up to which its messages were fetched ahead."""
 
     next_offset: int
     """Offset at which the reader continues after the last answer."""
@@ -59,7 +59,7 @@ class EvictedPlace(NamedTuple):
 
 
 class ChosenItems(NamedTuple):
-    """The items that a pull is to get."""
+    """The index items, packed, whose messages a pull is to get, and the queue offset of each."""
 
     packed: bytes
     offsets: list[int]
@@ -78,7 +78,7 @@ class OldReads:
         reads: ObjectReads,
         turns: Turns | None = None,
     ) -> None:
-        """`turns` are the node's; None: this object makes its own."""
+        """`turns`: the node's, in which filters run; None: this object makes its own."""
         self._loop = loop
         self._turns = turns or Turns(loop.call_soon)
         self._verdicts = Verdicts()
@@ -93,8 +93,8 @@ class OldReads:
         """Queues whose last pull failed, oldest first."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
-        """Calls `done` later, with the messages at offsets from the pull's up to `stop`, or with the reason for which
-        there are none."""
+        """Reads messages at offsets from the pull's on and below `stop`. Calls `done` later: with the messages, with
+        Gone if the tier does not hold them, or with the error because of which they cannot be read."""
         share = self._room.share()
 
         def begin() -> None:
@@ -121,8 +121,8 @@ class OldReads:
             self._room.wait(pull.bytes_max, begin)
 
     async def _told(self, pull: Pull, error: StoreError) -> StoreError:
-        """Returns the error in words for the client that pulls. Only the first failing pull of a queue writes a line to
-        the log."""
+        """Returns an error of the same kind that tells the client which offsets cannot be read. Logs it only for the
+        first of a queue's pulls that fail in a row."""
         behind = None
         try:
             behind = await self._queues.after_segment(pull.topic_id, pull.queue_id, pull.offset)
@@ -156,7 +156,8 @@ class OldReads:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def found(self, pull: Pull, stop: int) -> Found | Gone:
-        """Returns the messages for the pull. Raises StoreError."""
+        """Returns the messages for the pull, with offsets below `stop`; or Gone, with the offset at which the reader
+        continues. Raises StoreError."""
         return await self._queues.beside_trims(lambda: self._read(pull, stop))
 
     async def _read(self, pull: Pull, stop: int) -> Found | Gone:
@@ -193,7 +194,8 @@ class OldReads:
         return Found(count, body, next_offset, position_of(read, messages.count - 1))
 
     async def _filtered(self, owner: Hashable, items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:
-        """Returns the messages that the filter wants, as (number, messages). The filter runs in turns."""
+        """Returns (number of messages that the filter wants, these messages back to back). Filtering is divided among
+        turns of the loop."""
         kept: list[bytes] = []
         at = 0
         for position, size in POSITION_SIZE.iter_unpack(items):
@@ -211,7 +213,8 @@ class OldReads:
         return len(kept), b"".join(kept)
 
     def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
-        """Starts to fetch the first of these items into the cache; returns how many."""
+        """Starts to fetch the messages of the first items of `rest` into the cache. Returns the number of these
+        items."""
         ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
             self._start(self._warm(ahead, dense=dense))
@@ -235,8 +238,8 @@ def _below(items: Items, stop: int) -> Items:
 
 
 def _choose(items: Items, pull: Pull) -> ChosenItems:
-    """Chooses items within the pull's limits, but at least one if any has a wanted tag. An SQL92 filter needs the
-    messages."""
+    """Chooses items with a wanted tag within the pull's limits, but at least one if there is any. For an SQL92 filter,
+    chooses items of all tags, because that filter reads the messages."""
     tags = None if isinstance(pull.wanted, SqlFilter) else pull.wanted
     parts: list[bytes] = []
     offsets: list[int] = []
@@ -253,7 +256,8 @@ def _choose(items: Items, pull: Pull) -> ChosenItems:
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:
-    """Returns how many of the packed items lie in the first `bytes_max` bytes of log from the first one on."""
+    """Returns the number of packed items whose messages end within `bytes_max` bytes of the log, counted from the first
+    message."""
     count = len(items) // ITEM.size
     if not count:
         return 0
@@ -289,8 +293,8 @@ class OldPageReads:
         return found
 
     async def _read(self, items: Items, stop: int, found: EvictedPage) -> int:
-        """Adds the items' messages with offsets below `stop`, until `found` has more than BYTES_MAX. Returns the offset
-        after the last."""
+        """Adds the items' messages with offsets below `stop` to `found`, until it has more than BYTES_MAX. Adds the
+        offsets of damaged ones to `found.unreadable`. Returns the offset after the last."""
         for number, offset in enumerate(range(items.first_offset, min(items.next_offset, stop))):
             try:
                 one = await self._log.messages(items.packed[number * ITEM.size : (number + 1) * ITEM.size])

@@ -125,8 +125,9 @@ class EvictedKeyReads:
         return await self._intact(topic, message, position)
 
     async def _at(self, position: int) -> StoredMessage | None:
-        """Returns the message at the position; None if it is in no queue of an existing topic. Only its ends are read
-        before its row is found: bytes that only look like a message may say any size."""
+        """Returns the message at the position; None if it is in no queue of an existing topic. Until an index file
+        confirms the message, only its first bytes and its topic are read, because other bytes may look like a message
+        of any size."""
         try:
             head = await self._log.part(position, FIRST_READ)
             claim = claim_in(head)

@@ -26,8 +26,8 @@ in the cache."""
 
 
 class _Flight(NamedTuple):
-    """Bytes [start, stop) that are being fetched. It exists until the cache has them, so that they are not fetched
-    twice."""
+    """A request for bytes [start, stop) of an object. It is kept until the cache has the bytes, so that they are not
+    fetched twice."""
 
     start: int
     stop: int
@@ -35,7 +35,7 @@ class _Flight(NamedTuple):
 
 
 class ObjectReads:
-    """Reads of ranges. `read` raises what the store raises. Event loop only."""
+    """Reads ranges of objects. `read` raises what the store raises. Event loop only."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ObjectReads:
             at = end or at + len(await self._fly(name, at, self._until(name, at, stop, reach)))
 
     async def _piece(self, name: str, at: int, stop: int, reach: int) -> bytes:
-        """Returns bytes from `at` on, at least one."""
+        """Returns bytes from `at` on, at least one and none from `stop` on."""
         if self._cache is not None:
             cached = await self._cache.take(name, at, stop)
             if cached is not None:

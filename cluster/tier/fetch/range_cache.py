@@ -37,11 +37,11 @@ class Extent(NamedTuple):
 
 
 class CacheCounts:
-    """Counts since the process started."""
+    """Counts of the cache since the process started."""
 
     def __init__(self) -> None:
         self.hits = 0
-        """Ranges, or parts of ranges, that were found."""
+        """Lookups that found at least the first wanted byte."""
         self.misses = 0
         self.dropped = 0
         """Files that did not match their checksum, or that could not be read or written."""
@@ -60,7 +60,7 @@ class CacheCounts:
 
 
 class RangeCache:
-    """Event loop only."""
+    """Keeps ranges of objects in files of `folder`: at most `bytes_max` bytes in `files_max` files. Event loop only."""
 
     def __init__(self, folder: Path, bytes_max: int, files_max: int = FILES_MAX) -> None:
         self._files_max = files_max
@@ -70,7 +70,7 @@ class RangeCache:
         self._bytes_max = bytes_max
         self._threads = CallThreads("tier-cache", THREADS)
         self._objects: dict[str, list[Extent]] = {}
-        """Name -> ranges by start; none of them is inside another."""
+        """Name of an object -> its cached ranges, ascending by start. No range lies inside another."""
         self._checksums: OrderedDict[int, tuple[str, Extent, tuple[int, ...]]] = OrderedDict()
         """Number of a file -> (name of the object, range, checksums), least recently used first."""
         self._number = 0

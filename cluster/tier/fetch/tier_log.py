@@ -43,12 +43,12 @@ class Messages(NamedTuple):
 
 
 class LogCounts:
-    """Counts since the process started."""
+    """Counts of messages and bytes that were read from the tier since the process started."""
 
     def __init__(self) -> None:
         self.served_bytes = 0
         self.damaged = 0
-        """Messages that did not match when they were first read."""
+        """Messages that did not match their checksum when they were first read."""
         self.mended = 0
         """Damaged messages that were intact when they were fetched again, or from another source."""
 
@@ -66,7 +66,7 @@ class LogCounts:
 
 
 class TierLog:
-    """Reads of the log by position. Event loop only."""
+    """Reads the log from the tier, by position. Event loop only."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class TierLog:
         folder: str,
         elsewhere: OtherSource | None = None,
     ) -> None:
-        """`rows` returns the state's rows, lowest first. `folder`: the folder of the cluster whose objects these
-        are."""
+        """`rows` returns the state's rows of segments, lowest first. `folder`: the cluster's folder in the store.
+        `elsewhere`: where damaged messages are asked for; None: nowhere."""
         self.counts = LogCounts()
         self._reads = reads
         self._rows = rows
@@ -85,8 +85,8 @@ class TierLog:
 
     async def messages(self, items: bytes, *, dense: bool = False, blocks: bool = False) -> Messages:
         """Reads the messages of the packed items, ascending by position, up to the first that cannot be read. `dense`:
-        the queue is dense (`DENSE`). `blocks`: what follows will be wanted too, so bytes that the cache lacks are
-        fetched to the end of their block.
+        the queue is dense (`DENSE`). `blocks`: True if the messages that follow will be wanted too; then bytes that the
+        cache lacks are fetched to the end of their block.
 
         Raises StoreError if the first message cannot be read: DamagedError, NotTieredError, or the error of the store.
         """
@@ -111,8 +111,8 @@ class TierLog:
         return Messages(body, count)
 
     async def part(self, position: int, size_max: int) -> bytes:
-        """Returns up to `size_max` bytes of the log from `position` on, from one object; not checked. Raises
-        StoreError."""
+        """Returns up to `size_max` bytes of the log from `position` on, from one object, without checking them. Raises
+        StoreError; NotTieredError if no verified segment has the position."""
         for row in self._rows():
             if row.state is TierState.VERIFIED and row.base <= position < row.end:
                 for base, end, name in pieces_of(row, self._folder):
@@ -166,7 +166,8 @@ class TierLog:
         return Messages(b"".join(bodies), count)
 
     async def _once_more(self, item: bytes, pieces: Sequence[TierPiece]) -> bytes:
-        """Reads one message again that did not match. Raises DamagedError."""
+        """Reads a message again that did not match its CRC: from the store, then from the other source. Raises
+        DamagedError if neither has it intact, and at once while a pause of this message lasts (`Broken`)."""
         position, size = POSITION_SIZE.unpack(item)
         base, _, name = self._piece(LogSpan(position, position + size, item), pieces)
         message = f"{self._reads.where(name)} at position {position} of the log"
@@ -238,10 +239,10 @@ def log_parts(row: TierSegment) -> list[TierPart]:
 
 AMPLIFICATION = 3
 DENSE = 16
-"""A queue is dense if it has more than one of this many bytes of the log over which its messages spread. Its spans may
-be that many times larger than the messages in them."""
+"""A queue is dense if its messages make up more than 1/DENSE of the log's bytes from its first message to its last. A
+span of a dense queue may have DENSE times the bytes of the messages in it."""
 _LOOKED_AT = 64
-"""The number of messages whose sizes tell how dense a queue is."""
+"""About the number of messages from whose sizes the size of all messages of a queue is estimated."""
 GAP_BYTES_MAX = 512 << 10
 """The most bytes of other queues between two messages of a span: to transfer more takes longer than a second
 request."""
@@ -258,8 +259,8 @@ class LogSpan(NamedTuple):
 
 
 def is_dense(items: bytes) -> bool:
-    """Returns True if the packed items, ascending by position, are a dense part of the log from the first to the
-    last."""
+    """Returns True if the messages of the packed items, ascending by position, make up more than 1/DENSE of the log
+    from the first to the last. Returns False for no items."""
     count = len(items) // ITEM.size
     if not count:
         return False

@@ -59,7 +59,7 @@ class TierQueues:
         self._indexes: OrderedDict[str, IndexFile] = OrderedDict()
         self._runs: OrderedDict[tuple[str, int, int], QueueRun | None] = OrderedDict()
         self._hints: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """Base of the segment in which each queue was last read."""
+        """(topic_id, queue_id) -> base of the segment in which the queue was last read."""
         self._seen: Rows = ()
         self._readable: list[TierSegment] = []
         """The rows of `_seen` that are VERIFIED."""

@@ -61,9 +61,9 @@ class IndexFilesView(NamedTuple):
     files: int
     bytes: int
     pending_bytes: int
-    """Bytes of closed segments without a file."""
+    """Bytes of the log in closed segments that have no index file yet."""
     last: Span | None
-    """Span of the newest file."""
+    """Span of the newest file; None if there is none."""
     building: Span | None
     error: str
     """The reason for which the last attempt failed; "" if it succeeded."""
@@ -74,10 +74,11 @@ class IndexUnavailableError(RaftLogError):
 
 
 class IndexFiles:
-    """The builder of index files. Event loop only, except for its lane."""
+    """Has a lane build, check and remove index files. Event loop only, except for the lane."""
 
     def __init__(self, context: NodeContext, storage: NodeStorage, *, enabled: bool, gap_ms: float = GAP_MS) -> None:
-        """`gap_ms`: the pause between two steps of building a file."""
+        """`enabled`: False if this node builds no files. `gap_ms`: the milliseconds between two jobs of building a
+        file."""
         self._gap_s = gap_ms / 1000
         self._enabled = enabled
         self._context = context
@@ -96,7 +97,7 @@ class IndexFiles:
         self._again_ms = 0
         self._error = ""
         self._redone: Span | None = None
-        """The file that was last found damaged."""
+        """The span of the file that was last found damaged; None if none was."""
         self._waiting: dict[Span, list[asyncio.Future[bytes]]] = {}
         self._closed = False
 
@@ -126,7 +127,7 @@ class IndexFiles:
             await self._loop.run_in_executor(None, self._runner.close)
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second; cheap."""
+        """Looks for closed segments, and begins the next file when it is due. Called several times a second; cheap."""
         if self._enabled and now_ms >= self._due_ms and not self._busy:
             self._due_ms = now_ms + EVERY_MS
             self._drop()

@@ -29,7 +29,8 @@ from statemachine.trim import rows_begin
 _sort = twin(sorted_rows)
 
 STEPS_PER_JOB = 8
-"""Queues, or some thousand keys, per job: 1 to 2 ms for a segment of 64 MiB."""
+"""The number of steps of one job. A step is one queue, or some thousand keys. A job takes 1 to 2 ms for a segment of 64
+MiB."""
 
 
 class Sweep(NamedTuple):
@@ -78,7 +79,7 @@ class BuiltFile(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The answer to Load."""
+    """The answer to Load: the checked bytes of the file, and its meta."""
 
     span: Span
     data: bytes
@@ -86,7 +87,7 @@ class Loaded(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """The answer to Remove."""
+    """The answer to Remove: the files of these segments are gone."""
 
     spans: tuple[Span, ...]
 
@@ -115,7 +116,7 @@ IndexAnswer = Swept | Going | BuiltFile | Loaded | Removed | Damaged | JobFailed
 
 
 class IndexLane(NeverIdle):
-    """The lane of index files. The store of the rows itself reports damage of rows to the node
+    """Does the jobs of index files on a lane. It does not report damaged rows: the store of the rows does
     (`KV.watch_corruption`)."""
 
     def __init__(self, directory: IndexDirectory, log: SegmentedLog, kv: KV) -> None:
@@ -127,7 +128,7 @@ class IndexLane(NeverIdle):
         """CRC-32C and meta of the files that this process has built."""
 
     def drain(self, batch: Sequence[IndexJob]) -> list[IndexAnswer]:
-        """Does the jobs one after the other."""
+        """Does the jobs one after the other, and returns one answer for each, in order."""
         return [self._do(job) for job in batch]
 
     def _do(self, job: IndexJob) -> IndexAnswer:

@@ -20,12 +20,13 @@ logger = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 DAMAGED = Code("tier_damaged", "warning", "raftmq tier repair")
 BY_ITSELF = ScrubOptions(reads=True, repairs=True, sweeps=True)
-"""The work of a scheduled scrub."""
+"""The options of a scheduled scrub."""
 AFTER_MS = 60_000
 """Milliseconds after an unclean start at which the first scrub begins, once the node leads."""
 AFTER_UNCLEAN = BY_ITSELF._replace(newest=16)
-"""The work of that first scrub. A crash interrupts work at the end of the tier, so leftovers and just written objects
-lie there. A node that crashes again and again must not read the whole tier each time."""
+"""The options of the first scrub after an unclean start. It reads only the newest segments, because a crash leaves
+damage and leftovers at the end of the tier. A node that crashes again and again must not read the whole tier each
+time."""
 
 
 class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +35,9 @@ class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     running: bool
     number: int
-    """Counts scrubs since the node started; 0: there was none."""
-    started_ms: int
     """The number of this scrub, counted since the node started; 0 if there was none."""
+    started_ms: int
+    """Milliseconds since the Unix epoch at which the scrub started; 0 if there was none."""
     finished_ms: int
     failure: str
     """The reason for which the scrub did not finish; "" if it did."""

@@ -46,11 +46,11 @@ class PartSource(NamedTuple):
 
     what: str
     make: Callable[[TierSegment, TierPart], Awaitable[bytes | None]]
-    """Makes the content, which the scrubber then checks; None if the source does not have it (any more)."""
+    """Returns the content of the part, which the scrubber then checks; None if the source does not have it."""
 
 
 class ScrubReport(NamedTuple):
-    """The findings of a scrub."""
+    """The counts and findings of a scrub."""
 
     segments: int
     """VERIFIED segments, all of which were looked at."""
@@ -75,18 +75,18 @@ class ScrubReport(NamedTuple):
 
 
 class ScrubOptions(NamedTuple):
-    """The options of a scrub, which always lists the store."""
+    """The options of a scrub. Every scrub lists the objects and compares their sizes."""
 
     reads: bool = True
-    """The scrub compares contents, not only sizes."""
+    """True if the scrub reads the objects and compares their checksums."""
     repairs: bool = False
     sweeps: bool = False
     newest: int = 0
-    """The scrub compares contents only of this many segments, the newest, and sizes of all others; 0: contents of
-    all."""
+    """The number of segments, the newest ones, whose objects are read; of all others only sizes are compared. 0: all
+    are read."""
 
     def reads_of(self, rows: Sequence[TierSegment]) -> int:
-        """Position from which on the contents of segments are compared."""
+        """Returns the position of the log from which on the objects of the segments `rows` are read."""
         if not self.reads:
             return rows[-1].end if rows else 0
         return rows[-self.newest].base if 0 < self.newest < len(rows) else 0
@@ -112,8 +112,9 @@ class TierScrubber:
         pace: Callable[[int], Awaitable[None]] | None = None,
         where: Callable[[str], str] = str,
     ) -> None:
-        """`kept_from` as for `survey`. `leads` returns True if this node may change the store. `pace` (bytes) waits, so
-        that reads do not take more bandwidth than they may. `where` as for ObjectReads."""
+        """`rows` returns the state's rows of segments. `kept_from` returns the argument of that name of `survey`.
+        `leads` returns True if this node may change the store. `sources` are tried in order to repair an object. `pace`
+        (bytes) waits before a read, to limit the bandwidth. `where` as for ObjectReads."""
         self._store = store
         self._folder = folder
         self._rows = rows
@@ -184,7 +185,7 @@ class TierScrubber:
         for attempt in range(2):
             why = await self._look(part, reads=reads)
             if not why or attempt:
-                return why  # a bad answer does not prove a bad object: it was requested twice
+                return why  # One bad answer does not prove that the object is bad: it was requested twice.
         return ""
 
     async def _look(self, part: TierPart, *, reads: bool) -> str:
@@ -232,7 +233,7 @@ class TierScrubber:
             try:
                 await self._store.create(name, data)
             except AlreadyExists:
-                return  # another node did it; the caller looks at the object next
+                return  # Another node has written the object. The caller checks it next.
             return
         try:
             await self._store.replace(name, data, stored.tag)
@@ -268,7 +269,7 @@ async def log_bytes(
 # Compares a listing of the store with the rows of the state. No I/O.
 
 PROBE_MS = 3_600_000
-"""An older object of a probe was left by a node that died. In milliseconds."""
+"""Milliseconds. If an object of a probe (`store.object_store.probe`) is older, the node that wrote it has died."""
 _PROBE = re.compile(r"probe/[0-9a-f]+")
 
 

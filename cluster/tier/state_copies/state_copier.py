@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class DamagedCheckpointError(OSError):
-    """A file of a checkpoint does not have the CRC of its manifest: it must not leave this disk."""
+    """A file of a checkpoint does not have the CRC that its manifest says. It must not be copied to the store."""
 
 
 class CheckpointReads:
@@ -67,7 +67,7 @@ class CheckpointReads:
         self._lane.start()
 
     async def close(self) -> None:
-        """Returns when the lane is done with what it was doing."""
+        """Stops the lane; returns when it has finished its current work."""
         await self._lane.close()
 
     async def all(self) -> list[Checkpoint]:
@@ -87,7 +87,7 @@ class CheckpointReads:
             raise OSError(errno.EIO, str(error)) from error
 
     async def genesis(self) -> bytes:
-        """The frame at index 0. Raises OSError."""
+        """Returns the frame of the log's first entry, at index 0. Raises OSError."""
         return await self._lane.ask(self._genesis)
 
     def _genesis(self) -> bytes:
@@ -98,15 +98,15 @@ class CheckpointReads:
         return entry.header + entry.payload
 
     def sources(self, checkpoint: Checkpoint) -> list[FileSource]:
-        """Returns the sources of its files. Each is read from front to back; the last read raises
-        DamagedCheckpointError if its CRC is not the manifest's."""
+        """Returns a source for each file of the checkpoint. Each must be read from front to back. The read of its last
+        bytes raises DamagedCheckpointError if the CRC of the file is not the manifest's."""
         return [self._source(checkpoint, file) for file in checkpoint.manifest.files]
 
     def _source(self, checkpoint: Checkpoint, file: CheckpointFile) -> FileSource:
         path, crc = checkpoint.path / file.name, 0
 
         def take(start: int, size: int) -> Chunk:
-            """On the lane, which takes one job after the other."""
+            """Reads one chunk, on the lane. Chunks come in order, so `crc` is that of all bytes so far."""
             nonlocal crc
             opened = self._fs.open(path)
             try:
@@ -128,13 +128,13 @@ class CheckpointReads:
 logger = logging.getLogger(__name__)
 
 SETTLED_MS = 300_000
-"""Milliseconds for which a leader has to lead before it copies anything, unless copies are more frequent."""
+"""Milliseconds for which a node must have led before it makes a copy, or `tier.state_every_ms` if that is less."""
 LOOK_EVERY_MS = 10_000
 """Milliseconds between two looks at the node's own checkpoints, while none of them can be copied."""
 
 
 class _WantedLog(NamedTuple):
-    """The part of the log that the tier holds when a copy is chosen."""
+    """The bytes [tier_begins, tier_end) of the log, which the tier holds when a copy is begun."""
 
     tier_begins: int
     tier_end: int
@@ -156,10 +156,10 @@ class StateCopier:
         self._next_look_ms = 0
         self._copies: dict[str, StateCopy] | None = None
         self._seen: set[str] = set()
-        """Names of descriptions that were found, including those that cannot be read."""
+        """Names of all descriptions that were found in the store or written, including those that cannot be read."""
         self._work: AsyncGenerator[None, None] | None = None
         self.wanted = False
-        """Set by `want`; False again once a checkpoint for the copy was looked for."""
+        """True from a call of `want` until a checkpoint for the copy was looked for."""
 
     def want(self) -> None:
         """Asks for a copy although none is due."""
@@ -191,7 +191,8 @@ class StateCopier:
             self._work = None
             return False
         except BaseException:
-            self._work = None  # a generator that raised is over; the next one finds written parts by their names
+            # A generator that raised is over. The next one finds by their names the parts that are written already.
+            self._work = None
             raise
         return True
 
@@ -235,7 +236,7 @@ class StateCopier:
             await writer.write_description(copy.name, encode(copy))
         except AlreadyExists:
             logger.info("tier: %s exists: an earlier leader has written it", copy.name)
-            self._copies = None  # the copies are listed again
+            self._copies = None  # The next step lists the copies again.
             return
         self._copies[copy.name] = copy
         self._seen.add(copy.name)
@@ -250,8 +251,9 @@ class StateCopier:
             await self._remove_old(wanted.tier_end)
 
     async def _choose(self, tier_end: int) -> Checkpoint | None:
-        """Returns the newest checkpoint that can be used at once; else the newest one, unless a copy waits to become
-        usable. None if no copy would be newer than the last."""
+        """Returns the checkpoint to copy, which is newer than all copies; None if there is none. This is the newest one
+        that lies below the end of the tier, so that its copy can be used at once. Otherwise it is the newest one,
+        unless a copy already waits to become usable."""
         newest = max((copy.index for copy in self.copies), default=-1)
         found = [each for each in await self._reads.all() if each.manifest.mark.index > newest]
         usable = [each for each in found if each.manifest.mark.end_position <= tier_end]
@@ -302,7 +304,7 @@ class StateCopier:
     async def _remove_old(self, tier_end: int) -> None:
         listed = await self._names()
         if any(is_description(name) and name not in self._seen for name in listed):
-            self._copies = None  # an earlier listing was not complete, or another leader is at work
+            self._copies = None  # An earlier listing was not complete, or another leader writes copies.
             return
         stay = kept(self.copies, tier_end)
         self._copies = {copy.name: copy for copy in stay}
@@ -311,7 +313,8 @@ class StateCopier:
 
 
 async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
-    """Reads the description of that name below the cluster's folder. Raises BadDescriptionError, StoreError."""
+    """Returns the copy whose description has this name below the cluster's folder. Raises BadDescriptionError,
+    StoreError."""
     copy = decode((await store.get(f"{folder}/{name}", DESCRIPTION_BYTES_MAX)).data, StateCopy)
     check_files(copy.files)
     if copy.name != name or copy.cluster_id != folder:
@@ -323,11 +326,12 @@ async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
 #
 # A copy is one description and the parts that it names, below the cluster's folder in the tier:
 #     <cluster id>/state/<index>-<term>-<crc>.json      its description, named after the checkpoint that was copied
-#     <cluster id>/state/<index>-<sha256>.part          a part; <index> is that of the copy that wrote it first
+#     <cluster id>/state/<index>-<digest>.part          a part; <index>: the copy that wrote it first, <digest>: the
+#                                                       first 32 digits of the part's SHA-256
 
 STATE = "state"
 KEPT = 8
-"""Copies that can be used."""
+"""The number of usable copies that stay."""
 _DESCRIPTION = re.compile(r"state/(\d{20})-\d+-[0-9a-f]{8}\.json", re.ASCII)
 _PART = re.compile(r"state/(\d{20})-[0-9a-f]{32}(?:-\d+)?\.part", re.ASCII)
 
@@ -339,15 +343,15 @@ class StateCopy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     """Name of the checkpoint."""
     index: int
-    """Index of the last applied entry, likewise the next four."""
+    """Index of the last applied entry. `term`, `position`, `header_crc` and `timestamp_ms` belong to the same entry."""
     term: int
     position: int
-    """End of that entry: the log from here on is not applied."""
+    """The position at which the entry ends. The log from here on is not applied."""
     header_crc: int
     timestamp_ms: int
-    """Log time."""
+    """Log time of the entry."""
     made_ms: int
-    """Wall clock of the node."""
+    """Milliseconds since the Unix epoch, by the clock of the node, at which the copy was made."""
     node: int
     group_id: int
     cluster_name: str
@@ -369,7 +373,7 @@ class StateCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def part_prefix(index: int) -> str:
-    """Begins the names of the parts that the copy at `index` writes."""
+    """Returns the beginning of the names of the parts that the copy at `index` writes."""
     return f"{STATE}/{index:020d}"
 
 
@@ -379,28 +383,30 @@ def is_description(name: str) -> bool:
 
 
 def index_of(name: str) -> int | None:
-    """The applied index in the name of a description or a part; None if it is neither."""
+    """Returns the applied index in the name of a description or a part; None if the name is neither."""
     found = _DESCRIPTION.fullmatch(name) or _PART.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 def pending(copies: Iterable[StateCopy], tier_end: int) -> list[StateCopy]:
-    """Those that cannot be used yet: their state refers to bytes that the tier does not hold."""
+    """Returns the copies that cannot be used yet, because their state refers to bytes of the log above `tier_end`,
+    which the tier does not hold."""
     return [copy for copy in copies if copy.position > tier_end]
 
 
 def kept(copies: Iterable[StateCopy], tier_end: int) -> list[StateCopy]:
-    """Those that stay, oldest first: the newest KEPT that can be used, and the ones that cannot yet."""
+    """Returns the copies that stay: the newest KEPT usable ones, oldest first, then those that cannot be used yet."""
     ordered = sorted(copies, key=lambda copy: copy.index)
     usable = [copy for copy in ordered if copy.position <= tier_end]
     return [*usable[-KEPT:], *pending(ordered, tier_end)]
 
 
 def garbage(listed: Iterable[str], stay: Sequence[StateCopy]) -> list[str]:
-    """Names below the cluster's folder that nothing needs: older than the oldest copy that stays, and named by none.
+    """Returns the names in `listed` that may be removed, descriptions first. They are older than the oldest copy in
+    `stay`, and no copy in `stay` names them. Returns none if `stay` is empty.
 
-    Leftovers of an attempt that failed are older than that sooner or later; until then they are left alone, because
-    another leader may be about to name them. Descriptions come first.
+    Newer objects that no copy names are left alone, because another leader may be about to name them. Leftovers of a
+    failed attempt therefore go later, when the oldest copy that stays is newer than they are.
     """
     if not stay:
         return []

@@ -36,7 +36,7 @@ SETTLE_S = 0.1
 
 
 class StoreKeyNames(NamedTuple):
-    """The names of what a person sets for a store: errors say which of them to look at."""
+    """The names of the settings and variables of a store, which its error messages name."""
 
     url: str
     endpoint: str
@@ -45,7 +45,7 @@ class StoreKeyNames(NamedTuple):
 
 
 OF_TIER = StoreKeyNames("tier.url", "tier.endpoint", "tier.region", "AWS_ACCESS_KEY_ID or tier.credentials_file")
-"""The names for a store that a configuration describes."""
+"""The names for a store that a node's configuration describes."""
 _OF_S3 = StoreKeyNames("the URL", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 _OF_OTHERS = {
     "gs": _OF_S3._replace(endpoint="the URL", region="the URL", keys="GOOGLE_APPLICATION_CREDENTIALS"),

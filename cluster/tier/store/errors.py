@@ -23,7 +23,7 @@ class NotFound(StoreError):
 
 
 class _Taken(StoreError):
-    """The condition of a write was not met."""
+    """The condition of a write was not met: the name is taken, or the object has another version."""
 
     def __init__(self, what: str, fix: str = "", *, maybe_ours: bool = False) -> None:
         super().__init__(what, fix)
@@ -59,7 +59,7 @@ class Unreachable(StoreError):
 
 
 class Full(StoreError):
-    """No space is left, or a quota is used up. Retried, because an operator may make room."""
+    """No space is left, or a quota is used up. The call may be retried, because an operator may make room."""
 
     retryable = True
 

@@ -31,7 +31,7 @@ class RetryPolicy:
     total_s: float = 180.0
     """Seconds after the first attempt from which on no new attempt begins."""
     bad_answers_max: int = 3
-    """Bad answers after which the object itself is taken to be bad, so that its reader does not wait longer."""
+    """The number of bad answers after which a call is given up, because the object itself is probably bad."""
 
     def deadline_s(self, size: int) -> float:
         """Returns the seconds that one request with `size` bytes may take."""
@@ -55,7 +55,7 @@ class RetryingStore:
         bandwidth: Bandwidth | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`bandwidth` limits only writes."""
+        """`chance` makes the random pauses. `bandwidth` limits writes only; None: no limit."""
         self._store = store
         self._policy = policy
         self._chance = chance

@@ -46,8 +46,8 @@ CLOUD_LIMITS = CloudLimits()
 
 
 def open_store(url: str, options: TierSection | None = None, limits: CloudLimits = CLOUD_LIMITS) -> ObjectStore:
-    """Returns the store without connecting to it. `options` add what the URL does not say; without them the environment
-    does. Raises LocalError."""
+    """Returns the store that the URL names, without connecting to it. `options` has the settings that the URL lacks;
+    None: they come from the environment. Raises LocalError if the store cannot be used."""
     settings = of_environment(url) if options is None else OF_TIER
     options = options or TierSection()
     parts = _parts(url)
@@ -69,7 +69,7 @@ def check_url(url: str) -> None:
 
 
 def directory_of(url: str) -> str:
-    """The directory that the URL of a directory store names; "" if it is another kind of store."""
+    """Returns the directory that the URL of a directory store names; "" if the URL names another kind of store."""
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme == "file" else ""
 
@@ -95,8 +95,8 @@ def _parts(url: str) -> Any:
 
 
 def cloud_client(url: str, options: TierSection, retries: int = 0, limits: CloudLimits = CLOUD_LIMITS) -> Client:
-    """Returns a client that sends a request again at most `retries` times: none for conditional writes, of which a
-    second one hides what became of the first. Raises ImportError, ValueError or OSError."""
+    """Returns a client that sends a failed request again at most `retries` times. That must be 0 for conditional
+    writes, because a second one hides whether the first was carried out. Raises ImportError, ValueError or OSError."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
