@@ -79,10 +79,10 @@ def read_route(
     topic: str, queues: list[QueueData], fetched_at: float, exists: bool, group_of: Callable[[str], int] = lambda _: 1
 ) -> Route | None:
     """Returns the route in a reply; None if the reply names no queues. `group_of`: broker name -> number of its group,
-    0 if no group is known by it.
+    0 if no group has the name.
 
-    All broker names of a group mean one Raft group and so the same queues. The name of the group is for reading; names
-    per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
+    All broker names of a group stand for one Raft group, and so for the same queues. Consumers read under the group's
+    own name; aliases per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
     """
     by_group: dict[int, list[QueueData]] = {}
     for each in queues:
