@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 NAME = "_raftmq/lease"
-"""The name of the object. Tools that remove strange files of a table leave those whose names begin with `_`."""
+"""The name of the object. Tools that remove unknown files of a table leave files alone whose names begin with `_`."""
 OVER_AFTER_S = 20.0
 RENEWED_EVERY_S = 5.0
 _LONGEST_S = 600.0
@@ -51,7 +51,7 @@ class LeaseText(msgspec.Struct, frozen=True):
 
 
 class Held(Exception):
-    """Another run has renewed the lease while it was watched. The text says which."""
+    """Raised when another run has renewed the lease while it was watched. The text names that run."""
 
 
 class Seen(NamedTuple):
@@ -71,7 +71,7 @@ class Lease:
     def __init__(self, store: ObjectStore, over_after_s: float = OVER_AFTER_S) -> None:
         self.holder = secrets.token_hex(8)
         self.lost = ""
-        """Says who has taken the lease over; "" while nobody is known to have."""
+        """The run that has taken the lease over, in words; "" if none is known to have."""
         self._store = store
         self._over_after_s = over_after_s
         self._renewed = 0
@@ -79,8 +79,8 @@ class Lease:
         self._renewing: asyncio.Task[None] | None = None
 
     async def take(self, waiting: Callable[[str, float], None]) -> None:
-        """Takes the lease, and renews it from now on. Calls `waiting` with the holder and the seconds before it watches
-        another one's lease. Raises Held and StoreError."""
+        """Takes the lease, and renews it from now on. If another run has it, first calls `waiting` with that holder and
+        the seconds for which its lease will be watched. Raises Held and StoreError."""
         watched: LeaseText | None = None
         until_s = 0.0
         loop = asyncio.get_running_loop()
@@ -108,8 +108,8 @@ class Lease:
             await self._store.replace(NAME, self._content(""), found[1])
 
     async def _replaced(self, over: LeaseText | None) -> bool:
-        """Writes the lease if there is none, it was given back, it is ours, or it is still the one that is `over`;
-        returns True if it is ours now. Raises StoreError."""
+        """Writes the lease if there is none, if it was given back, if this run holds it, or if it still has the content
+        `over`, whose time has passed. Returns True if this run holds the lease now. Raises StoreError."""
         found = await self._read()
         try:
             if found is None:
@@ -137,7 +137,7 @@ class Lease:
         try:
             stored = await self._store.get(NAME, _BYTES_MAX)
         except NotFound as error:
-            if error.fix:  # there is no bucket
+            if error.fix:  # there is not even a bucket
                 raise
             return None
         return decoded(stored.data), stored.tag
@@ -148,8 +148,8 @@ class Lease:
 
 
 def decoded(data: bytes) -> LeaseText:
-    """Returns the content of a lease; of an object that is none, a lease of nobody known that is watched like any
-    other."""
+    """Returns the content of a lease. An object that is no lease counts as the lease of an unknown holder, and is
+    watched like any other."""
     try:
         return msgspec.json.decode(data, type=LeaseText)
     except msgspec.MsgspecError:
@@ -168,8 +168,8 @@ async def seen(store: ObjectStore) -> Seen | None:
 
 
 class StoreThread:
-    """An event loop in a thread of its own, for `with`: it makes the calls of threads that wait, and renews leases
-    while they do something else."""
+    """An event loop in a thread of its own, for `with`. Other threads run coroutines on it and wait for them; meanwhile
+    it also renews leases."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
