@@ -104,8 +104,8 @@ COMMANDS = {
     "broker-group": _here("nodes.broker_group", "Drain and retire a group of brokers."),
     "registry": _here("nodes.registry", "Run a process of the registry of several groups."),
 }
-"""Every command of this package -> the module and function that it is. Commands of other packages come from the entry
-points `raftmq.commands`."""
+"""Every command of this package -> where it is implemented, and its help in one line. Commands of other packages come
+from the entry points `raftmq.commands`."""
 
 ALIASES = {
     "message": _here("messages.message", "Find messages by key, id or position."),

@@ -119,8 +119,8 @@ def parse_frames(data: bytes) -> Frames:
 
 
 def parse_checked(data: bytes, sizes: Any) -> Frames:
-    """Parses messages of the given sizes like `parse_frames`; but without checking CRCs, because the caller has already
-    compared the bytes with a checksum."""
+    """Parses messages of the given sizes as `parse_frames` does, but does not check CRCs, because the caller has
+    already compared the bytes with a checksum."""
     ends = np.cumsum(sizes)
     starts = ends - sizes
     _check(data, sizes >= HEAD.size, ends[-1:] == len(data))

@@ -22,7 +22,7 @@ class ReadRate:
         self._clock = clock
         self._sleep = sleep
         self._due = clock()
-        """The loop time at which everything read so far is due at this rate."""
+        """The time by `clock` at which everything read so far is due at this rate."""
 
     def took(self, size: int) -> None:
         """Counts `size` bytes that were read; sleeps until the reader may read more."""

@@ -14,9 +14,9 @@ READ_BYTES = 8 << 20
 
 
 class SegmentEnds(NamedTuple):
-    """The beginning and the end of a segment: if two copies have equal ones, all entries in between are equal.
+    """The beginning and the end of a segment: if two copies have equal SegmentEnds, all entries in between are equal.
 
-    `parent` and `header_crc` chain segments: the parent of the next one is the header CRC of the last entry here.
+    `parent` and `header_crc` chain segments: the `parent` of the next segment is the `header_crc` of this one.
     """
 
     base: int

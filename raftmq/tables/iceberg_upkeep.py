@@ -1,9 +1,9 @@
-"""Keeps an Iceberg table small between the rounds that add to it: files that are too small become larger ones,
-snapshots that nobody needs are expired, and files that no snapshot names any more are removed.
+"""Keeps an Iceberg table small between the rounds that add to it: small files are merged, unneeded snapshots are
+expired, and files that no snapshot names any more are removed.
 
-Each step is a commit on the newest snapshot, as a round is: of the two the catalog takes one. So a run does the steps
-between its rounds and not beside them. A merge is a `replace` in Iceberg's words: a reader that follows the table's
-snapshots takes nothing for new.
+Each step is a commit on the newest snapshot, as a round is. If both were made at the same time, the catalog would
+refuse one, so a run does the steps between its rounds. A merge is a `replace` in Iceberg's terms, so a reader that
+follows the table's snapshots sees no new rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The fields of JSON bodies as typed columns: which kind a field has, which values fit it, and which fields are new.
+"""The fields of JSON bodies as typed columns: decides the kind of each field, which values fit it, and which fields are
+new.
 
-A field that is not in the table yet gets the kind that most of its values have. From then on the kind stays: a value of
-another kind does not fit, and the row says so.
+A new field gets the kind that most of its values have, and keeps it. A value of another kind does not fit, and the
+row's error column says so.
 """
 
 from __future__ import annotations

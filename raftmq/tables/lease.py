@@ -1,13 +1,12 @@
 """The lease of a table on an object store: which run keeps the table now.
 
 The lease is one object. A run creates or replaces it with conditional writes, and replaces it again every few seconds.
-Who wants it watches it for as long as its holder says: an object that does not change meanwhile is a lease that is
-over.
-Only the duration is measured, by the watcher's own clock, so clocks need not agree.
+A run that wants the lease watches the object for the duration that the object names. If it does not change meanwhile,
+the lease is over. Only a duration is measured, by the watcher's own clock, so clocks need not agree.
 
-Nothing that a table promises depends on it. A holder that was paused may go on beside the next one, until it looks: a
-commit of either is on the snapshot that it has read, and fails if the other one was faster. The lease saves the work
-that would be done in vain.
+The correctness of a table does not depend on the lease. A holder that was paused may continue beside the next one until
+it notices. Each of them commits on the snapshot that it has read, and the commit fails if the other one was faster. The
+lease only avoids wasted work.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Lease:
             else:
                 return False
         except (AlreadyExists, Conflict, NotFound):
-            found = await self._read()  # it may be ours: the answer to an earlier attempt was lost
+            found = await self._read()  # this run may have written it: an earlier answer may be lost
             return found is not None and found[0].holder == self.holder
         return True
 

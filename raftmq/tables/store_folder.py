@@ -1,7 +1,7 @@
-"""A table's folder on an object store: s3://bucket/prefix and its like.
+"""A table's folder on an object store: for example s3://bucket/prefix.
 
-A file is there once its upload has ended, whole, and is never renamed or changed. Its name is never used again, so an
-upload may be sent again when its answer was lost. Address, region and keys of the store come from the environment, in
+A file appears, complete, when its upload has ended, and is never renamed or changed. Its name is never used again, so
+an upload may be repeated if its answer was lost. Address, region and keys of the store come from the environment, in
 each process that reads or writes: what is pickled to Spark's tasks is only the URL. Only the server's packages
 (`cluster.tier.store`) know how to reach a store: they are imported where a store is used.
 """

@@ -49,8 +49,8 @@ def delta_table(where: TablePlace) -> DeltaTable | None:
 
 @contextlib.contextmanager
 def delta_told(where: TablePlace) -> Iterator[None]:
-    """A context in which deltalake's errors about requests to the store become StoreFailed. Their texts are not passed
-    on, because they may contain headers."""
+    """A context in which deltalake's errors about requests to the store become StoreFailed. Texts of deltalake are not
+    shown unchanged, because they may contain headers of requests."""
     from deltalake.exceptions import DeltaError
 
     if not isinstance(where, StoreFolder):

@@ -33,10 +33,10 @@ class QueueStatus(NamedTuple):
 
 
 class TableStatus(NamedTuple):
-    """The newest version of a table: `small` of its `files` have less than 16 MiB, and `unfit` of its `rows` have
-    bodies that do not fit the columns of fields; `committed_ms` is the time of the last commit, by the clock of its
-    writer. `kept`: a run keeps the table now. `behind` and `behind_s` are the sum and the maximum of those of the
-    queues. `gone` are topics of the table that are not there any more."""
+    """The newest version of a table. `small`: the number of its files below 16 MiB. `unfit`: the number of its rows
+    with bodies that do not fit the columns of fields. `committed_ms`: the time of the last commit, by the clock of its
+    writer. `kept`: True if a run keeps the table now. `behind` and `behind_s`: the sum and the maximum of those of the
+    queues. `gone`: topics of the table that no longer exist."""
 
     version: int
     committed_ms: int

@@ -50,7 +50,7 @@ class RaftMQCluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C reaches the test alone, which then ends the cluster
+            start_new_session=True,  # Ctrl-C then reaches only the test, which ends the cluster
             text=True,
         )
         try:
