@@ -60,7 +60,7 @@ class Unreadable(Failed):
         self.why = why
 
     def __reduce__(self) -> tuple[type[Unreadable], tuple[str, str, str]]:
-        return type(self), (self.what, self.why, self.hint)  # errors cross processes by pickle
+        return type(self), (self.what, self.why, self.hint)  # pickle needs all three arguments
 
 
 class Described(Protocol):

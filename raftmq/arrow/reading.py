@@ -95,10 +95,10 @@ class _PullSize:
         self.count = MAX_PULL_MESSAGES
         """The number of messages to ask for in one pull."""
         self._reply_bytes = 0
-        """The bytes of the largest number that one reply had room for; 0 until a reply was full."""
+        """The bytes of the last reply that had no room for more messages; 0 if there was none yet."""
 
     def got(self, asked: int, came: int, size: int) -> None:
-        """Records a reply of `came` messages, of `size` bytes together, to a pull that asked for `asked` messages."""
+        """Records a reply to a pull that asked for `asked` messages: it had `came` messages, `size` bytes in all."""
         if not size:
             return
         if came < asked and size >= _FULL_BYTES:

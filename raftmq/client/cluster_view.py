@@ -515,8 +515,8 @@ class ClusterView:
         links: ConnectionPool | None = None,
         any_group: bool = False,
     ) -> Reply:
-        """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Only for requests
-        that may be carried out twice.
+        """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Use it only for
+        requests that may safely be carried out twice.
 
         `links`: the connections to use, because the cluster must know who asks. With `any_group`, for a request that
         all groups of brokers answer alike, the leader of another group is asked while this one has none. With

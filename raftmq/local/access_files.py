@@ -65,9 +65,9 @@ def _make(path: Path, text: str) -> None:
 
 
 def hand_over(config: Config, tls_dir: Path | None = None) -> str:
-    """Returns the command with which root hands a new node's files over to the user of its service; "" if none are
-    owned by the wrong user. The user is the owner of the folder that contains the data directory. `tls_dir`: the folder
-    of certificates that the command named; None for none."""
+    """Returns the command with which root hands a new node's files over to the user of its service; "" if this process
+    is not root, or if root owns none of them. The user is the owner of the folder that contains the data directory.
+    `tls_dir`: the folder of certificates that the command named; None for none."""
     directory = Path(config.node.data_dir)
     folder = directory.parent.stat()
     if os.geteuid() or not folder.st_uid:

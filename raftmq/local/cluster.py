@@ -321,7 +321,7 @@ class LocalCluster:
                 return self._restart_registry(node)
             own = self.of_group(node.group)
             lost = lost_nodes(own)
-            if node in lost:  # also if it runs: it cannot start again, and until it is replaced its vote counts
+            if node in lost:  # it cannot start again, and its vote counts until it is replaced
                 raise lost_disk(node)
             check_data_dirs([each for each in own if each not in lost])  # a wrong file must not end a good node
             stop_nodes([node])

@@ -48,7 +48,7 @@ from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 NODES_DEFAULT = 3
-"""The nodes of a new group, unless another number is asked for."""
+"""The number of nodes of a new group, unless another number is asked for."""
 _NO_PAUSE = 'the page "Security: users and rules" of the docs says how to do it without a pause'
 
 

@@ -58,7 +58,7 @@ def bring_rest(
         leader = next((view for view in views if view["node"] == view["leader"]), None)
         late = time.monotonic() >= until_s
         arrived = leader if leader is not None and leader["verified_to"] >= position else None
-        if arrived and (late or not arrived["copying_state"]):  # a copy only shortens a restore: nobody is told of it
+        if arrived and (late or not arrived["copying_state"]):  # a copy only speeds up restores: not reported
             return None, allowed_s
         if late:
             why = "there is no leader" if leader is None else leader["failing"] or "the upload did not end"

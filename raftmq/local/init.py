@@ -153,7 +153,7 @@ def _create(configs: Sequence[Config], marks: Iterable[Path]) -> UUID:
         for mark in marks:
             write_mark(mark, str(cluster_uuid))
     except (OSError, StorageError, LocalError) as error:
-        for directory in made:  # empty when this call began: nothing is in them that anybody was promised
+        for directory in made:  # they were empty before, so they contain nothing that was promised to anybody
             shutil.rmtree(directory, ignore_errors=True)
         if isinstance(error, LocalError):
             raise

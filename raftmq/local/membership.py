@@ -158,7 +158,7 @@ class LocalMembers:
             raise _no_member(self._name(node_id), node_id, members)
         joined = self.add(replaces=node_id)
         self._tell(f"removing node {self._name(node_id)}")
-        return joined, self.remove(node_id, below_three=True)  # as many nodes stay as there were
+        return joined, self.remove(node_id, below_three=True)  # the number of nodes stays the same
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
         """Removes a node from the cluster, then stops it and moves its folder aside. Returns the folder's new path.
@@ -220,7 +220,7 @@ class LocalMembers:
             self._asked = True
             self._change(lambda: self._api.post("/v1/members", request))
         if is_running(record) and _lacks_secret(record, join.get("secret_key", "")):
-            stop_nodes([record])  # an interrupted attempt started it without; a node reads its secret when it starts
+            stop_nodes([record])  # it was started without the secret, which a node reads only when it starts
         if not is_running(record):
             self._tell(f"starting node {record.name}")
             self._cluster.start(record.name)

@@ -61,7 +61,7 @@ def replace_elsewhere(
     members = _until_it_votes(api, own, node, tell, poll_s)
     if node in members:
         tell(f"node {own} votes; removing node {node}")
-        remove = f"/v1/members/{node}?below_three=true"  # as many nodes stay as there were
+        remove = f"/v1/members/{node}?below_three=true"  # the number of nodes stays the same
         when_settled(lambda: while_passing(lambda: api.delete(remove)), tell)
     members, _ = _members(api)
     return sorted(each for each, member in members.items() if member["role"] == "voter")

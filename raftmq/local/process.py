@@ -158,10 +158,10 @@ def check_ports(
 
 
 def _taken(port: int, owner: Callable[[int], str | None], nameless_s: float) -> tuple[int, str | None] | None:
-    """Returns errno and owner of a port that cannot be bound, else None.
+    """Returns (errno, owner) of a port that cannot be bound; None if it can be bound.
 
-    It waits for a port without a known owner: a process that is killed in the middle of an fdatasync keeps its sockets
-    until the disk answers, but has no name any more.
+    Waits up to `nameless_s` seconds for a port without a known owner: a process that is killed in the middle of an
+    fdatasync keeps its sockets until the disk answers, but has no name any more.
     """
     deadline = time.monotonic() + nameless_s
     while error := _bind_error(port):

@@ -146,7 +146,7 @@ def _make(config: Config, genesis: Genesis, now_ms: int, keys: tuple[bytes, ...]
         create_node_dir(OsFileSystem(), directory, identity, genesis)
         _finish(config, keys, str(genesis.cluster_uuid), claims)
     except (OSError, StorageError, LocalError) as error:
-        shutil.rmtree(directory, ignore_errors=True)  # it was empty, and nothing in it was promised to anybody
+        shutil.rmtree(directory, ignore_errors=True)  # it was empty before, and nothing in it was promised to anybody
         if isinstance(error, LocalError):
             raise
         raise directory_error(error, directory) from error

@@ -147,7 +147,7 @@ class AsyncProducer:
         return outcomes
 
     async def close(self) -> None:
-        """Flushes and closes the producer; takes at most the send timeout."""
+        """Flushes and closes the producer; takes at most as long as the send timeout."""
         if not self.closed:
             self.closed = True
             await self.pipeline.close()

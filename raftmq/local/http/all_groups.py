@@ -181,7 +181,7 @@ def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple
 
 
 def leader_of(asked: Sequence[Asked]) -> Asked:
-    """Returns the answer of the leader among nodes of one group that say who leads; without it, the first one."""
+    """Returns the leader's answer among those of one group's nodes; the first answer if the leader's is not there."""
     return next((each for each in asked if each.view["node"] == name_of(each.group, each.view["leader"])), asked[0])
 
 

@@ -40,7 +40,7 @@ def one_group(answers: GroupAnswers) -> GroupAnswer:
         told["topics"] = sorted({topic for answer in answers.values() for topic in answer["topics"]})
     if "lag_ms" in told:
         told["lag_ms"] = max(answer["lag_ms"] for answer in answers.values())
-    if isinstance(told.get("members"), int):  # each consumer is connected to all groups of brokers
+    if isinstance(told.get("members"), int):  # each group of brokers lists the same consumers
         told["members"] = max(answer["members"] for answer in answers.values())
     elif "members" in told:
         told["members"] = _members(answer["members"] for answer in answers.values())
