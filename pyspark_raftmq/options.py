@@ -89,7 +89,7 @@ class ReadOptions(NamedTuple):
     max_bytes_per_second: int | None = None
     """The most bytes that one task reads per second; None: no limit."""
     on_undecodable: str = FAIL
-    """What to do with messages whose bodies cannot be decompressed, one of `raftmq.arrow.undecodable.CHOICES`."""
+    """The treatment of messages whose bodies cannot be decompressed, one of `raftmq.arrow.undecodable.CHOICES`."""
     login: Login = Login()
 
     def connect(self) -> raftmq.Client:

@@ -48,7 +48,7 @@ class HourCounts(NamedTuple):
 
 
 class Straying(NamedTuple):
-    """For a topic: the quantile STRAYS of the ratio of a span to the mean of its hour."""
+    """The quantile STRAYS, over all spans of a topic, of the ratio of a span to the mean of its hour."""
 
     messages: float
     bytes: float

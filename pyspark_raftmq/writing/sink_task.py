@@ -29,7 +29,7 @@ SLICE_BYTES = 512 << 10
 
 
 class StagedAttempt(NamedTuple):
-    """What a task sends to the driver: the attempts that it staged."""
+    """The message that a task sends to the driver: the attempts that it staged."""
 
     name: str
     write: int

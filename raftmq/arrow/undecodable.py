@@ -1,5 +1,5 @@
-"""What a read does with messages whose bodies cannot be decompressed. Such bodies are other people's data, so the
-reader decides whether they may stop the read."""
+"""The treatment of messages whose bodies cannot be decompressed. Such bodies are other people's data, so the reader
+decides whether they may stop the read."""
 
 from __future__ import annotations
 

@@ -518,10 +518,10 @@ class ClusterView:
         """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Use it only for
         requests that may safely be carried out twice.
 
-        `links`: the connections to use, because the cluster must know who asks. With `any_group`, for a request that
-        all groups of brokers answer alike, the leader of another group is asked while this one has none. With
-        `refused_s` the call ends earlier if every server refuses connections for that long. Raises RaftMQError. If
-        `writes`, the error is Unknown when an attempt without an answer may have been carried out.
+        `links`: the connections to use, if the cluster must recognise the client by its connection. With `any_group`,
+        for a request that all groups of brokers answer alike, the leader of another group is asked while this one has
+        none. With `refused_s` the call ends earlier if every server refuses connections for that long. Raises
+        RaftMQError. If `writes`, the error is Unknown when an attempt without an answer may have been carried out.
         """
         deadline = self.bind_loop().time() + timeout_s
         least_s = min(attempt_s, timeout_s) / 10

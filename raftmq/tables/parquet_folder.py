@@ -116,8 +116,8 @@ class ParquetTarget:
         return True
 
     def _complete(self, reached: Mapping[Queue, Position]) -> None:
-        """For each queue whose last file has no identity in its name, renames that file to have the position's
-        identity. A rename is atomic, so a reader always sees the rows exactly once."""
+        """Renames the last file of each queue, if it has no identity in its name, to have the position's identity. A
+        rename is atomic, so a reader always sees the rows exactly once."""
         last = self._last() if reached else {}
         for queue, position in reached.items():
             start, path = last.get(queue, {}).get(None, (0, None))

@@ -31,7 +31,7 @@ class MemberList(msgspec.Struct, frozen=True):
     consumerIdList: list[str] = []  # the protocol's field name
     raftmqWishes: list[list[str]] = []
     raftmqWishOf: list[int] = []
-    """For each member in `consumerIdList`, the index of its topics in `raftmqWishes`. Empty if the broker does not know
+    """Index in `raftmqWishes` of the topics of each member in `consumerIdList`. Empty if the broker does not know
     them."""
 
     def sharers(self, topic: str) -> list[str]:

@@ -47,7 +47,7 @@ AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 class NextStep(Enum):
-    """What to do next with a request after its reply."""
+    """The next step for a request after its reply."""
 
     OK = "ok"
     AGAIN = "again"

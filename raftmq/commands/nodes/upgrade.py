@@ -121,7 +121,7 @@ def _raised(groups: Mapping[int, Mapping[str, Any]], group: int) -> list[str]:
     told = f"{which} has level {answer['level']} from entry {answer['index']} on"
     if answer["index"] is None:
         told = f"{which} has level {answer['level']} already"
-    return [told, *(_broadcasts(answer) if group == FIRST_GROUP else [])]  # the same consumers are in all groups
+    return [told, *(_broadcasts(answer) if group == FIRST_GROUP else [])]  # the same in all groups
 
 
 def _broadcasts(answer: Mapping[str, Any]) -> list[str]:
