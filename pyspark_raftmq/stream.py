@@ -177,8 +177,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _kept_to_target(self) -> dict[Queue, Kept]:
         """Returns the offsets that may be read. For a query that ends at a target, the end of each queue is that of the
-        target. Its beginning is the present one, because retention continues to remove messages. If a topic is created
-        again during the query, its target is its end at the time when the query noticed that."""
+        target. If the options accept losses, its beginning is the present one, because retention continues to remove
+        messages; and if a topic is created again during the query, its target becomes its end at the time when the
+        query noticed that."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:

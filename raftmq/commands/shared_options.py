@@ -273,7 +273,7 @@ def show_problems(problems: Iterable[str]) -> None:
 
 
 def tell_group(group: int, shown: Sized) -> None:
-    """Prints the number of a group, if `shown` is more than one."""
+    """Prints the number of a group, if `shown`, the groups that are shown, has more than one."""
     if len(shown) > 1:
         click.echo(f"group      {group}")
 

@@ -94,8 +94,8 @@ def merge(all_met: Sequence[Met]) -> Met:
 
 
 def new_fields(met: Met, known: Sequence[JsonField], reserved: Sequence[str]) -> list[JsonField]:
-    """Returns the fields of `met` that get a column, the most frequent first. If there are more than FIELDS_MAX allows,
-    the others get none. `reserved`: names that columns of fields cannot have."""
+    """Returns the fields of `met` that get a column, the most frequent first. At most FIELDS_MAX fields get columns,
+    those in `known` included. `reserved`: names that columns of fields cannot have."""
     by_count = sorted(met, key=lambda name: (-sum(met[name].values()), name))
     taken = {name.casefold() for name in (*reserved, *(field.column for field in known))}
     found = []

@@ -94,7 +94,8 @@ class Upkeep:
 
     def tend(self) -> Upkept:
         """Begins a step, unless one is running or, on an object store, one began less than STORE_PAUSE_S ago. Returns
-        the result of the last step. If that step failed, raises its error once; the next call begins a new step."""
+        the result of the last step if it has ended since the last call, else zeros. If that step failed, raises its
+        error once; the next call begins a new step."""
         if self._running is not None and not self._running.done():
             return Upkept()
         ended, self._running = self._running, None

@@ -44,7 +44,8 @@ class MemberList(msgspec.Struct, frozen=True):
 
 
 def together(lists: Sequence[MemberList]) -> MemberList:
-    """Merges lists of several groups of brokers: returns the members that are in any of them, each with its topics."""
+    """Merges the lists of several groups of brokers. Returns the members that are in any of them, each with its
+    topics."""
     wishes: dict[str, list[str] | None] = {}
     for each in lists:
         unknown: list[list[str] | None] = [None] * len(each.consumerIdList)

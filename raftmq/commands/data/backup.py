@@ -122,7 +122,7 @@ def _show_plans(plans: dict[int, dict[str, Any]], as_json: bool) -> None:
 
 
 def _in_folder(group: int, name: str) -> str:
-    """Returns the name of a backup, as it lies in a directory or store of backups."""
+    """Returns the path of a backup, relative to the directory or store of backups."""
     return name if group == FIRST_GROUP else f"{group_folder(Path(), group)}/{name}"
 
 

@@ -50,7 +50,7 @@ class TableType(click.ParamType[Any]):
         return _FOLDER.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Returns completions: the folders that begin with the text."""
+        """Returns the folders that begin with `incomplete`."""
         return _FOLDER.shell_complete(ctx, param, incomplete)
 
 
