@@ -1,5 +1,5 @@
-"""The fields of JSON bodies as typed columns: decides the kind of each field, which values fit it, and which fields are
-new.
+"""Turns the fields of JSON bodies into typed columns: decides the kind of each field, which values fit it, and which
+fields are new.
 
 A new field gets the kind that most of its values have, and keeps it. A value of another kind does not fit, and the
 row's error column says so.

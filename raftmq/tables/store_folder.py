@@ -1,4 +1,4 @@
-"""A table's folder on an object store: for example s3://bucket/prefix.
+"""A table's folder on an object store, for example s3://bucket/prefix.
 
 A file appears, complete, when its upload has ended, and is never renamed or changed. Its name is never used again, so
 an upload may be repeated if its answer was lost. Address, region and keys of the store come from the environment, in

@@ -1,5 +1,5 @@
-"""Answers of an HTTP API: reads them up to a limit, because the program at an address may be any other one and send
-data without end; and gives clear errors for fields that an older release lacks."""
+"""Decodes answers of an HTTP API. Reads them up to a limit, because the program at an address may be any other one and
+send data without end; and gives clear errors for fields that an older release lacks."""
 
 from __future__ import annotations
 
