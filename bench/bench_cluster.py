@@ -24,12 +24,12 @@ ROWS = [(1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 4), (1024, 100,
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Returns the user and system time of the processes so far."""
+    """Returns the user and system time of the processes so far, in seconds."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
 def percentile(latencies: list[float], share: float) -> float:
-    """Returns the value at this share of a sorted list; 0.0 if the list is empty."""
+    """Returns the value at the share `share` (0 to 1) of an ascending list; 0.0 if the list is empty."""
     return latencies[min(len(latencies) - 1, int(len(latencies) * share))] if latencies else 0.0
 
 
@@ -47,7 +47,7 @@ def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> di
 
 
 def measure(port: int, pids: list[int]) -> list[dict[str, float]]:
-    """Measures all rows, after one warm-up."""
+    """Measures all rows, after one warm-up, and returns them. `pids`: the processes whose CPU time counts."""
     load(port, 16, 1.0)
     rows = []
     for size, batch, in_flight in ROWS:

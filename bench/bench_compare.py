@@ -25,7 +25,7 @@ PATIENCE_S = 300.0
 
 
 def measured(tree: Path) -> dict[tuple[int, ...], dict[str, float]]:
-    """Measures one round in a tree; returns the row's load -> its figures."""
+    """Measures one round of `make bench` in a tree; returns the row's load -> its figures."""
     done = subprocess.run(
         [sys.executable, "-P", str(tree / BENCH)],
         env={**os.environ, "PYTHONPATH": str(tree), "JSON": "1"},
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def report(base: str, rows: list[dict[str, Any]], *, quiet: bool) -> None:
-    """Prints the comparison."""
+    """Prints the comparison with the commit `base`: as tables, or as JSON with JSON=1."""
     if quiet:
         print(json.dumps({"base": base, "rows": rows}))
         return

@@ -65,7 +65,8 @@ class Floor:
 
 @contextmanager
 def _zeroed(path: Path) -> Iterator[int]:
-    """Makes a file of zeros that are on the disk, open for writing; removes it at the end."""
+    """Makes a file of zeros that are on the disk, and yields its descriptor, open for writing; removes the file at the
+    end."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         os.pwrite(file, bytes(FILE_BYTES), 0)

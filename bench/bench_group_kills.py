@@ -1,17 +1,17 @@
-"""`make bench-group-kills`: measures the effect on users of the other groups of brokers when one group loses its
-leader.
+"""`make bench-group-kills`: measures how the loss of one group's leader affects users of the other groups of brokers.
 
 A cluster of BROKER_GROUPS (2) groups of three nodes; each group has a client process of its own, whose sends of 1 KiB
-arrive by a schedule, whether earlier ones were answered or not. Their rate is 0.3 of what the group alone took in a
-closed loop of 3 s, divided by the number of groups, and at most RATE_MAX (2000) a second: the machine idles most of the
-time. The leader of each group in turn is killed with -9 after SECONDS (10), and started again after as many. In ROUNDS
-(3).
+arrive by a schedule, whether earlier ones were answered or not. Their rate is 0.3 of the rate that the group alone
+reached in a closed loop of 3 s, divided by the number of groups, and at most RATE_MAX (2000) a second, so the machine
+idles most of the time. In each of ROUNDS (3) rounds, the leader of each group in turn is killed with -9 after SECONDS
+(10), and started again after another SECONDS.
 
-A row has, for the other groups, the sends that failed or whose outcome is unknown, and the latencies of those that were
-due in the seconds before the kill and after it: of several other groups, the worst of each figure. "pause s" is the
-longest time in which the killed leader's group acknowledged nothing; "late" the share of all sends that the clients
-themselves sent late. "kept": no send of others failed, and their p99 was at most twice that before, or 50 ms. The last
-rows are medians. With JSON=1 in the environment {"rows": [...]} alone.
+A row has, for the other groups, the sends that failed or whose outcome is unknown, and the latencies of the sends that
+were due in the seconds before and after the kill. With several other groups it has the worst of each figure. "pause s"
+is the longest time in which the killed leader's group acknowledged nothing; "late" the share of all sends that the
+clients themselves sent late. "kept" is "yes" if no send to another group failed, and if the p99 of these sends was at
+most twice the p99 before the kill, or at most 50 ms. The last rows are medians. With JSON=1 in the environment {"rows":
+[...]} alone.
 """
 
 from __future__ import annotations
@@ -48,18 +48,20 @@ ROUNDS = int(os.environ.get("ROUNDS") or "3")
 SECONDS = float(os.environ.get("SECONDS") or "10")
 RATE_MAX = float(os.environ.get("RATE_MAX") or "2000")
 SHARE = 0.3
-"""The rate of all groups together, as a share of what the machine takes."""
+"""The rate of all groups together, as a share of the rate that the machine can take."""
 CLOSED_S, BEGIN_S, PATIENCE_S = 3.0, 2.0, 60.0
-"""Seconds of the closed loop; until all clients send; and for what the cluster has to do between two kills."""
+"""Seconds of the closed loop; seconds until all clients send; and the most seconds that the cluster has to recover
+between two kills."""
 FACTOR_MAX, LEAST_MS = 2.0, 50.0
-"""The p99 of the others may be so many times that before the kill, or so many milliseconds."""
+"""The p99 of the other groups after a kill may be FACTOR_MAX times their p99 before it, or LEAST_MS milliseconds."""
 TOPIC = "bench"
 Point = tuple[float, float]
 """The moment at which a send was answered (perf_counter), and its latency in milliseconds."""
 
 
 class Sends(NamedTuple):
-    """The sends to one group: their answers, and how many failed or were late."""
+    """The sends to one group: the acknowledged ones, and the numbers of those that failed, were late, or were due in
+    all."""
 
     stored: list[Point]
     failed: int
@@ -67,17 +69,18 @@ class Sends(NamedTuple):
     scheduled: int
 
     def due(self, since_s: float, end_s: float) -> list[float]:
-        """Returns the latencies of those that were due between these moments, ascending."""
+        """Returns the latencies in milliseconds, ascending, of the acknowledged sends that were due from `since_s` to
+        `end_s`."""
         return sorted(took for at_s, took in self.stored if since_s <= at_s - took / 1000 < end_s)
 
     def longest_pause(self, since_s: float, end_s: float) -> float:
-        """Returns the longest time between two acknowledgements from `since_s` to `end_s`, which count as two."""
+        """Returns the longest time in seconds without an acknowledgement between `since_s` and `end_s`."""
         inside = sorted(at_s for at_s, _ in self.stored if since_s < at_s < end_s)
         return max(later - earlier for earlier, later in itertools.pairwise([since_s, *inside, end_s]))
 
 
 def send(target: BenchTarget, rate: float, seconds: float) -> Sends:
-    """Sends by a schedule. Runs in a process of its own."""
+    """Sends `rate` messages a second by a schedule, for `seconds`. Runs in a process of its own."""
     shape = Shape(seconds=seconds, connections=1)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         (run,) = runner.run(arrive(target, shape, rate))
@@ -91,8 +94,8 @@ def capacity(target: BenchTarget) -> float:
 
 
 def begin() -> None:
-    """Occupies a client process for BEGIN_S, so that one starts for each call that runs at the same time, and has
-    imported its modules before the measurement."""
+    """Occupies a client process for BEGIN_S. Called once per client at the same time, it makes the pool start all
+    processes and import their modules before the measurement."""
     time.sleep(BEGIN_S)
 
 
@@ -153,7 +156,8 @@ class Groups:
         return BenchTarget(tuple(f"127.0.0.1:{node.broker_port}" for node in nodes), TOPIC)
 
     def kill(self, group: int, rates: dict[int, float]) -> dict[str, Any]:
-        """Measures before and after this group's leader is killed, and starts it again. Returns the figures."""
+        """Measures before and after the leader of `group` is killed, and starts it again. Returns the figures of the
+        other groups."""
         self._demand("all nodes are caught up", self._is_well)
         seconds = BEGIN_S + 2 * SECONDS + BEGIN_S
         asked = {each: self._pool.submit(send, self._target(each), rates[each], seconds) for each in self.numbers}

@@ -1,13 +1,13 @@
-"""`make bench-groups`: measures what further groups of brokers cost, and what they bring, on this machine.
+"""`make bench-groups`: measures the CPU cost and the throughput of further groups of brokers on this machine.
 
-In each round clusters of one, two and four groups of three nodes start, one after the other: what others cost while
-they idle is no part of the figures. Each gets IN_FLIGHT (512) sends of 1 KiB in flight at every group's leader, from
-a process for each group. A row has the CPU time of all nodes for a message, and the messages of all groups for a CPU
-second of the busiest node: what a machine with a core for each process would do. The last rows have a quarter of the
-sends in flight at each of four groups. Rows "in turn" load one group after the other while the rest idles, and count
-all processes for the whole time: groups that share few cores take these and their caches from each other, which says
-nothing about a machine with a core for each process. Figures are the medians of ROUNDS (3) of SECONDS (6) each;
-ratios are against one group in the same round. With JSON=1 in the environment {"rows": [...]} alone.
+In each round clusters of one, two and four groups of three nodes start, one after the other, so that idle clusters are
+not part of the figures. Each gets IN_FLIGHT (512) sends of 1 KiB in flight at every group's leader, from a process for
+each group. A row has the CPU time of all nodes for a message, and the messages of all groups for a CPU second of the
+busiest node: what a machine with a core for each process would do. The last rows have a quarter of the sends in flight
+at each of four groups. Rows "in turn" load one group after the other while the rest idles, and count the CPU of all
+processes for the whole time. In the other rows, groups that share few cores compete for them and their caches; on a
+machine with a core for each process they would not. Figures are the medians of ROUNDS (3) of SECONDS (6) each; ratios
+are against one group in the same round. With JSON=1 in the environment {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Figures:
     """The throughput of a cluster (messages per second) and its CPU time (microseconds per message), in one round."""
 
     def __init__(self, results: list[Result], cpu_s: list[float], *, in_turn: bool) -> None:
-        """`results`: of each group's load. `cpu_s`: of each process."""
+        """`results`: the result of each group's load. `cpu_s`: the CPU seconds of each process. `in_turn`: True if the
+        loads ran one after the other."""
         self.messages = sum(result.messages for result in results)
         rates = [result.messages / result.seconds for result in results]
         self.per_second = sum(rates) / len(rates) if in_turn else sum(rates)

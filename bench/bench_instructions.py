@@ -30,8 +30,8 @@ BUILT = "*/kernel/_native.*.so"
 """Pattern of the native kernel's path; the kernel was in another package in older commits."""
 LIMIT_PERCENT = 5.0
 MARK = "getppid"
-"""The function of libc that hot_path.py calls between stages, as a mark for callgrind. Python's own functions have no
-names in a build without symbols."""
+"""The function of libc that hot_path.py calls between stages, as a mark for callgrind. A function of Python itself
+cannot be the mark, because it has no name in a build without symbols."""
 UNDER_QUOTA = ", under a quota"
 """The end of the names of stages whose sends have a quota."""
 PATIENCE_S = 900.0

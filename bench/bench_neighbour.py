@@ -4,9 +4,9 @@ users.
 In alternating rounds, an open loop sends RATE (300) messages of 1 KiB a second to a topic: alone, and beside a producer
 of RocketMQ's Java client with 1,000 asynchronous sends in flight and CONNECTIONS (200) connections of our client with
 four sends in flight each, all of them to another topic. The neighbour's programs run at a lower priority (nice 10), and
-the open loop at a real-time one, since clients are other machines. Without Java, or without Maven to fetch the Java
-client, the rows say so. ROUNDS (3), SECONDS (12) of each half of a round. With JSON=1 in the environment {"rows":
-[...]} alone.
+the open loop at a real-time one, since clients are other machines. If Java is missing, or Maven to fetch the Java
+client, the rows say so. There are ROUNDS (3) rounds; each half of a round takes SECONDS (12). With JSON=1 in the
+environment {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OURS, NEIGHBOURS = "ours", "neighbours"
 
 
 async def flood(server: str, seconds: float) -> tuple[int, int]:
-    """Sends over all connections until the time is over. Returns how many messages were stored, and how many not."""
+    """Sends over all connections for `seconds`. Returns (messages that were stored, messages that were not)."""
     clients = [AsyncClient([server], timeout_s=30.0) for _ in range(CONNECTIONS)]
     end, stored, failed = time.monotonic() + seconds, 0, 0
 
@@ -93,7 +93,7 @@ def neighbour(servers: str) -> list[subprocess.Popen[str]]:
 
 
 def open_loop(servers: str) -> dict[str, Any]:
-    """Measures our own topic for half a round. Raises StoryEnds."""
+    """Measures our own topic for half a round and returns the figures. Raises StoryEnds."""
     with OpenLoad(servers, OURS, ["--rate", str(RATE)], SECONDS, connections=2) as load:
         run: dict[str, Any] = load.report()["runs"][0]
     return run

@@ -37,7 +37,7 @@ def chosen() -> list[str]:
 
 
 def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dict[str, str]]:
-    """Returns (the systems that can be fetched, name -> reason why another cannot)."""
+    """Returns (the systems that could be fetched, name of each other system -> reason why it could not)."""
     fields, missing = [], {}
     for name in names:
         tell(f"getting {name}")
@@ -85,7 +85,7 @@ def main() -> None:
     open_seconds, times = float(os.environ.get("OPEN_SECONDS") or 10), int(os.environ.get("FAILOVERS") or 3)
     out = Path(os.environ["OUT"]).absolute() if os.environ.get("OUT") else None
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # now, not after everything was measured
+        out.mkdir(parents=True, exist_ok=True)  # now, so that a wrong setting costs no measurement
 
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {what}", file=sys.stderr, flush=True)

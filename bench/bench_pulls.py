@@ -1,10 +1,10 @@
 """`python bench/bench_pulls.py`: measures the rate at which consumers pull from a node, and the node's CPU per message.
 
 Three local nodes; the leader serves. Hot: the log is in the page cache. Cold: its pages are dropped first
-(posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages have 1 KiB and lie in the log as
-single sends store them: those of one queue one after the other, or those of four queues in turns. CPU is user and
-system time of the leader. The order of the rows is reversed in every other round. Prints medians; with JSON=1 in the
-environment {"rows": [...]} alone. ROUNDS=3, MESSAGES=65536.
+(posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages have 1 KiB and are stored by single
+sends: all in one queue, or in four queues in turns. CPU is user and system time of the leader. The order of the rows is
+reversed in every other round. Prints medians; with JSON=1 in the environment {"rows": [...]} alone. The defaults of the
+other variables are ROUNDS=3 and MESSAGES=65536.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ROWS = [
 
 
 def topic_of(queues: int) -> str:
-    """Returns the name of the topic whose messages lie in that many queues in turns."""
+    """Returns the name of the topic whose messages are spread over `queues` queues in turns."""
     return f"pulled{queues}"
 
 
@@ -81,7 +81,7 @@ def shares(row: Row) -> list[list[bytes]]:
 
 
 def drop_pages(home: Path) -> None:
-    """Drops the files of a node's log from the page cache, as far as they are synced."""
+    """Drops the files of a node's log from the page cache, except for pages that are not synced yet."""
     for path in home.rglob("*"):
         if path.is_file() and path.stat().st_size >= 1 << 20:
             descriptor = os.open(path, os.O_RDONLY)

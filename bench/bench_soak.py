@@ -3,9 +3,9 @@
 Three local nodes with retention.bytes_max, 512 requests of 1 KiB in flight, and a sample of each node every 10 seconds:
 resident memory without the pages of files (the part of the log in the page cache is not counted), open files, threads,
 asyncio tasks, bytes of the data directory. One connection at a time sends, each for 30 seconds. The first sixth of the
-run is left out, because everything that is filled at the start is full by then. The next 20 % of the run are the early
-part, the last 20 % the late part; the command prints the median of each and their ratio. MINUTES=30,
-BYTES_MAX=4294967296; JSON=1 prints {"rows": [...]} alone.
+run is left out, because caches and buffers have filled up by its end. The next 20 % of the run are the early part, the
+last 20 % the late part; the command prints the median of each and their ratio. MINUTES=30, BYTES_MAX=4294967296; JSON=1
+prints {"rows": [...]} alone.
 """
 
 from __future__ import annotations

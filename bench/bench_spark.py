@@ -2,8 +2,8 @@
 
     python bench/bench_spark.py [--messages 200000] [--bytes 100] [--rounds 3] [--spark] [--json]
 
-Three local nodes, one client, two queues. The cases take turns, round by round, and the median of each is printed, so
-that other work on the machine disturbs all alike: compare the ratios. CPU is that of the reading process with its
+Three local nodes, one client, two queues. The cases take turns, round by round, and the median of each is printed.
+Other work on the machine disturbs all cases alike, so compare the ratios. CPU is that of the reading process with its
 children, and separately that of the leader. `--spark` adds Spark's source, a source of plain Python rows and
 `spark.read.parquet` of the same rows, and prints the ratios of interest at the end: of rates, and of CPU time, which a
 busy machine disturbs less. Copies of the log are read, too: a backup ("files") and the tier, which is a directory here.
@@ -74,7 +74,8 @@ def as_objects(mq: raftmq.Client) -> int:
 
 
 def as_frames(mq: raftmq.Client) -> int:
-    """Only pulls: the remaining cost if decoding the messages cost nothing."""
+    """Pulls messages without decoding them: shows what would remain if decoding cost nothing. Returns the number of
+    rows."""
     rows = 0
     for queue in mq.admin.describe_topic(TOPIC).queues:
         offset = queue.min_offset
@@ -85,7 +86,7 @@ def as_frames(mq: raftmq.Client) -> int:
 
 
 def as_arrow(mq: raftmq.Client, read_from: str, columns: tuple[str, ...]) -> int:
-    """Reads Arrow batches."""
+    """Reads Arrow batches of these columns, from the copy `read_from` if it is given; returns the number of rows."""
     return sum(batch.num_rows for batch in read_batches(mq, select(mq, TOPIC, columns=columns, read_from=read_from)))
 
 
@@ -196,15 +197,15 @@ def cpu_s(process: psutil.Process) -> float:
     ended."""
     total = 0.0
     for each in (process, *process.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):  # its parent has its time now
+        with contextlib.suppress(psutil.NoSuchProcess):  # a process that has ended: its parent's times include its own
             times = each.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
 def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, float, float]]:
-    """Returns (what is compared, ratio of time, ratio of CPU time). `idle`: the share of a core that the leader uses
-    without readers."""
+    """Returns rows of (names of two cases, time of the second divided by time of the first, the same ratio of CPU
+    times). `idle`: the share of a core that the leader uses without readers."""
 
     def beside(what: str, case: str, of: str) -> tuple[str, float, float]:
         mine, others = found[case], found[of]
@@ -225,13 +226,13 @@ def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, f
 
 
 def growth(found: dict[str, dict[str, float]]) -> list[tuple[int, float, float]]:
-    """Returns (tasks, rows per second, ratio to the rate of one task)."""
+    """Returns, for each number of tasks, (tasks, rows per second, ratio to the rate of one task)."""
     times = [(tasks, found[files_case(tasks)]["us"]) for tasks in TASKS]
     return [(tasks, 1e6 / us, times[0][1] / us) for tasks, us in times]
 
 
 def idle_share(process: psutil.Process, seconds: float) -> float:
-    """Returns the share of a core that the process uses while nothing is asked of it."""
+    """Returns the share of one core that the process uses while nobody sends it requests."""
     before, begun = cpu_s(process), time.perf_counter()
     time.sleep(seconds)
     return (cpu_s(process) - before) / (time.perf_counter() - begun)
@@ -317,7 +318,7 @@ def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, fo
     for number in range(given.rounds + 1):
         for name, case in cases.items():
             turn = measure(case, leader, given.messages)
-            if number:  # the first round warms everything up
+            if number:  # the first round only warms up
                 turns[name].append(turn)
     return {
         name: {key: round(statistics.median(turn[key] for turn in each), 2) for key in each[0]}

@@ -7,10 +7,10 @@ Three local nodes, a topic of four queues, and a producer that sends `--rate` me
 SIGKILL `--kills` times, at random moments, and started again at once. So is the cluster's leader, `--leader-kills`
 times.
 
-The freshness of a message is the time from the moment at which it was stored (`store_ms`) to that at which the commit
-which has it was visible (the time of its file in the Delta log). At the end the table is completed and its small files
-are merged; then each reader must find every message that the cluster has, once, and each that was acknowledged.
-The exit code is 1 if one does not. JSON=1 in the environment prints {"rows": [...]} alone.
+The freshness of a message is the time from the moment at which it was stored (`store_ms`) to the moment at which the
+commit with it became visible (the time of the commit's file in the Delta log). At the end the table is completed and
+its small files are merged. Then each reader must find every message of the cluster exactly once, and all acknowledged
+messages must be there. The exit code is 1 if this fails. JSON=1 in the environment prints {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ BODY_BYTES = 100
 TICK_S = 0.02
 SMALL_BYTES = 16 << 20
 COUNTED = "count(*), sum(queue_offset), sum(queue_offset * queue_id), min(store_ms), max(store_ms), sum(born_ms)"
-"""Figures in which no two readers may differ."""
+"""SQL for the figures that all readers must find alike."""
 
 
 class Sender(threading.Thread):
-    """Sends at a steady rate, whatever the answers do."""
+    """Sends at a steady rate, however fast the answers come."""
 
     def __init__(self, servers: str, rate: float) -> None:
         super().__init__(daemon=True)
@@ -77,7 +77,7 @@ class Sender(threading.Thread):
                     sent = number + 1
 
     def end(self) -> None:
-        """Waits until everything that was sent is answered."""
+        """Stops sending, and waits until every send is answered."""
         self._over.set()
         self.join()
 
@@ -112,7 +112,7 @@ class Keeper:
 
 
 def strikes(args: argparse.Namespace, keeper: Keeper, cluster: LocalCluster) -> list[tuple[float, Callable[[], None]]]:
-    """Returns what happens, and at what second, in the order of time."""
+    """Returns the kills at random times: (second of the run, function that does it), in the order of time."""
     chance = random.Random(args.seed)
 
     def again() -> None:
@@ -129,7 +129,7 @@ def strikes(args: argparse.Namespace, keeper: Keeper, cluster: LocalCluster) -> 
 
 
 def ages_ms(folder: Path) -> np.ndarray[Any, Any]:
-    """Returns the freshness of each row, in ms."""
+    """Returns for each row the time from its storing to its visibility in the table, in ms."""
     found = []
     for commit in sorted((folder / "_delta_log").glob("*.json")):
         visible_ms = commit.stat().st_mtime * 1e3
@@ -142,7 +142,7 @@ def ages_ms(folder: Path) -> np.ndarray[Any, Any]:
 
 
 def readings(folder: Path, *, spark: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields what each reader finds, with its name."""
+    """Yields (name of the reader, the figures of COUNTED that it finds)."""
     table = DeltaTable(str(folder))
     rows = table.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
     yield "DuckDB", tuple(map(int, duckdb.sql(f"SELECT {COUNTED} FROM rows").fetchall()[0]))
@@ -159,7 +159,7 @@ def readings(folder: Path, *, spark: bool) -> Iterator[tuple[str, tuple[int, ...
 
 
 def faults(folder: Path, mq: raftmq.Client, acknowledged: list[tuple[int, int]]) -> list[str]:
-    """Returns what the table has too little, or twice; [] if nothing."""
+    """Returns in words the messages that the table lacks or has twice; [] if there are none."""
     rows = DeltaTable(str(folder)).to_pyarrow_dataset()  # noqa: F841
     per_queue = (
         "SELECT queue_id, count(*), count(DISTINCT queue_offset), min(queue_offset), max(queue_offset) FROM rows"
@@ -175,7 +175,7 @@ def faults(folder: Path, mq: raftmq.Client, acknowledged: list[tuple[int, int]])
 
 
 def small_files(folder: Path) -> int:
-    """Returns the number of files below 16 MiB that the table has of one queue, at most."""
+    """Returns the largest number of files below 16 MiB that hold rows of one queue."""
     counts: defaultdict[int, int] = defaultdict(int)
     for name in DeltaTable(str(folder)).file_uris():
         path = Path(unquote(name.removeprefix("file://")))

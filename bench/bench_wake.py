@@ -1,5 +1,5 @@
-"""`make bench-wake`: measures what a message costs three nodes when few are in flight, and when many connections send
-one each.
+"""`make bench-wake`: measures the cost of a message on three nodes when few are in flight, and when many connections
+send one message each.
 
 First it counts system calls, voluntary switches and CPU of each node per message at 1 in flight, and the share of its
 appends that were done on the event loop (ADR 0056), which is small on a busy machine. System calls need `perf` and the
@@ -41,13 +41,13 @@ HERE = Path(__file__).parent
 SECONDS = float(os.environ.get("SECONDS_PER_ROW") or "2")
 ROUNDS = int(os.environ.get("ROUNDS") or "3")
 LOADS = [(1, 512), (16, 32), (128, 4), (500, 1)]
-"""The loads: (connections, requests in flight on each). The others are compared with the first."""
+"""The loads: (connections, requests in flight on each). Loads after the first are compared with the first."""
 CALLS = ("futex", "epoll_pwait", "read", "write", "writev", "pwritev2", "fdatasync")
 EVENTS = [*(f"syscalls:sys_enter_{call}" for call in CALLS), "raw_syscalls:sys_enter"]
 
 
 class Target(NamedTuple):
-    """A system under load: RaftMQ or the echo server."""
+    """A system under load: three RaftMQ nodes, or the echo server."""
 
     name: str
     port: int
@@ -67,7 +67,7 @@ def switches(pid: int) -> int:
 
 
 def appends(url: str) -> tuple[float, float]:
-    """Returns a node's writes to the log so far: (all, those on its event loop)."""
+    """Returns (all writes of a node to its log so far, those of them that ran on its event loop)."""
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     found = dict(line.split() for line in lines if line.startswith("raftmq_append") and "{" not in line)
@@ -76,7 +76,7 @@ def appends(url: str) -> tuple[float, float]:
 
 @contextmanager
 def counted(pids: list[int], into: Path) -> Iterator[bool]:
-    """Counts the system calls of each process into its own file; yields False if perf cannot."""
+    """Counts the system calls of each process into its own file; yields False if perf cannot count them."""
     perf = shutil.which("perf")
     if perf is None:
         yield False
@@ -86,7 +86,7 @@ def counted(pids: list[int], into: Path) -> Iterator[bool]:
         subprocess.Popen([*command, "-p", str(pid), "-o", str(into / str(pid))], stderr=subprocess.DEVNULL)
         for pid in pids
     ]
-    time.sleep(1.0)  # it attaches
+    time.sleep(1.0)  # perf needs time to attach to the processes
     try:
         yield all(process.poll() is None for process in running)
     finally:
@@ -97,7 +97,7 @@ def counted(pids: list[int], into: Path) -> Iterator[bool]:
 
 
 def calls_of(file: Path, messages: int) -> dict[str, float]:
-    """Returns system call -> its number per message."""
+    """Reads perf's output. Returns system call -> its number per message."""
     found = {}
     for line in file.read_text().splitlines():
         fields = line.split(";")

@@ -1,6 +1,6 @@
 """An echo server that does the least that a server on uvloop can do for the load of bench/load.py: it reads whole
-frames and answers each with code 0. The extra cost of more connections with fewer requests each, measured here, is a
-cost of any server on this loop.
+frames and answers each with code 0. If more connections with fewer requests each cost more here too, then the cost is
+that of the event loop, and any server on it has it.
 
 python bench/echo_server.py PORT
 """

@@ -1,9 +1,9 @@
-"""Drives a message through one node and nothing else: requests in, the entry, its apply, answers out; then pulls.
-Then it sends to a leader with two peers, which includes the work of all three nodes for a message, with frames and
-hooks, and at last it sends with a quota.
+"""Drives messages through one node alone: request, log entry, apply, answer; then pulls. Then it sends to a leader with
+two peers, which includes the work of all three nodes for a message, with frames and hooks, and at last it sends with a
+quota.
 
 Real nodes run on the simulator's loop: disks and rows are in memory, and time is virtual, so two runs of the same code
-do the same. `bench_instructions.py` counts the instructions of each stage.
+execute the same instructions. `bench_instructions.py` counts the instructions of each stage.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ STAGES = {
 }
 """The stages of sends: name -> requests in flight, messages per request, rounds."""
 NAMED = {"named send, 64": (64, 1, 24)}
-"""The same for sends in a session that the client names, as ours does."""
+"""The same, for sends in a session that the client names, as RaftMQ's client does."""
 UNDER_QUOTA = {
     "send, 1 in flight, under a quota": (1, 1, 100),
     "send, 64, under a quota": (64, 1, 24),
 }
-"""The same for sends that have a quota of messages and one of bytes, which they do not reach. They come last: whoever
-has a quota is counted beside who has none."""
+"""The same for sends that have a quota of messages and one of bytes, which they do not reach. They come last, because
+setting a quota changes the node for all later stages."""
 WITH_PEERS = {
     "send, 1 in flight, two peers": (1, 1, 60),
     "send, 64, two peers": (64, 1, 16),
@@ -76,8 +76,8 @@ BODY_BYTES = 1024
 
 
 class Client(asyncio.Protocol):
-    """A client that waits for answers and then stops the loop. It counts the answers, or their bytes if their total is
-    known."""
+    """A client that waits for answers and then stops the loop. It counts answers until all have come, or bytes if their
+    total number is known."""
 
     def __init__(self) -> None:
         self.missing = self.missing_bytes = 0
@@ -100,7 +100,8 @@ class Client(asyncio.Protocol):
 
 
 def _takes_writes(node: Node) -> bool:
-    """Asks the core and the state, which older commits have in the same place: this file runs in their trees too."""
+    """Returns True if the node leads and has applied an entry of its term. It reads only attributes that older commits
+    have too, because this file also runs in their trees."""
     return node.raw.role is Role.LEADER and node.state.applied.term == node.raw.term
 
 
@@ -130,7 +131,7 @@ class Three:
         self.loop.run_forever()
 
     def connect(self, make: Callable[[], Client], seconds: float) -> tuple[Endpoint, Client]:
-        """Connects a client to the leader; passes `seconds` of virtual time for that."""
+        """Connects a client, made by `make`, to the leader; lets `seconds` of virtual time pass for that."""
         task = self._connecting(make)
         self.pass_time(seconds)
         return cast("tuple[Endpoint, Client]", task.result())
@@ -159,7 +160,7 @@ class Driver:
     def __init__(self, nodes: LoneNode | Three) -> None:
         self._lone = nodes
         self._client = self._lone.connect(Client, 0.1)[1]
-        self._sequence = 100_000_000  # always of nine digits
+        self._sequence = 100_000_000  # a number of nine digits, so that all requests have the same length
 
     def ask(self, requests: bytes, count: int) -> bytes:
         """Sends `count` requests and returns the answers."""
@@ -190,7 +191,7 @@ class Driver:
                 raise SystemExit(f"refused: {self._client.seen[:500]!r}")
 
     def _named(self, request: bytes) -> bytes:
-        """Returns the request with the next sequence of a session."""
+        """Returns the request with a session's fields and its next sequence added."""
         self._sequence += 1
         field = b'"raftmqPid":"%s","raftmqSeq":"%d","raftmqLow":"%d",' % (
             b"5a" * 16,
@@ -234,13 +235,13 @@ class Crowd:
             for transport in self._transports:
                 self._nodes.client.run(transport.write, sent)
             self._nodes.loop.run_forever()
-            self._nodes.pass_time(2 * APPLY_GATHER_MS / 1000)  # the followers apply
+            self._nodes.pass_time(2 * APPLY_GATHER_MS / 1000)  # lets the followers apply the entries too
             if self._client.seen.count(b'"code":0,') != count:
                 raise SystemExit("a send was refused")
 
 
 def quiet_options() -> Options:
-    """Returns simulator options with entries as large as a node makes them by default, and a fast disk."""
+    """Returns simulator options with entries as large as a node makes them by default, and with a fast disk."""
     return lone_options(
         segment_size=16 << 20,
         append_inline=1.0,
@@ -260,9 +261,9 @@ def long_messages(config: Config) -> Config:
 def sends(
     driver: Driver, stages: Mapping[str, tuple[int, int, int]], warm_up: str, *, named: bool = False
 ) -> Iterator[tuple[str, int]]:
-    """Runs each stage after a warm-up round of it; yields names and numbers of messages. `warm_up` is the name of the
-    part before the first stage. `named`: True if the client names its session."""
-    driver.send(1, 1, 1)  # makes the topic
+    """Runs each stage, after a warm-up round of it. Yields (name, number of messages) after each part; `warm_up` names
+    the part before the first stage. `named`: True if the client names its session."""
+    driver.send(1, 1, 1)  # creates the topic
     for in_flight, batch, _ in stages.values():
         driver.send(in_flight, batch, 1, named=named)
     gc.collect()
@@ -275,7 +276,7 @@ def sends(
 def of_many() -> Iterator[tuple[str, int]]:
     """Runs the stages of one connection and of many."""
     nodes = Three()
-    Driver(nodes).send(1, 1, 1)  # makes the topic
+    Driver(nodes).send(1, 1, 1)  # creates the topic
     for name, (connections, in_flight, rounds) in MANY.items():
         crowd = Crowd(nodes, connections)
         crowd.send(in_flight, 1)
@@ -296,15 +297,14 @@ def under_quota() -> Iterator[tuple[str, int]]:
 
 
 def propose(machine: Machine, command: Command) -> None:
-    """Makes the node propose a command. Older versions of the tree have the services at another place; both are
-    tried."""
+    """Makes the node propose a command. Older commits have `services` in another place, so both places are tried."""
     process, made = machine.process, machine.nodes[-1]
     assert process is not None
     process.run(getattr(made, "serving", made).services.propose, [command], lambda _: None)
 
 
 def leading() -> LoneNode:
-    """Returns a node that leads, with all that this version can do."""
+    """Returns a node that leads and is raised to the newest level of this tree."""
     node = LoneNode(quiet_options(), long_messages)
     propose(node.machine, Finalize(LEVEL))
     node.pass_time(1.0)
@@ -334,5 +334,5 @@ def stages() -> Iterator[tuple[str, int]]:
 
 if __name__ == "__main__":
     for stage, messages in stages():
-        os.getppid()  # where callgrind ends one part of its counts and begins the next
+        os.getppid()  # tells callgrind where one stage ends and the next begins
         print(stage, messages, sep="\t", flush=True)

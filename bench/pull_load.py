@@ -18,7 +18,8 @@ GROUP = "bench_consumer"
 
 
 class Pulled(NamedTuple):
-    """The result of one run: pulls answered with messages, bytes of stored messages in them, seconds."""
+    """The result of one run: the number of pulls answered with messages, the bytes of stored messages in these answers,
+    and the seconds of the run."""
 
     pulls: int
     size_bytes: int
@@ -76,7 +77,7 @@ def pull_frame(topic: str, opaque: int, queue_id: int, offset: int, count: int, 
 
 
 class Consumer(asyncio.Protocol):
-    """Sends the pulls in `frames`, in turn, until `seconds` have passed; with 0, each frame once."""
+    """Sends the pulls in `frames`, in turn, until `seconds` have passed; with `seconds` 0, sends each frame once."""
 
     def __init__(self, topic: str, frames: list[bytes], in_flight: int, seconds: float) -> None:
         self._frames = frames

@@ -13,12 +13,13 @@ from rich.table import Table
 
 
 def console() -> Console:
-    """Returns a console as wide as the terminal; in a file or a pipe, wide enough for every row."""
+    """Returns a console as wide as the terminal. If the output is a file or a pipe, the console is wide enough for
+    every row."""
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def show(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Prints the rows, which have the same names: as a table, or as {"rows": [...]}."""
+    """Prints the rows, which have the same keys: as a table, or as {"rows": [...]} with JSON=1."""
     if os.environ.get("JSON"):
         print(json.dumps({"rows": rows}))
         return

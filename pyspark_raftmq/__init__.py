@@ -1,8 +1,8 @@
 """Spark reads and writes topics: ``spark.read.format("raftmq").option("servers", "h:p;h:p").option("topic", "t")``.
 
 Spark finds the source by this package's name and registers it by itself; `session()` makes a Spark session that is set
-up for it, `register(spark)` checks one of your own. `topic_progress(query.lastProgress)` shows how far a stream is.
-docs/pipeline.md has the options and columns.
+up for it, `register(spark)` prepares a session of your own. `topic_progress(query.lastProgress)` shows how far a stream
+is. docs/pipeline.md has the options and columns.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["register", "session", "topic_progress"]
 
 
 def __getattr__(name: str) -> object:
-    """Loads `DefaultSource`, which Spark looks for, and what users call when they are first asked for, so that the rest
-    needs no Spark."""
+    """Imports `DefaultSource`, which Spark looks for, and the public names only when they are first used, so that this
+    package can be imported without Spark."""
     sessions = "pyspark_raftmq.spark_session"
     modules = {
         "DefaultSource": "pyspark_raftmq.source",

@@ -26,7 +26,7 @@ DIFFERENT = 1
 
 def source_of(where: str, cluster: str | None) -> CopySource:
     """Returns the copy at `where`: a URL names a tier, anything else a folder."""
-    from raftmq.arrow.log_copy import FILES, TIER, CopySource  # loads a client, which --help does not need
+    from raftmq.arrow.log_copy import FILES, TIER, CopySource  # loads a client; --help needs none
 
     if "://" in where:
         return CopySource(TIER, where, cluster)

@@ -1,5 +1,5 @@
-"""Silences the error that Spark's Python worker prints when Spark stops reading early, because a `limit` is reached
-before the task has returned all its rows.
+"""Silences the traceback that Spark's Python worker prints when Spark stops reading early, for example because a
+`limit` is reached before the task has returned all its rows.
 
 Spark then closes the worker's socket. Its daemon (`pyspark.daemon`) fails to flush the rest to that socket, prints the
 traceback and ends the worker. Nothing went wrong, so the message would only mislead.
@@ -15,10 +15,10 @@ _DAEMON = "/pyspark/daemon.py"
 
 
 def end_quietly() -> None:
-    """Prevents this worker from printing a traceback when Spark stops reading early; any other is printed. Called by
-    tasks; a second call changes nothing."""
+    """Prevents this worker from printing a traceback when Spark stops reading early; any other traceback is still
+    printed. Tasks call this; a second call changes nothing."""
     if traceback.print_exc is not _print_exc:
-        traceback.print_exc = _print_exc  # the daemon looks it up here, and tells its workers of nothing else
+        traceback.print_exc = _print_exc  # the daemon looks the function up here, and there is no other hook
 
 
 def _print_exc(*arguments: Any, **named: Any) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class SourceError(Exception):
-    """The read cannot be done as asked. `what`, `why` and `hint` are the three lines of its text."""
+    """Base class of the errors of the source and the sink. `what`, `why` and `hint` are the three lines of its text."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
-        super().__init__(what, why, hint)  # all three in args: errors cross processes by pickle
+        super().__init__(what, why, hint)  # pickle passes all three to another process
         self.what, self.why, self.hint = what, why, hint
 
     def __str__(self) -> str:
@@ -15,11 +15,11 @@ class SourceError(Exception):
 
 
 class OptionError(SourceError):
-    """An option is missing, unknown or malformed; nothing was asked of the cluster."""
+    """An option is missing, unknown or malformed; no request was sent to the cluster."""
 
 
 class PlanError(SourceError):
-    """The cluster's answer does not fit the options: no such topic or queue, a range that does not exist, no answer."""
+    """The read or write cannot be planned: there is no such topic, queue or range, or the cluster does not answer."""
 
 
 class ReadError(SourceError):
@@ -27,7 +27,8 @@ class ReadError(SourceError):
 
 
 class UndecodedRead(ReadError):
-    """A body could not be decoded, and the read is to fail then. Another attempt changes nothing."""
+    """A body could not be decoded, and the options demand that the read fails then. Repeating the read does not
+    help."""
 
 
 class WriteError(SourceError):
@@ -35,5 +36,5 @@ class WriteError(SourceError):
 
 
 def write(name: str, value: str) -> str:
-    """Returns the advice to write an option, with an example value."""
+    """Returns advice in words to set the option `name`, with `value` as an example."""
     return f"""write .option("{name}", "{value}")"""

@@ -15,7 +15,7 @@ from raftmq.arrow.ranges import Catalog, QueueRange
 
 
 class Narrowing(NamedTuple):
-    """The bounds that filters set for a read; None: no bound. Ends are exclusive; times are milliseconds since the
+    """The bounds that filters set for a read; None means no bound. Ends are exclusive; times are milliseconds since the
     epoch."""
 
     topics: frozenset[str] | None = None
@@ -32,8 +32,8 @@ _I64_MAX = (1 << 63) - 1
 
 
 def narrowing_of(filters: Iterable[Any]) -> Narrowing:
-    """Returns the bounds that follow from these filters, all of which hold. Filters that say nothing about a row's
-    topic, queue, offset or time are ignored."""
+    """Returns the bounds that follow from these filters; a row must satisfy all of them. Filters that do not concern a
+    row's topic, queue, offset or time are ignored."""
     found = NOTHING
     for each in filters:
         values = _values(each)
@@ -105,7 +105,7 @@ def _interval(each: Any, values: Sequence[Any]) -> tuple[int | None, int | None]
 
 
 def _asked(ms: int) -> int:
-    """Returns a time that the cluster can be asked for, with the same answer."""
+    """Returns the time clamped to the range that a request can hold; the cluster's answer is the same."""
     return min(max(0, ms), _I64_MAX)
 
 

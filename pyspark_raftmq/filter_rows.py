@@ -1,6 +1,6 @@
 """Turns filters of a query into a filter of rows that tasks apply before rows become columns and go to Java.
 
-Only filters that a task decides exactly as Spark does are used. The rest, such as those on bodies and properties, or
+A task uses only filters that it can decide exactly as Spark would. The rest, such as those on bodies and properties, or
 with a value of another type than the column, stay with Spark, which applies every filter once more in any case.
 """
 
@@ -26,18 +26,18 @@ _KINDS = {
     "StringEndsWith": "ends_with",
     "StringContains": "match_substring",
 }
-"""Class of a filter -> kind of a condition."""
+"""Class of a Spark filter -> kind of a `Condition`."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _I64_MAX = (1 << 63) - 1
 
 
 class _Undecided(Exception):
-    """Spark alone decides this filter."""
+    """Raised for a filter that only Spark can decide."""
 
 
 def row_filter_of(filters: Iterable[Any]) -> RowFilter | None:
-    """Returns the filter of rows that follows from these filters, all of which hold; None if it would keep all rows."""
+    """Returns the filter of rows that follows from these filters, joined by AND; None if it would keep all rows."""
     found = []
     for each in filters:
         try:
@@ -77,7 +77,8 @@ _TIMES = ("timestamp[us, UTC]",)
 
 
 def _value(column: str, value: Any) -> str | int:
-    """Returns the value in the form in which tasks compare it with the column. Raises _Undecided."""
+    """Returns the value in the form in which tasks compare it with the column: str or int. Raises _Undecided for a
+    value of another type."""
     if COLUMNS[column] == "string":
         if type(value) is not str:
             raise _Undecided

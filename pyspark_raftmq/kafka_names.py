@@ -1,6 +1,6 @@
-"""Maps the options and columns of Spark's Kafka source and sink to those to write in their place.
+"""Maps options and columns of Spark's Kafka source and sink to ours.
 
-Options with the same name here mean the same, and are not in the tables. docs/concepts-kafka.md shows them.
+An option that has the same name here has the same meaning, and is not in the tables. docs/concepts-kafka.md shows them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark_raftmq.errors import write
 
 
 class Instead(NamedTuple):
-    """The advice for a name of Kafka's. `option`: the option of ours that it names; "" if there is none."""
+    """The advice for an option of Kafka's. `option`: our option to use instead; "" if there is none."""
 
     advice: str
     option: str = ""

@@ -1,4 +1,4 @@
-"""The options with which a read or a write proves its user and speaks TLS.
+"""The options with which a read or a write authenticates its user and speaks TLS.
 
 `accessKey` and `secretKey` have names that Spark hides in plans and logs (spark.redaction.regex). They travel to the
 tasks with the plan, and never into a checkpoint. A file, `userFile`, keeps the secret out of the plan, too.
@@ -15,7 +15,7 @@ from pyspark_raftmq.errors import OptionError, write
 from raftmq.client.environment import IncompleteUser, user_of
 
 OPTIONS = ("accessKey", "secretKey", "userFile", "tlsCa", "tlsCert", "tlsKey")
-"""The names of these options as documented; Spark compares them without case."""
+"""The names of the login options as documented; Spark compares them without case."""
 
 
 class Login(NamedTuple):
@@ -26,7 +26,7 @@ class Login(NamedTuple):
     user_file: str = ""
     """The file with name and secret of the user; "" if the options or the environment name the user."""
     tls: raftmq.Tls | None = None
-    """None: as RAFTMQ_TLS and RAFTMQ_TLS_CA say."""
+    """The TLS that the options ask for; None if RAFTMQ_TLS and RAFTMQ_TLS_CA decide."""
 
     def __repr__(self) -> str:
         """Returns a text without the secret, because options are shown in errors."""

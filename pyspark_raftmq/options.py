@@ -60,7 +60,7 @@ _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "
 _SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
 """Options that Spark passes to every source for its own use."""
 AUTO, TRUE, FALSE = "auto", "true", "false"
-"""The words of the option filterPushdown."""
+"""The words that the option filterPushdown takes."""
 _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
 
 
@@ -83,13 +83,13 @@ class ReadOptions(NamedTuple):
     max_bytes_per_trigger: int | None
     group: str | None
     copy: CopySource | None = None
-    """The copy of the log to read instead of a cluster; `servers` is empty then."""
+    """The copy of the log to read instead of a cluster; then `servers` is ""."""
     filter_pushdown: str = AUTO
     """AUTO: filters are used if Spark passes them; TRUE: the read fails if Spark does not; FALSE: they are not used."""
     max_bytes_per_second: int | None = None
     """The most bytes that one task reads per second; None: no limit."""
     on_undecodable: str = FAIL
-    """The choice about messages whose bodies cannot be decompressed, one of `raftmq.arrow.undecodable.CHOICES`."""
+    """The treatment of messages whose bodies cannot be decompressed, one of `raftmq.arrow.undecodable.CHOICES`."""
     login: Login = Login()
 
     def connect(self) -> raftmq.Client:
@@ -181,7 +181,8 @@ def check_known(name: str, known: Sequence[str]) -> None:
 
 
 def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
-    """Raises OptionError for an option that would have no effect here, because such a mistake would go unnoticed."""
+    """Raises OptionError for an option that would have no effect in this read. Otherwise the mistake would go
+    unnoticed."""
     kind, other = ("a stream", "spark.read") if stream else ("a batch read", "spark.readStream")
     for name in _BATCH_ONLY if stream else _STREAM_ONLY:
         if name.lower() in given:
@@ -231,8 +232,8 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def _position(given: Mapping[str, str], which: str, topics: Topics, default: Bound) -> TopicBounds:
-    """Returns the bounds from one of the three options for the start, or the end, of a read. Raises OptionError if two
-    are given."""
+    """Returns the bounds from one of the three options for the start, or the end, of a read. Returns `default` if none
+    is given. Raises OptionError if two are given."""
     parsers = {
         f"{which}Offsets": parse_offsets,
         f"{which}Timestamp": parse_time,

@@ -66,7 +66,7 @@ def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
 
 
 def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], ending: TopicBounds) -> list[QueueRange]:
-    """Plans the ranges from the beginning that the options give up to `ending`. Raises PlanError."""
+    """Plans the ranges from the start that the options give to `ending`. Raises PlanError."""
     found: list[QueueRange] = []
     for topic in topics:
         try:
@@ -85,8 +85,8 @@ def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], e
 
 
 def chosen(topics: Topics, topic: str, planned: Sequence[QueueRange]) -> list[QueueRange]:
-    """Returns the ranges of the queues that the option `assign` names, or all. Raises PlanError for a queue that does
-    not exist."""
+    """Returns the planned ranges of a topic, or only those of the queues that the option `assign` names. Raises
+    PlanError for a queue that does not exist."""
     missing = sorted(set(topics.queues.get(topic, ())) - {each.queue_id for each in planned})
     if missing:
         raise PlanError(
@@ -117,7 +117,8 @@ def _cut(planned: QueueRange, size: int) -> Iterator[QueueRange]:
 
 
 def no_plan(options: ReadOptions, topic: str, error: raftmq.RaftMQError) -> PlanError:
-    """Returns the error to show a Spark user for an error of the cluster."""
+    """Turns an error of the cluster into the PlanError that a Spark user sees. `topic`: the topic that the request was
+    about."""
     if isinstance(error, Unreadable):
         return PlanError(error.what, error.why, error.hint)
     if isinstance(error, raftmq.NotFound):

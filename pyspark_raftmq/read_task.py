@@ -50,10 +50,11 @@ class PartPartition(InputPartition):  # type: ignore[misc]
 def read_partition(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition, rows: RowFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of the partition that `rows` keeps, all without it, in order. Raises ReadError; messages that
-    retention removed, or whose bodies cannot be decompressed, are left out only if the options say so."""
+    """Yields the rows of the partition in order: those that the filter `rows` keeps, or all without a filter. Raises
+    ReadError; messages that retention removed, or whose bodies cannot be decompressed, are left out only if the options
+    say so."""
     end_quietly()
-    # Spark makes a partition of its own class if there are none.
+    # If there are no partitions, Spark makes one of its own class.
     if isinstance(partition, RangePartition):
         yield from read_range(options, columns, partition.planned, rows)
     elif isinstance(partition, PartPartition):
@@ -83,8 +84,8 @@ def read_part(
 
 @contextmanager
 def _opened(source: CopySource, kind: type[SourceError]) -> Iterator[LogCopy]:
-    """Opens the copy, for which it imports the server's formats. A read from a cluster needs none of them, and works
-    where only the client is installed."""
+    """Opens the copy. Only this function imports the server's file formats, so a read from a cluster works where only
+    the client is installed."""
     try:
         use_formats(f"readFrom={source.kind}")
     except LocalError as error:
@@ -119,7 +120,7 @@ def read_range(
                 mq, planned, node=node, skip_lost=skip_lost, pace=pace, undecodable=undecodable, rows=rows
             )
             yield from reader.batches(columns, options.batch_rows)
-            check_counted(mq, planned)  # else some of the rows may be another topic's
+            check_counted(mq, planned)  # else some rows may be from another topic of the same name
             undecodable.tell(str(planned))
         except Unreadable as error:
             kind = UndecodedRead if isinstance(error, Undecoded) else ReadError

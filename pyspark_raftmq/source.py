@@ -1,5 +1,5 @@
-"""The data source for reading: the methods that Spark calls on the driver (schema, partitions) and in tasks (read).
-`sink` is the one for writing."""
+"""The data source for reading: the methods that Spark calls on the driver (schema, partitions) and in tasks (read). The
+module `sink` has those for writing."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _SPARK = {
 
 
 def spark_type(name: str) -> str:
-    """Returns the type of a column, as Spark writes it."""
+    """Returns the type of a column in Spark's words, for example "bigint"."""
     return _SPARK[COLUMNS[name]]
 
 
 def ddl(names: Sequence[str]) -> str:
     """Returns the Spark schema of these columns. Spark derives from it the schema that
-    `raftmq.arrow.columns.arrow_schema` makes, and refuses batches of any other."""
+    `raftmq.arrow.columns.arrow_schema` makes, and refuses batches with any other schema."""
     return ", ".join(f"{name} {spark_type(name)}" for name in names)
 
 
-# mypy sees Spark as Any, so that its answer is the same where Spark is not installed.
+# For mypy, Spark's classes are Any, so that its result is the same where Spark is not installed.
 class DefaultSource(DataSource):  # type: ignore[misc]
     """The data source "raftmq": topics, read or written, in batch or as a stream."""
 
@@ -89,7 +89,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
     """Returns the names of the columns in the schema. Raises OptionError for a column that the source does not have, or
-    has with another type."""
+    that it has with another type."""
     for field in schema.fields:
         asked = field.dataType.simpleString()
         if field.name not in COLUMNS or asked != spark_type(field.name) or not field.nullable:
@@ -109,7 +109,7 @@ def passes_filters() -> bool:
     """Returns True in a process that Spark has started to pass filters of a query to a reader. Spark refuses a reader
     that takes filters in the other process, which plans a read, unless spark.sql.python.filterPushdown.enabled is set;
     a source cannot see this setting."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)  # without a daemon, the worker's module is the program
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # without a daemon, the worker is the main module
     return _ASKS in sys.modules or (spec is not None and spec.name == _ASKS)
 
 

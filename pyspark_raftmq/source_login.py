@@ -1,4 +1,4 @@
-"""The source's options of a command of `raftmq spark`: the servers and the user that other commands find, too."""
+"""Spark options for a command of `raftmq spark`: the servers and the user, found as other commands find them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def source_options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
-    """Adds to `given` the options that say which cluster is read, and as whom; returns all, with `more`, as the source
-    reads them. Raises OptionError, and LocalError if no cluster is found."""
+    """Adds to `given` the options that say which cluster is read, and as whom; returns all options, with `more` added,
+    parsed as the source parses them. Raises OptionError, and LocalError if no cluster is found."""
     from pyspark_raftmq.options import parse_options
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, find_servers, found_folder, local_file
     from raftmq.client.tls import Tls

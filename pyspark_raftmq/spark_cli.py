@@ -197,8 +197,8 @@ def traffic_command(
 
 
 def _columns(topics: tuple[str, ...], to: TablePlace, form: str, named: str | None) -> str:
-    """Returns the columns of an export: those that are named, which are the target's if there is one. Raises
-    LocalError."""
+    """Returns the columns of an export: those named on the command line, else those of the existing target, else the
+    default. Raises LocalError if the target has others than those named."""
     from pyspark_raftmq.jobs.export import columns_there
 
     there = columns_there(to, form)

@@ -1,5 +1,5 @@
-"""Makes a Spark session that works in any Python environment: with this interpreter, a Java runtime that was found, and
-bounded memory."""
+"""Makes a Spark session that works in any Python environment: it uses this interpreter, a Java runtime that it finds,
+and bounded memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCAL = "local[2]"
 
 _SECRET = "RAFTMQ_SECRET_KEY"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's setting, off by default, that has it pass filters of queries to sources written in Python."""
+"""Spark's setting that makes it pass filters of queries to sources written in Python; off by default."""
 _IMPORTS = "import pyspark_raftmq, raftmq, pyarrow"
 
 
@@ -111,7 +111,7 @@ def register(spark: SparkSession) -> None:
 
 def check_python(command: str) -> None:
     """Raises WrongPython unless the interpreter `command`, which Spark starts for plans and tasks, has all modules that
-    they import."""
+    this package needs there."""
     if shutil.which(command) == sys.executable:
         return
     try:
@@ -137,8 +137,8 @@ def is_remote() -> bool:
 
 def _register(spark: SparkSession, command: str) -> None:
     """Registers the data source if Spark cannot find it by itself: it finds an installed package by its name, but an
-    editable install only from inside the checkout. What this process finds says little, because its path has what it
-    was started from: the interpreter `command`, which Spark starts, is asked."""
+    editable install only from inside the checkout. This process cannot tell, because its import path includes the
+    folder in which it was started. So the interpreter `command`, which Spark starts, is asked."""
     found = subprocess.run([command, "-c", _FINDS], capture_output=True, timeout=60, check=False)
     if found.returncode:
         from pyspark_raftmq.source import DefaultSource

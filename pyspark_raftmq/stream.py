@@ -1,9 +1,9 @@
-"""`spark.readStream`: decides which offsets each micro-batch covers. Spark keeps them in its checkpoint; there is no
-other state.
+"""`spark.readStream`: decides which offsets each micro-batch covers. Spark keeps these offsets in its checkpoint; there
+is no other state.
 
-The leader, which confirms its leadership, reports the end of a batch, once. A batch that is run again reads the same
-rows. With the option `group`, the offsets that Spark has finished are committed for that group, so that `raftmq group
-describe` shows the lag of the stream. The stream never reads these offsets.
+The end of a batch is read once, from the leader, which confirms its leadership first. A batch that is run again reads
+the same rows. With the option `group`, the offsets that Spark has finished are committed for that group, so that
+`raftmq group describe` shows the lag of the stream. The stream never reads these offsets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SAMPLE_MESSAGES = 32
 
 
 def _ids(kept: Mapping[Queue, Kept]) -> dict[str, TopicIdentity]:
-    """Returns the identity of each existing topic, if it is known."""
+    """Returns topic -> its identity, for each existing topic whose identity is known."""
     return {id_key(queue): found.counted_in for queue, found in kept.items() if found.counted_in is not None}
 
 
@@ -60,9 +60,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._committed: StreamOffset | None = None
         """The stream offset that was last committed for the group."""
         self._planned: StreamOffset | None = None
-        """The end of the batch that was planned last; the lag is counted from there."""
+        """The end of the batch that was planned last. Reports count the lag from there."""
         self._gone: frozenset[Queue] = frozenset()
-        """The queues that are told to be there no more."""
+        """The queues that a warning has already reported as gone."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mq": None}
@@ -91,8 +91,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the batch that begins at `start`; `start` itself if there are no new messages. Raises
-        PlanError.
+        """Returns the end of the batch that begins at `start`, in JSON form; `start` itself if there are no new
+        messages. Raises PlanError.
 
         Spark calls this only after it has recorded that everything up to `start` is done, so the group's offsets are
         committed here. The commit therefore comes one batch late, and not at all for the last batch of an availableNow
@@ -103,7 +103,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return start if self._planned == done else self._planned.to_json()
 
     def _end_of_batch(self, done: StreamOffset, limit: ReadLimit) -> StreamOffset:
-        """Returns what `latestOffset` does; `done` itself if there are no new messages."""
+        """Returns the end of the batch that begins at `done`; `done` itself if there are no new messages."""
         kept = self._kept_to_target()
         self._tell_gone(done, kept)
         self._commit(done, kept)
@@ -127,7 +127,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Returns the present ends of the queues, and the lag behind them, for the query's progress reports. Spark
-        calls this when it has planned a batch, and keeps the answer nowhere else."""
+        calls this when it has planned a batch, and uses the result only for reports."""
         kept = self._kept()
         reached = self._planned.next if self._planned is not None else {}
         lags = {queue: max(0, found.end - reached.get(queue, found.first)) for queue, found in kept.items()}
@@ -176,9 +176,10 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return {queue: kept for queue, kept in found.items() if self._options.topics.has(*queue)}
 
     def _kept_to_target(self) -> dict[Queue, Kept]:
-        """Returns the offsets that may be read. If a query ends at a target, the beginning of each queue is still the
-        present one, because retention continues to remove messages; a topic that is created again during the query ends
-        where it ended when the query first noticed that."""
+        """Returns the offsets that may be read. For a query that ends at a target, the end of each queue is that of the
+        target. If the options accept losses, its beginning is the present one, because retention continues to remove
+        messages; and if a topic is created again during the query, its target becomes its end at the time when the
+        query noticed that."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:
@@ -200,9 +201,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _jumps(self, done: StreamOffset, kept: dict[Queue, Kept]) -> dict[Queue, int]:
         """Returns new offsets for queues that now end before the offset that was read already, whose unread messages
-        were removed, or whose topic is another one of the same name. Such a queue jumps to its new offset at once, not
-        in steps of a batch. The offset that Spark records then lies past the loss, so each loss is reported once.
-        Raises PlanError if the options do not accept losses."""
+        were removed, or whose topic was deleted and created again. Such a queue jumps to its new offset at once, not in
+        steps of a batch. The offset that Spark records then lies past the loss, so each loss is reported once. Raises
+        PlanError if the options do not accept losses."""
         jumps = {}
         for queue, offset in done.next.items():
             found = kept.get(queue)
@@ -226,8 +227,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _tell_gone(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
         """Warns of queues that the stream has read and that no longer exist, such as those of a retired group of
-        brokers: nobody can tell whether it has read them to their end. Each queue is named once. A topic that was
-        created again has a warning of its own."""
+        brokers: it is not known whether the stream has read them to their end. Each queue is reported once. A topic
+        that was created again has a warning of its own."""
         now = _ids(kept)
         there = {queue for queue in done.next if not why_another(done.ids.get(id_key(queue)), now.get(id_key(queue)))}
         gone = frozenset(there - kept.keys())
@@ -243,7 +244,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
     def _within(self, limit: ReadLimit, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
         """Returns the number of messages that the batch takes from each queue."""
         options = self._options
-        if isinstance(limit, ReadAllAvailable):  # Spark's word stands above the options
+        if isinstance(limit, ReadAllAvailable):  # Spark's own limit takes precedence over the options
             return lags
         if self._target is None and sum(lags.values()) < (options.min_offsets_per_trigger or 0):
             return {}
@@ -254,8 +255,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return lags
 
     def _within_bytes(self, most: int, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
-        """Returns the number of messages from each queue that make about `most` bytes, estimated by the mean size of
-        the first waiting messages of each queue; at least one message."""
+        """Returns queue -> the number of messages to take, about `most` bytes in all, estimated by the mean size of the
+        first waiting messages of each queue; at least one message."""
         mq = self._connected()
         size = 0.0
         for (topic, queue_id), lag in lags.items():
@@ -270,8 +271,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return lags if size <= most else share(lags, max(1, int(total * most / size)))
 
     def _commit(self, done: StreamOffset, kept: dict[Queue, Kept]) -> None:
-        """Commits offsets for the group, of queues that are there, in the topics in which they count. A failure is
-        logged only, since an offset that is merely shown must not stop the stream."""
+        """Commits the offsets in `done` for the group, for queues that still exist, each with the identity of its
+        topic. A failure is only logged: the offsets are for display, and must not stop the stream."""
         group = self._options.group
         if group is None or done == self._committed:
             return

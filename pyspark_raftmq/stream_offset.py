@@ -5,9 +5,9 @@
 `topics` has for each queue the offset to read next. `began` has the first offset of queues whose batch does not begin
 where the offset before it ended: new queues, and those that were created again. Start and end together therefore name
 exact ranges, whatever the cluster keeps when the batch is run again. `ids` has the identity of each topic in which the
-offsets count, in another group of brokers than the first under "GROUP/TOPIC": each has its own. It is absent from
-checkpoints of earlier releases, and added by the first batch. Queue ids are numbers of queues
-(`raftmq_wire.queue_numbers`), so those of a checkpoint of a cluster of one group mean the first.
+offsets count. Each group of brokers has its own identity of a topic; the key of a further group's is "GROUP/TOPIC". It
+is absent from checkpoints of earlier releases, and added by the first batch. Queue ids are numbers of queues
+(`raftmq_wire.queue_numbers`), so a checkpoint of a cluster of one group stays valid when groups are added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Queue = tuple[str, int]
 
 
 def id_key(queue: Queue) -> str:
-    """Returns the key in `ids` of what the offsets of a queue count in."""
+    """Returns the key under which `ids` has the identity of the queue's topic."""
     topic, number = queue
     group = group_of(number)
     return topic if group == FIRST_GROUP else f"{group}/{topic}"
@@ -78,8 +78,8 @@ def report_offset(
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-    """Returns the ranges that a batch from `start` to `end` reads, by topic, then by queue; none for a queue whose
-    offset did not change."""
+    """Returns the ranges that a batch from `start` to `end` reads, by topic, then by queue; a queue whose offset did
+    not change has no range."""
     found = []
     for (topic, queue_id), stop in sorted(end.next.items()):
         first = end.began.get((topic, queue_id), start.next.get((topic, queue_id), stop))
@@ -89,14 +89,16 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
 
 
 def share(lags: Mapping[Queue, int], most: int) -> dict[Queue, int]:
-    """Returns the number of messages that a batch of at most `most` takes from each queue: in proportion to the waiting
-    messages, and exactly `most` in all if that many wait, so that no queue falls further and further behind."""
+    """Returns the number of messages that a batch of at most `most` takes from each queue: in proportion to its waiting
+    messages, so that no queue falls further and further behind. The sum is exactly `most` if at least that many
+    messages wait."""
     total = sum(lags.values())
     if total <= most:
         return dict(lags)
     taken = {queue: lag * most // total for queue, lag in lags.items()}
     left = most - sum(taken.values())
-    # The largest remainders get what rounding left over; ties go by name, so that the answer is always the same.
+    # The queues with the largest remainders get the messages that rounding left over. Ties go by name, so that the
+    # result is always the same.
     for queue in sorted(lags, key=lambda queue: (-(lags[queue] * most % total), queue))[:left]:
         taken[queue] += 1
     return taken

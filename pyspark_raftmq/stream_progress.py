@@ -1,4 +1,5 @@
-"""Shows from Spark's report about a streaming query how far it is in each topic: `topic_progress(query.lastProgress)`.
+"""Shows how far a streaming query has read each topic, from Spark's report about the query:
+`topic_progress(query.lastProgress)`.
 
 Spark's API for sources in Python has no metrics: its class PythonMicroBatchStream does not implement
 ReportsSourceMetrics, so `metrics` of a source stays empty. The reports have offsets, and in `latestOffset`, which a
@@ -26,7 +27,7 @@ class TopicProgress(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The messages of the topic that wait for the query."""
+        """The number of messages of the topic that the query has yet to read."""
         return sum(self.lags.values())
 
 
@@ -53,8 +54,8 @@ def _parts(end: Mapping[str, Any], latest: Mapping[str, Any]) -> tuple[Any, Any,
 
 
 def _parsed(offset: Any) -> Mapping[str, Any]:
-    """Returns an offset of a report, which is JSON in some versions of Spark's classes, and parsed in others; {} for
-    one of another source."""
+    """Returns an offset of a report, which is JSON in some versions of Spark's classes, and parsed in others; {} for an
+    offset of another source."""
     try:
         found = json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:

@@ -22,7 +22,7 @@ class Topics(NamedTuple):
     queues: Mapping[str, tuple[int, ...]] = {}
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Returns True if this queue of a chosen topic is to be read."""
+        """Returns True if the read includes this queue of a chosen topic."""
         return topic not in self.queues or queue_id in self.queues[topic]
 
 

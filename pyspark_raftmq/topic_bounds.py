@@ -1,4 +1,5 @@
-"""The start and the end of a read, as options give them: words, times, or JSON by topic and queue in Kafka's form."""
+"""The start and the end of a read, as options give them: words, times, or JSON by topic and queue in the form of
+Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bound, Bounds
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 IDENTITY = "id"
-"""The key of the topic's identity, beside the queue ids."""
+"""The key of the topic's identity in the JSON object that maps queue ids to offsets."""
 _KAFKAS = {-2: EARLIEST, -1: LATEST}
 
 

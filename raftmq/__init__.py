@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.server_home import rooms
 
-__path__ += rooms()  # in a process of the server, whose distribution has the other half of this package
+__path__ += rooms()  # the server's distribution has the other half of this package; its processes find it here
 
 if TYPE_CHECKING:
     __version__: str
@@ -114,7 +114,7 @@ __all__ = [
 if not TYPE_CHECKING:  # so that a type checker knows exactly the names that exist
 
     def __getattr__(name: str) -> object:
-        """Loads the client when one of its names is first asked for; `raftmq --help` does without the client."""
+        """Imports the client when one of its names is first used, so that `raftmq --help` does not load it."""
         if name == "__version__":
             from importlib.metadata import version
 

@@ -104,7 +104,8 @@ COMMANDS = {
     "broker-group": _here("nodes.broker_group", "Drain and retire a group of brokers."),
     "registry": _here("nodes.registry", "Run a process of the registry of several groups."),
 }
-"""Every command of this package. Commands of other packages come from the entry points `raftmq.commands`."""
+"""Every command of this package -> where it is implemented, and its help in one line. Commands of other packages come
+from the entry points `raftmq.commands`."""
 
 ALIASES = {
     "message": _here("messages.message", "Find messages by key, id or position."),
@@ -123,7 +124,7 @@ SECTIONS = {
     "Try, test and measure": "demo bench chaos sim testbed spark",
     "This command": "context completion help version",
 }
-"""Headings of --help -> the commands below them, in this order. What no heading names is listed at the end."""
+"""Headings of --help -> the commands below them, in this order. Commands without a heading are listed at the end."""
 
 
 class RootGroup(click.Group):
@@ -221,7 +222,7 @@ def run(arguments: list[str]) -> int:
             code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_output()  # `raftmq consume t | head`: the reader has seen enough
+        _forget_output()  # `raftmq consume t | head`: the reader of the pipe has ended
         return ExitCode.OK
     except OSError as error:
         if error.filename is not None or error.errno not in _CANNOT_WRITE:
@@ -234,7 +235,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Redirects standard output to /dev/null, so that nothing is flushed at exit into a stream that takes no more."""
+    """Redirects standard output to /dev/null, so that the flush at exit does not fail on a stream that accepts no
+    more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -281,7 +283,7 @@ def _explain(error: Exception, arguments: list[str]) -> LocalError | None:
         return LocalError(_sentence(error.format_message()), "the command could not be carried out", "raftmq --help")
     if isinstance(error, ConfigError):
         return LocalError(error.what, error.why, error.fix, ExitCode.USAGE)
-    if "raftmq.client" in sys.modules:  # an error can be the client's only if a command has imported it
+    if "raftmq.client" in sys.modules:  # only a command that has imported the client can raise the client's errors
         from raftmq.client.errors import RaftMQError
 
         if isinstance(error, RaftMQError):
@@ -325,16 +327,17 @@ def client_error(error: Any) -> LocalError:
 
 
 _ELSEWHERE = {"raftmq messages browse --key": "raftmq messages find --topic TOPIC --key KEY    (the index finds it)"}
-"""A command and an option that it does not have -> the other command that does what is meant."""
+"""A command and an option that it does not have -> the command that does what the user means."""
 _HOW_MANY = ("-n", "--count", "--limit", "--max", "--max-messages", "--num")
 _WHERE = ("--data", "--data-dir", "--datadir", "--dir", "--directory", "--path")
 _SAME = (_HOW_MANY, _WHERE)
-"""Options that mean the same thing, here and in other tools; no command has two of them."""
+"""Groups of options that mean the same thing in different commands or tools. No command has two options of one
+group."""
 _PORTS = {
     "--servers": "--servers 127.0.0.1:9876    (the clients' port; this command does not ask the HTTP API)",
     "--admin": "--admin 127.0.0.1:9644    (the port of the HTTP API; this command has no client)",
 }
-"""The two options that say where a cluster is, for the commands that have one of them alone."""
+"""The two options that say where a cluster is, for commands that have only one of them."""
 _NEGATIVE = re.compile(r"-\d")
 
 
@@ -354,7 +357,7 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> LocalError:
         usage = context.get_usage().removeprefix("Usage: ") if context else "raftmq --help"
         return LocalError(_sentence(error.format_message()), f"usage: {usage}", f"{path} --help", ExitCode.USAGE)
     match = next((each for same in _SAME if word in same for each in known if each in same), None)
-    if match is None:  # compared without dashes, which make any two options look alike
+    if match is None:  # compared without dashes, because the dashes make any two options look similar
         names = {name.lstrip("-"): name for name in known}
         match = names.get(nearest(word.lstrip("-"), names) or "")
     is_option = word.startswith("-")

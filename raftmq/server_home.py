@@ -2,8 +2,8 @@
 process, unless it reads a copy of the log with `read_arrow`.
 
 Their names are generic (`cluster`, `statemachine`), and programs have packages of the same names. So the distribution
-raftmq-server keeps them in a folder of its own, which is on no path until a process of RaftMQ adds it: the command
-`raftmq`, a node, a helper of a node, a task in Spark. In a source tree they are next to this package.
+raftmq-server keeps them in a folder of its own. Only processes of RaftMQ add that folder to their import path: the
+command `raftmq`, a node, a helper of a node, a task in Spark. In a source tree the packages are next to this one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def is_installed() -> bool:
 
 
 def rooms() -> list[str]:
-    """Returns the further folders with sub-packages of `raftmq`, in a process that has the server's folder on its
-    path."""
+    """Returns the server's folders with further sub-packages of `raftmq`; [] if the server's folder is not on this
+    process's import path."""
     return [str(Path(each, "raftmq")) for each in sys.path if each.endswith(os.sep + LIB)]
 
 
@@ -52,7 +52,7 @@ def become_ours() -> None:
     """
     folder = _usable()
     _put_first(folder)
-    if folder.name == "lib":  # of a tree, every environment knows the packages; children start with -P
+    if folder.name == "lib":  # in a source tree every environment knows the packages, but children start with -P
         others = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != str(folder)]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *others])
 

@@ -1,4 +1,5 @@
-"""The systems by name. Each is made with the places of its nodes (`bench.peers.system.HERE` if all are on loopback)."""
+"""The systems by name. Each function makes a system, given the places of its nodes (`bench.peers.system.HERE` if all
+are on loopback)."""
 
 from __future__ import annotations
 

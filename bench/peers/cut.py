@@ -23,12 +23,14 @@ from bench.peers.system import Node
 
 NAME = "cut network"
 WARM_S = 15.0
-"""The most seconds of load before the first fault; they may be few, because throughput is not measured here."""
+"""The most seconds of load before the first fault; a short warm-up is enough, because throughput is not measured
+here."""
 _ROOT = Path(__file__).parents[2]
 
 
 def measured(name: str, times: int, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Returns a row as `failover.repeated` makes it, for one system; "error" if its process failed."""
+    """Runs this module in a namespace for one system and returns its row, as `failover.repeated` makes it. If the
+    process failed, the row's "error" says why."""
     tell(f"failover: {name}, {NAME}")
     folder.mkdir(parents=True)
     command = [*ENTER, sys.executable, "-m", "bench.peers.cut", name, str(times), str(folder), str(os.getpid())]
@@ -57,7 +59,7 @@ def main(name: str, times: int, folder: Path, parent: int) -> None:
     """Starts the system inside the namespace, cuts its leaders off, and prints the row."""
     die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
-        return  # it ended before we asked to be told
+        return  # the parent ended before the signal was asked for
 
     def tell(what: str) -> None:
         print(f"          {what}", file=sys.stderr, flush=True)

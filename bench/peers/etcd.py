@@ -1,7 +1,7 @@
 """etcd as a system under test: three members with default settings; a message is a put, a batch is one transaction of
 puts.
 
-The quota of the database is raised from 2 GiB, which a run would fill: etcd then refuses everything.
+The quota of the database is raised from 2 GiB, because a run would fill it, and etcd then refuses everything.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def put(place: int, size: int) -> bytes:
 def transaction(place: int, size: int, batch: int) -> bytes:
     """Encodes a TxnRequest whose success branch has `batch` puts; etcd allows 128 (--max-txn-ops)."""
     puts = (put(place * batch + number, size) for number in range(batch))
-    return b"".join(_field(2, _field(2, one)) for one in puts)  # TxnRequest.success, RequestOp.request_put
+    return b"".join(_field(2, _field(2, one)) for one in puts)  # fields TxnRequest.success and RequestOp.request_put
 
 
 def _field(number: int, content: bytes) -> bytes:

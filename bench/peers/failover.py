@@ -1,8 +1,9 @@
 """Measures for how long no send is acknowledged when the leader of a loaded cluster is killed (kill -9), hangs
 (SIGSTOP) or, in `bench.peers.cut`, loses its network.
 
-The leader has 512 messages in flight. From the moment of the fault on, every PROBE_EVERY_S a new connection to each
-other node sends one message; the first one that is acknowledged ends the measurement. Timeouts are the system's own.
+The leader has 512 messages in flight. From the moment of the fault on, every PROBE_EVERY_S seconds, a new connection to
+each other node sends one message; the first one that is acknowledged ends the measurement. Timeouts are the system's
+own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PROBE_EVERY_S = 0.01
 PATIENCE_S = 60.0
 """Seconds without an acknowledged send after which a measurement ends without a failover."""
 CALM_S = 5.0
-"""Seconds between the return of a node and the next fault, in addition to the time that the node needs to return."""
+"""Seconds between the return of a node and the next fault, beyond the time that the node needs to return."""
 LOADED_S = 1.5
 
 
@@ -35,7 +36,7 @@ class Fault(NamedTuple):
 
 
 def of_processes(system: System) -> list[Fault]:
-    """Returns the faults that can be done to the process of a node: a kill and a pause."""
+    """Returns the faults that affect the process of a node: a kill and a pause."""
 
     def start_again(node: Node) -> None:
         system.processes.reap(node.pid)
@@ -87,7 +88,7 @@ def repeated(
     measure: Callable[[System, Fault], float] = once,
 ) -> list[dict[str, object]]:
     """Calls `measure` `times` times for every fault. Returns a row per fault, whose "seconds" lists the results. The
-    first failure ends the measurements; "error" of the last row then says why."""
+    first failure ends the measurements; the field "error" of the last row then says why."""
     found: list[dict[str, object]] = []
     for fault in faults:
         seconds: list[float] = []
@@ -105,7 +106,7 @@ def repeated(
 
 async def _struck(system: System, leader: Node, fault: Fault) -> float:
     """Puts the leader under load, causes the fault, and waits until another node acknowledges a send; returns the
-    seconds between the two."""
+    seconds from the fault to the acknowledgement."""
     others = [node for node in system.nodes if node != leader]
     async with loads.running(system.generator, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
         await asyncio.sleep(LOADED_S)

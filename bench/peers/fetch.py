@@ -38,14 +38,14 @@ class GoPeer(NamedTuple):
 
 ETCD = GoPeer("etcd", "go.etcd.io/etcd/server/v3", "3.6.16")
 ETCD_3_4 = GoPeer("etcd-3.4", "go.etcd.io/etcd", "3.4.16")
-"""The newest etcd 3.4 that the module proxy has. Tags of 3.4 do not fit the module's path, so only commits that some
-module has required are available as modules."""
+"""The newest etcd 3.4 that the module proxy has. Tags of 3.4 do not fit the module's path, so the proxy has only those
+commits of 3.4 that another module has required."""
 NATS = GoPeer("nats", "github.com/nats-io/nats-server/v2", "2.14.9")
 NATS_2_9 = GoPeer("nats-2.9", "github.com/nats-io/nats-server/v2", "2.9.25")
 
 
 def rocketmq(release: str) -> Path:
-    """Returns the folder with the jars of broker and name server, from Maven. Raises Unavailable."""
+    """Fetches a release from Maven; returns the folder with the jars of broker and name server. Raises Unavailable."""
 
     def make(into: Path) -> None:
         maven, _ = tool("mvn", "Maven"), tool("java", "Java")
@@ -58,8 +58,8 @@ def rocketmq(release: str) -> Path:
 
 
 def built(peer: GoPeer) -> Path:
-    """Returns the path of the binary, built with the module `manifests/<name>`, whose go.sum pins it and its
-    dependencies. Raises Unavailable."""
+    """Builds the binary if necessary and returns its path. It is built with the module `manifests/<name>`, whose go.sum
+    pins it and its dependencies. Raises Unavailable."""
 
     def make(into: Path) -> None:
         go = tool("go", "Go")
@@ -95,7 +95,8 @@ def folder_of_a_run() -> Iterator[Path]:
 
 
 def tool(command: str, name: str) -> str:
-    """Returns the path of a command. Raises Unavailable."""
+    """Returns the path of the command `command`. Raises Unavailable, with `name` in its text, if it is not
+    installed."""
     found = shutil.which(command)
     if found is None:
         raise Unavailable(f"{name} is not installed ({command} was not found)")
@@ -103,7 +104,7 @@ def tool(command: str, name: str) -> str:
 
 
 def once(place: Path, make: Callable[[Path], None]) -> Path:
-    """Returns `place`, which `make` fills unless it exists already."""
+    """Returns `place`. Unless it exists, `make` fills it first."""
     if place.is_dir():
         return place
     part = place.with_name(place.name + ".part")

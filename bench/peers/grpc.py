@@ -1,7 +1,7 @@
 """Unary gRPC calls as prebuilt HTTP/2 frames: the part of RFC 9113 that a window of requests needs.
 
-It only notes that an answer has a message and that its stream ended. Headers are skipped, since a call that fails has
-no message. It respects the server's flow control windows for the connection and for each stream.
+Of an answer, it only notices whether it has a message and that its stream ended. Headers are skipped: a call without a
+message has failed. It respects the server's flow control windows for the connection and for each stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def header_block(path: str, authority: str) -> bytes:
         return bytes([len(value)]) + value.encode()
 
     return (
-        b"\x83\x86"  # :method POST, :scheme http: entries 3 and 6 of the static table
+        b"\x83\x86"  # :method POST and :scheme http: entries 3 and 6 of the static table
         + (b"\x04" + text(path))  # :path, entry 4
         + (b"\x01" + text(authority))  # :authority, entry 1
         + (b"\x0f\x10" + text("application/grpc"))  # content-type, entry 31
@@ -43,14 +43,14 @@ def header_block(path: str, authority: str) -> bytes:
 
 
 class UnaryCalls(Window):
-    """A window of calls of one method; the message of each place is made once."""
+    """A window of calls of one method. Each place in the window has one message, which is made once."""
 
     def __init__(self, load: Load, path: str, message: Callable[[int], bytes]) -> None:
         super().__init__(load)
         block = header_block(path, HOST)
         self._headers = len(block).to_bytes(3, "big") + bytes([HEADERS, END_HEADERS]), block
         messages = [message(place) for place in range(load.in_flight)]
-        self._messages = [b"\x00" + len(one).to_bytes(4, "big") + one for one in messages]  # not compressed
+        self._messages = [b"\x00" + len(one).to_bytes(4, "big") + one for one in messages]  # flag 0: not compressed
         self._place_of: dict[int, int] = {}
         """Stream -> place, for calls without an answer."""
         self._answered: set[int] = set()

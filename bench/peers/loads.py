@@ -68,11 +68,11 @@ async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
 
 @asynccontextmanager
 async def running(make: Callable[[Load], Generator], node: Node, load: Load) -> AsyncIterator[Generator]:
-    """Yields a generator that `make` made, at work on the running loop. Its connection is cut when the block is left,
-    in whatever way."""
+    """Yields a generator, made by `make`, that is running on the current event loop. However the block ends, its
+    connection is cut then."""
     generator = make(load)
     generator.done.add_done_callback(_retrieve)
-    # The generators are protocols; `Generator` names only what is read from them.
+    # The generators are protocols of asyncio; the type `Generator` has only the attributes that are read from them.
     itself = partial(cast, asyncio.Protocol, generator)
     transport, _ = await asyncio.get_running_loop().create_connection(itself, node.host, node.port)
     try:

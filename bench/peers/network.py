@@ -1,4 +1,4 @@
-"""A network of its own for each node, so that the leader's cable can be pulled.
+"""A network of its own for each node, so that the leader can be cut off as if its cable were pulled.
 
 It uses network namespaces with a bridge between them; this process is connected to the bridge. Everything is made
 inside a namespace in which the process itself must have been started (`ENTER`), so nothing is visible or changed
@@ -24,10 +24,11 @@ _READY_S = 10.0
 
 
 class Network:
-    """NODES places that reach each other and this process. Raises OSError if the kernel or iproute2 refuses."""
+    """A network of NODES places that reach each other and this process. Making it raises OSError if the kernel or
+    iproute2 refuses."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: where the output of the commands goes."""
+        """`folder`: where the output of the `ip` commands is written."""
         self._holders = Processes()
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "hub", "type", "bridge")

@@ -1,8 +1,8 @@
 """An open loop against every system: requests that arrive by a schedule, at shares of the rate that this system reached
-with many in flight.
+with many requests in flight.
 
-The closed loop of the other rows asks for less as soon as a system is slow; what users meet is this. Latencies count
-from the scheduled moment (`raftmq.commands.open_arrivals`).
+A closed loop, as in the other rows, sends less as soon as a system is slow; an open loop shows what users experience.
+Latencies count from the scheduled moment (`raftmq.commands.open_arrivals`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftmq.commands.bench_open import precise_loop
 from raftmq.commands.open_arrivals import Arrivals, percentile
 
 SHARES = (0.1, 0.3, 0.5, 0.8)
-"""The shares of the capacity."""
+"""The rates of the runs, as shares of the system's capacity."""
 CAPACITY = (1024, 1, 512)
 """The load whose rate is the capacity: body bytes, messages per request, requests in flight."""
 PLACES = 4096
@@ -40,7 +40,7 @@ class OpenTurn(NamedTuple):
     unknown: int
     """Requests that were not answered in time."""
     latencies_ms: list[float]
-    """Those of acknowledged requests, ascending."""
+    """The latencies of acknowledged requests, ascending."""
 
 
 def play(
@@ -50,8 +50,8 @@ def play(
     tell: Callable[[str], None],
     patience_s: float = PATIENCE_S,
 ) -> dict[str, list[OpenTurn]]:
-    """Plays all rounds of all systems that have a capacity; returns name -> runs. `patience_s`: seconds for which
-    a run waits for answers at its end."""
+    """Plays all rounds of all systems that have a capacity; returns name of the system -> its runs. `patience_s`:
+    seconds for which a run waits for answers at its end."""
     by_name = {field.name: field for field in fields}
     found: dict[str, list[OpenTurn]] = {}
     for number in range(rounds):
@@ -89,7 +89,7 @@ def run(
     seed: int,
     patience_s: float = PATIENCE_S,
 ) -> OpenTurn:
-    """Plays one run on one connection. Raises OSError."""
+    """Plays one run on one connection: `rate` requests a second for `seconds`. Raises OSError."""
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         arrivals = runner.run(_run(system, leader, Arrivals(rate, seconds, seed), seconds, patience_s))
     took = sorted(latency for _, latency in arrivals.stored)
@@ -104,13 +104,13 @@ async def _run(system: System, leader: Node, arrivals: Arrivals, seconds: float,
         return generator
 
     async with loads.running(scheduled, leader, Load(*CAPACITY[:2], PLACES, seconds)) as generator:
-        with contextlib.suppress(TimeoutError):  # what was not answered is unknown
+        with contextlib.suppress(TimeoutError):  # a request without an answer has an unknown outcome
             await asyncio.wait_for(generator.done, seconds + patience_s)
     return arrivals
 
 
 def rows(found: Mapping[str, Sequence[OpenTurn]]) -> list[dict[str, Any]]:
-    """Returns a row for each system and share; the latencies of all rounds together."""
+    """Returns a row for each system and share. Its latencies are those of all rounds together."""
     made = []
     for name, turns in found.items():
         for share in SHARES:

@@ -18,7 +18,7 @@ class Bar(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """One picture file: bars from top to bottom; the title says if the longest is best or worst."""
+    """One picture file: bars from top to bottom; the title says whether a longer bar is better or worse."""
 
     name: str
     title: str
@@ -91,5 +91,5 @@ def _exact(row: Mapping[str, Any], figure: str) -> Bar:
 
 
 def _errors(bars: Sequence[Bar]) -> tuple[list[float], list[float]]:
-    """Returns the distances below and above each bar's value."""
+    """Returns the distances from each bar's value down to `low` and up to `high`."""
     return [bar.value - bar.low for bar in bars], [bar.high - bar.value for bar in bars]

@@ -1,7 +1,7 @@
 """The processes of a system: started in groups of their own, measured, stopped and continued, and always ended.
 
-They end when `end` is called, when this interpreter exits for any reason that it can notice (`ended_at_exit`), and
-through the kernel when the interpreter dies without a chance to act.
+They end when `end` is called, and when this interpreter exits for any reason that it can notice (`ended_at_exit`). If
+the interpreter is killed, the kernel ends them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """The pids of the processes that were started and not killed."""
+        """The pids of the processes that were started here, without killed ones."""
         return list(self._known)
 
     def ended(self) -> list[int]:
@@ -66,7 +66,8 @@ class Processes:
         return [pid for pid, process in self._known.items() if not _is_alive(process)]
 
     def pause(self, pid: int | None = None) -> None:
-        """Sends SIGSTOP to one process or to all; returns when the operating system shows them as stopped."""
+        """Sends SIGSTOP to one process, or to all without `pid`; returns when the operating system shows them as
+        stopped."""
         some = self._some(pid)
         for process in some:
             process.suspend()
@@ -77,12 +78,12 @@ class Processes:
             time.sleep(0.005)
 
     def resume(self, pid: int | None = None) -> None:
-        """Sends SIGCONT to one process or to all."""
+        """Sends SIGCONT to one process, or to all without `pid`."""
         for process in self._some(pid):
             process.resume()
 
     def kill(self, pid: int) -> None:
-        """Sends kill -9 to one process; returns at once, and `reap` waits for its end."""
+        """Sends SIGKILL to one process and returns at once; `reap` waits for its end."""
         self._known[pid].kill()
 
     def reap(self, pid: int) -> None:
@@ -159,7 +160,7 @@ def _ticks_of(pid: int) -> int:
     try:
         return ticks(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
-        return 0  # ended meanwhile
+        return 0  # the process has ended in the meantime
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:

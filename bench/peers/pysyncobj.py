@@ -57,7 +57,7 @@ class PySyncObj(Group):
 
 
 class Proposer(Window):
-    """A window of messages for pysyncobj_node."""
+    """An asyncio protocol that keeps a window of messages in flight for pysyncobj_node."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load)
@@ -80,7 +80,7 @@ class Proposer(Window):
 
 
 def leads(port: int) -> bool:
-    """Asks the node's server if it leads; returns False if nothing answers."""
+    """Asks the front of the node at `port` whether it leads; returns False if nothing answers."""
     try:
         with socket.create_connection((HOST, port), 2.0) as connection:
             connection.sendall(FRAME.pack(ASK, 0))

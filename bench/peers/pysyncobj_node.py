@@ -2,8 +2,9 @@
 
 python -P bench/peers/pysyncobj_node.py CLIENT_PORT JOURNAL SELF PARTNER PARTNER     (SELF and PARTNER are HOST:PORT)
 
-The front takes frames of FRAME (place in the window, length) and the message, and answers each with ANSWER (place, 1 if
-it was applied here after a majority had it, else 0). To the place ASK it answers 1 if this node leads.
+The front takes frames: FRAME (place in the window, length), then the message. It answers each with ANSWER: the place,
+and 1 if the message was applied here after a majority had it, else 0. A frame with the place ASK is a question: the
+answer is 1 if this node leads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HOST = "127.0.0.1"
 
 
 class Log(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
-    """The replicated object. Messages stay in the journal; its state is only their number."""
+    """The replicated object. Its state is only the number of messages; the messages themselves stay in the journal."""
 
     def __init__(self, address: str, partners: list[str], journal: str) -> None:
         self.count = 0
@@ -46,7 +47,7 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Stores the transport."""
-        self._transport = cast(asyncio.Transport, transport)  # what a stream connection gives
+        self._transport = cast(asyncio.Transport, transport)  # a stream connection has this kind of transport
 
     def data_received(self, data: bytes) -> None:
         """Proposes each message that was read."""

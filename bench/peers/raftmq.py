@@ -20,7 +20,7 @@ from raftmq_wire.errors import LocalError
 
 READY_S = 30.0
 THRIFTY = '\n[replication]\nthrifty = "on"\n'
-"""The lines of each node's file by which the third replica gets entries in batches."""
+"""The lines of each node's configuration file with which the third replica gets entries in batches."""
 
 
 class RaftMQ(Group):

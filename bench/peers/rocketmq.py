@@ -32,7 +32,7 @@ _JVM = [
     "-XX:-OmitStackTraceInFastThrow",
     "-XX:-UseLargePages",
     "-XX:MaxDirectMemorySize=1g",
-    # Unmapping files and netty reach into these; runbroker.sh exports them for Java 9 and newer.
+    # Unmapping files, and netty, use these packages; runbroker.sh exports them for Java 9 and newer.
     *(
         f"--add-{how}=java.base/{package}=ALL-UNNAMED"
         for how in ("exports", "opens")

@@ -55,7 +55,7 @@ Run = Callable[[System, Node, Load], Result]
 
 
 class Field:
-    """A system that takes part, with its measurements and the nodes that are warmed up."""
+    """A system that takes part, with its measurements and the set of nodes that were warmed up."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Field:
         sync: Callable[[], None] = os.sync,
     ) -> None:
         """`warm_s`: seconds for which a leader is warmed up, instead of the value in the system's traits. `settle_s`:
-        seconds between the system's continuation and the first question to it; `leader_s`: those that it may be without
-        a leader then. `run` puts load on a node; `sync` writes what a system left in the page cache."""
+        seconds between the system's continuation and the first question to it; `leader_s`: the seconds that it may then
+        be without a leader. `run` puts load on a node; `sync` writes what a system left in the page cache."""
         self.system = system
         self._settle_s = settle_s
         self._leader_s = leader_s
@@ -100,7 +100,8 @@ class Field:
         self.system.processes.pause()
 
     def warm(self) -> None:
-        """Puts load on the leader: for its full warm-up time at first, for a second if it led before."""
+        """Puts load on the leader: for the full warm-up time if it is new, for one second if it was warmed up
+        before."""
         leader = self._leader
         assert leader is not None, "a system is warmed after it was started"
         seconds = 1.0 if leader.pid in self._warm else self.warm_s
@@ -108,8 +109,8 @@ class Field:
         self._warm.add(leader.pid)
 
     def resume(self) -> Node:
-        """Continues the system, its leader first, so that its heartbeats arrive when the others wake; returns the
-        leader.
+        """Continues the system, its leader first, so that its heartbeats arrive when the other nodes wake up; returns
+        the leader.
 
         If another node leads now, it is warmed up.
         """
@@ -140,7 +141,7 @@ class Field:
                 try:
                     found = [(row, measure(self.system, leader, row, self._run)) for row in rows]
                     stayed = wait_for_leader(self.system, self._leader_s) == leader
-                except OSError:  # a deposed leader, or a turn that began too early
+                except OSError:  # the leader was deposed, or the turn began too early
                     stayed = False
                 if gone := self.system.processes.ended():
                     raise NoLeader(f"processes ended by themselves: {gone}")
@@ -156,7 +157,8 @@ class Field:
 
 def order(names: Sequence[str], number: int) -> list[str]:
     """Returns the order of systems in round `number` (from 0). Rounds come in pairs, the second one backwards, and each
-    pair begins with the next system. So each system is first equally often, and none always follows the same one."""
+    pair begins with the next system. So each system is first equally often, and no system always follows the same other
+    one."""
     shift = number // 2 % len(names) if names else 0
     turned = [*names[shift:], *names[:shift]]
     return turned[::-1] if number % 2 else turned
@@ -200,7 +202,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tell: Callable[[str], None]) -> None:
-    """Plays all rounds. A system that fails keeps its earlier measurements, and `failed` says why it ended."""
+    """Plays all rounds. A system that fails takes no further part. It keeps its earlier measurements, and `failed` has
+    the reason."""
     by_name = {field.name: field for field in fields}
     for number in range(rounds):
         floor.measure()
@@ -218,8 +221,8 @@ def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tel
 
 
 def attempt(field: Field, action: Callable[[], object], tell: Callable[[str], None]) -> bool:
-    """Calls `action` for a system; if that fails, the system ends and the benchmark goes on. Returns True on
-    success."""
+    """Calls `action` for a system; if that fails, stops the system and sets its `failed`, so that the benchmark goes
+    on. Returns True on success."""
     try:
         action()
     except Exception as error:  # noqa: BLE001 - whatever goes wrong with one system must not cost the others' figures

@@ -34,7 +34,8 @@ class Load(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of a system: its number from 0, the port for its clients, the pid of its process, and its host."""
+    """A node of a system: its number from 0, the port for its clients, the pid of its process, and its host's
+    address."""
 
     number: int
     port: int
@@ -79,7 +80,7 @@ class Traits(NamedTuple):
     name: str
     version: str
     durability: str
-    """The storage that holds a message when its send is acknowledged, in words."""
+    """The storage that holds a message when its send is acknowledged, in words, for the report."""
     warm_s: float
     """Seconds of load that a leader needs before it is measured; a JVM compiles meanwhile."""
     batches: bool
@@ -87,7 +88,8 @@ class Traits(NamedTuple):
 
 
 class System(Protocol):
-    """Three nodes of one product. Every method blocks, and raises OSError or NoLeader if it fails."""
+    """A system under test: three nodes of one product. Every method blocks, and raises OSError or NoLeader if it
+    fails."""
 
     traits: Traits
     processes: Processes

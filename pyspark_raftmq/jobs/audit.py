@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Finding(NamedTuple):
-    """A fault of a copy: `copy` is damaged, or differs from the others, at `position` of the log; -1 for a fault
-    without a position."""
+    """A fault of a copy: `copy` is damaged, or differs from the others, at `position` of the log; -1 if the fault has
+    no position."""
 
     copy: str
     position: int
@@ -32,8 +32,8 @@ class Finding(NamedTuple):
 
 
 class AuditReport(NamedTuple):
-    """The result of comparing copies. `alone`: segments that only one copy has, so that they were checked but compared
-    with nothing."""
+    """The result of comparing copies. `alone`: segments that only one copy has. They were checked but could not be
+    compared."""
 
     copies: int
     segments: int
@@ -59,7 +59,7 @@ class Read(NamedTuple):
 
 
 def audit(spark: SparkSession, sources: Sequence[CopySource]) -> AuditReport:
-    """Compares the copies. Raises PlanError if one of them is no copy of a log."""
+    """Compares the copies. Raises PlanError if one of `sources` is no copy of a log."""
     try:
         tasks = plan(sources)
     except Unreadable as error:
@@ -97,7 +97,8 @@ Digest = tuple[int, dict[str, int]]
 
 
 def read_digests(sources: Iterable[tuple[int, CopySource]]) -> Iterator[tuple[int, Digest | str]]:
-    """Yields the digest of each copy that has rows, or why they cannot be read. Runs in a Spark task."""
+    """Yields (number of the copy, its digest) for each copy made of files. If its rows cannot be read, the reason takes
+    the digest's place. Runs in a Spark task."""
     for number, source in sources:
         if source.kind == FILES:
             try:
@@ -130,8 +131,8 @@ def compare(sources: Sequence[CopySource], read: Iterable[Read], digests: dict[i
 
 
 def _differing(group: Sequence[Read]) -> Iterator[tuple[int, int, str]]:
-    """Yields (copy, position, what) for each difference from most copies of one segment; for every copy, if there is no
-    majority."""
+    """Yields (copy, position, what differs) for each copy of one segment that differs from most others. If no content
+    is the most frequent, every copy counts as different."""
     sums = {each.task.copy: each.sums for each in group if each.sums is not None}
     at: dict[int, dict[int, Chunk]] = {}
     for copy, found in sums.items():
@@ -160,8 +161,8 @@ def _differing_rows(sources: Sequence[CopySource], digests: dict[int, Digest | s
 
 
 def _outvoted(told: Mapping[int, object]) -> list[int]:
-    """Returns the numbers of the copies whose answer differs from that of most; all of them, if two answers are equally
-    frequent."""
+    """Returns the numbers of the copies whose value differs from the most frequent value; all copies if two values are
+    equally frequent, [] if all are equal."""
     counts = Counter(told.values())
     if len(counts) < 2:
         return []

@@ -41,7 +41,7 @@ TASK_MESSAGES = 500_000
 RACES_MAX = 20
 
 OnCommit = Callable[[int, int], None]
-"""A function that is called after each commit with the number of messages exported so far, and of all messages."""
+"""A function that is called after each commit with (messages exported so far, messages to export in all)."""
 
 
 class ExportReport(NamedTuple):
@@ -58,7 +58,8 @@ class ExportReport(NamedTuple):
 
 
 def columns_there(folder: TablePlace, form: str) -> tuple[str, ...] | None:
-    """Returns the columns of messages that the target has; None if it has none yet, or is not made by an export."""
+    """Returns the columns of messages that the target has; None if the target does not exist yet, or was not made by an
+    export."""
     there: list[str] = []
     if form == DELTA:
         table = delta_table(folder)
@@ -122,7 +123,7 @@ def export(
 
 
 def check_place(where: TablePlace, kind: type[Target]) -> None:
-    """Raises LocalError for a place where there can be no such export, and StoreFailed."""
+    """Raises LocalError if an export of this kind cannot be made at `where`, and StoreFailed."""
     if not isinstance(where, StoreFolder):
         check_local(where, "the folder of an export")
     elif issubclass(kind, ParquetTarget):
@@ -140,7 +141,7 @@ def _with(report: ExportReport, files: Sequence[DayFile]) -> ExportReport:
 
 
 def _ends(options: ReadOptions) -> dict[Queue, Kept]:
-    """Returns what each queue keeps, as the leader reports it. Raises PlanError."""
+    """Returns queue -> the range of offsets that it keeps, as the leader reports it. Raises PlanError."""
     found: dict[Queue, Kept] = {}
     with options.connect() as mq:
         for topic in topics_of(mq, options):

@@ -1,9 +1,10 @@
-"""Learns limits from counted traffic: what a topic stays below in each hour, with some room. No Spark is needed here.
+"""Learns limits from counted traffic: rates that a topic has not exceeded in each hour, with some room. This module
+needs no Spark.
 
 Messages and bytes are counted in spans of ten seconds. The limit of an hour is the greater of two estimates, times
-HEADROOM: the 99.9th percentile of the spans of this hour and its neighbours; and their mean, times the factor by which
-the topic's spans stray from the mean of their hour. The first sees what is special in an hour, the second what may
-happen in any, of which an hour alone has too few examples.
+HEADROOM: the 99.9th percentile of the spans of this hour and its neighbours; and the mean of these spans, times the
+factor by which the topic's spans exceed the mean of their hour (`Straying`). The first estimate covers what is special
+about an hour. The second covers rare peaks that may come in any hour, of which a single hour has too few examples.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from typing import Final, NamedTuple
 from raftmq_wire.learnt_file import DAY, WEEK, TopicLimits
 
 SPAN_MS: Final = 10_000
-"""The time in which a leader's bucket fills (`cluster.replication.learnt_use.BURST_MS`)."""
+"""The length of a span in ms: the time in which a leader's token bucket fills
+(`cluster.replication.learnt_use.BURST_MS`)."""
 SPAN_S: Final = SPAN_MS // 1000
 HOUR_MS: Final = 3_600_000
 WEEKS_MS: Final = 2 * WEEK * HOUR_MS - HOUR_MS
-"""The time that must have been seen for limits by hours of the week: each of them twice, or nearly so."""
+"""The time in ms that the traffic must span for limits by hours of the week: (nearly) two weeks, so that each hour was
+seen twice."""
 HEADROOM: Final = 1.3
-"""The ratio of a limit to what was seen."""
+"""The factor by which a limit exceeds the estimate."""
 FLOOR: Final = 10
 FLOOR_BYTES: Final = 64 * 1024
-"""The lowest limits, in messages and bytes a second: a topic with hardly any traffic says nothing about its needs."""
+"""The lowest limits, FLOOR messages and FLOOR_BYTES bytes a second. A topic with hardly any traffic shows little about
+its needs."""
 PEAK: Final = 0.999
 STRAYS: Final = 0.9999
-"""The quantiles of spans that are looked at: those of an hour, and all of a topic by their factor."""
+"""Two quantiles of spans: PEAK of the spans of an hour, and STRAYS of all spans of a topic relative to their hour's
+mean."""
 
 
 class HourCounts(NamedTuple):
@@ -37,26 +42,26 @@ class HourCounts(NamedTuple):
     spans: int
     messages_mean: float
     messages_peak: float
-    """The quantile PEAK."""
+    """The quantile PEAK of the messages in a span."""
     bytes_mean: float
     bytes_peak: float
 
 
 class Straying(NamedTuple):
-    """The quantile STRAYS of what a span of a topic has, divided by the mean of its hour."""
+    """The quantile STRAYS, over all spans of a topic, of the ratio of a span to the mean of its hour."""
 
     messages: float
     bytes: float
 
 
 def hours_for(first_ms: int, last_ms: int) -> int:
-    """Returns the number of hours that have limits of their own if messages of this time span were seen: those of a
-    week, or of a day."""
+    """Returns the number of hours that have limits of their own if the messages span this time: those of a week (WEEK),
+    or of a day (DAY)."""
     return WEEK if last_ms - first_ms >= WEEKS_MS else DAY
 
 
 def limits_of(hours: int, counts: Iterable[HourCounts], straying: Mapping[str, Straying]) -> dict[str, TopicLimits]:
-    """Returns the limits of each topic that is counted."""
+    """Returns topic -> its limits, for each topic in `counts`."""
     by_topic: dict[str, dict[int, HourCounts]] = {}
     for each in counts:
         by_topic.setdefault(each.topic, {})[each.hour] = each

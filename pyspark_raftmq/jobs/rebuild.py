@@ -1,8 +1,8 @@
 """`raftmq spark rebuild`: derives the rows of consume queues and of the message index from segments alone, and compares
 them with a checkpoint.
 
-Each task reads a segment, derives its rows and compares them with those of a checkpoint, so no rows are sent. Blocks of
-a queue that begin in one segment and end in another are joined first; they are few.
+Each task reads a segment, derives its rows and compares them with those of a checkpoint, so no rows are sent between
+tasks. Only the few blocks of a queue that begin in one segment and end in another are joined first.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Work(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One segment, up to position `end`. `next_ms`: the parameter of `derive`."""
+    """One segment, up to position `end`. `following`: the next segment, None after the last one."""
 
     segment: Segment
     end: int
     following: Segment | None
     is_open: bool
-    """True if no entry behind the segment was applied."""
+    """True if the checkpoint has applied no entry behind this segment."""
 
 
 class RebuildReport(NamedTuple):
@@ -84,7 +84,7 @@ def rebuild(spark: SparkSession, log: CopySource, rows: CopySource, to: Path | N
         edges = made.filter(lambda each: not isinstance(each, Checked)).groupByKey()
         found = edges.mapPartitions(partial(check_edges, work, tasks[-1].is_open)).collect()
     finally:
-        made.unpersist(blocking=True)  # else its answer may come when Spark has stopped, which prints a stack trace
+        made.unpersist(blocking=True)  # a late answer would print a stack trace once Spark has stopped
     return report_of(work, tasks, checked, found)
 
 
@@ -101,7 +101,7 @@ def plan(work: Work) -> list[Task]:
 
 
 def derive_parts(work: Work, tasks: Iterable[Task]) -> Iterator[Any]:
-    """Yields for each segment a Checked without edges, and its edges as (queue and block, pieces). Runs in a Spark
+    """Yields for each segment a Checked without edges, and its edges as ((queue, block), pieces). Runs in a Spark
     task."""
     for task in tasks:
         with _explained(), opened(work.log) as copy, opened_rows(work.rows) as rows:
@@ -139,8 +139,7 @@ def check_edges(
 
 
 def _write(folder: Path, rows: list[tuple[str, Row]]) -> None:
-    """Writes one file, sorted by family and key. A task that ran twice leaves two files; equal keys show which rows are
-    the same."""
+    """Writes one file, sorted by family and key. A task that ran twice leaves two files with the same keys."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

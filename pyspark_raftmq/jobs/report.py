@@ -67,7 +67,7 @@ def report(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> 
         groups = _groups(mq, options, topics)
     if not topics:
         return LogReport([], [], [])
-    wanted = {**given, "columns": "topic,store_ms,body,keys", "onUndecodable": RAW}  # only sizes of bodies are shown
+    wanted = {**given, "columns": "topic,store_ms,body,keys", "onUndecodable": RAW}  # sizes are shown, no bodies
     frame = spark.read.format("raftmq").options(**wanted).load()
     size = f.length("body")
     rows = (

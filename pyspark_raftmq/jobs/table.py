@@ -1,12 +1,12 @@
 """`raftmq spark table`: a streaming query of Spark that keeps a Delta table up to date with topics.
 
-Only the table says where a query begins; the query's checkpoint is deleted with the query. Whatever became of the last
-commit, the next query begins with what the table has. Tasks read ranges and write files under hidden names; the driver,
-which keeps the table, commits the files of a batch together with the offset that each queue has reached. So `raftmq
-table run` can continue the table of a query, and the other way round.
+A query begins at the offsets that the table has reached; Spark's checkpoint is deleted before each query. So it does
+not matter whether the last commit of an interrupted query succeeded. Tasks read ranges and write files under hidden
+names; the driver, which keeps the table, commits the files of a batch together with the offset that each queue has
+reached. So `raftmq table run` can continue the table of a query, and the other way round.
 
-The query stops at the first message that it cannot read, or that does not follow the last one in the table. The code
-below it then decides, as for a run without Spark: it refuses to go on, or goes on with what is there.
+The query stops at the first message that it cannot read, or that does not follow the last one in the table. Then the
+table's own code decides, as in a run without Spark: it refuses to go on, or goes on with the messages that are there.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 _AGAIN = "the same command: it goes on where the table ends"
 _CHECKPOINT = "_raftmq.checkpoint"
-"""The folder, in that of the table, with the checkpoint of the query that runs. Of a table on an object store it is a
-temporary one of the driver, which alone writes it."""
+"""The name of the folder with the checkpoint of the running query. It is in the table's folder; for a table on an
+object store, it is in a temporary folder of the driver, which alone writes it."""
 _TOLD = "told string"
-"""Names what a task returns: its files, and the fields of bodies that it met, as JSON."""
+"""The Spark schema of what a task returns: one string, JSON with its files and the fields that it met in bodies."""
 
 
 class QueryFailed(LocalError):
@@ -81,9 +81,9 @@ class TableQuery:
         self._stopped = False
         self._error: BaseException | None = None
         self._recorded: dict[Queue, Position | None] = {}
-        """The positions that the table has, as far as this query knows."""
+        """Queue -> the position that the table has reached, as far as this query knows; None if it has none."""
         self._next: dict[Queue, int] = {}
-        """The offsets at which the next batch begins."""
+        """Queue -> the offset at which the next batch begins."""
 
     def start(self, every_s: float | None) -> None:
         """Begins where the table ends: a batch every `every_s` seconds or, with None, up to the topics' present ends.
@@ -109,7 +109,7 @@ class TableQuery:
         if self._query is not None:
             with self._adding:
                 self._stopped = True
-            with contextlib.suppress(Py4JError, OSError):  # Spark is gone, and the query with it
+            with contextlib.suppress(Py4JError, OSError):  # Spark's process is gone, and the query with it
                 self._query.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -123,8 +123,8 @@ class TableQuery:
             raise QueryFailed("Spark does not answer", _first_line(error), _AGAIN) from error
 
     def check(self) -> None:
-        """Raises the error that ended the query, if one did: that of a commit, QueryFailed for what may pass, and
-        LocalError for a body that cannot be decoded."""
+        """Raises the error that ended the query, if one did: the error of a commit; LocalError for a body that cannot
+        be decoded; QueryFailed for any other error, which may pass."""
         error = self._error or (self._query.exception() if self._query is not None else None)
         if error is None:
             return
@@ -148,7 +148,7 @@ class TableQuery:
         return str(self._kept.options.round_messages)
 
     def _begin(self) -> str:
-        """Returns where each queue begins, in the form of the option startingOffsets."""
+        """Returns the offset at which the query begins in each queue, in the form of the option startingOffsets."""
         kept, accept_loss = self._kept, self._kept.options.accept_loss
         ends = ends_of(self._mq.admin, self._topics)
         target = kept.open()
@@ -174,9 +174,9 @@ class TableQuery:
                 raise
 
     def _add(self, frame: DataFrame) -> Round:
-        """Writes and commits a batch. The topics are looked at before the tasks begin: a task makes sure, after its
-        last message, that its range was planned in the topic that is there then. So what is seen in between is that
-        one."""
+        """Writes and commits a batch. The identities of the topics are read before the tasks begin. Each task checks
+        after its last message that its topic is still the one that was planned, so the identities read here are right
+        for all rows."""
         ends = ends_of(self._mq.admin, self._topics)
         target = self._kept.open()
         with self._kept.attempt():
@@ -192,9 +192,10 @@ class TableQuery:
         return done
 
     def _range(self, queue: Queue, files: Sequence[DayFile], ends: Mapping[Queue, Kept]) -> QueueRange:
-        """Returns the range that the files of a queue must hold: from the end of the last batch on."""
+        """Returns the range that the files of a queue must hold: from the end of the last batch to the end of the last
+        file."""
         found = [file for file in files if file[2:4] == queue]
-        start = self._next.get(queue, min(file.start for file in found))  # a new queue begins where it begins
+        start = self._next.get(queue, min(file.start for file in found))  # a new queue begins at its first file
         return QueueRange(*queue, start, max(file.end for file in found), ends[queue].counted_in)
 
 
@@ -222,7 +223,8 @@ def _written(frame: DataFrame, kept: KeptTable, rows: TableRows) -> Written:
 def _write(
     folder: TablePlace, prefix: str, rows: TableRows, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Writes the files of a task, whose rows continue each other in one queue; yields what it wrote and met."""
+    """Writes the files of a task, whose rows are consecutive messages of one queue. Yields one row of the schema _TOLD;
+    none if there are no rows."""
     import pyarrow as pa
 
     schema = arrow_schema(rows.read)

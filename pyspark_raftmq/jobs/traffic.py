@@ -1,4 +1,5 @@
-"""`raftmq spark traffic`: finds hot topics, queues and keys, and limits that the traffic so far has not reached.
+"""`raftmq spark traffic`: finds hot topics, queues and keys, and computes limits that the traffic so far has not
+reached.
 
 Each limit belongs to a topic and an hour of the week, or of the day if less than two weeks were seen (UTC, log time),
 so that a topic which is busy at night is not judged by its traffic during the day. `raftmq quota import` takes the file
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ACCURACY = 100_000
-"""The accuracy of Spark's quantiles: the error of their rank is its inverse, less than what STRAYS leaves."""
+"""The accuracy of Spark's quantiles: the error of a rank is 1 / ACCURACY, which is smaller than 1 - STRAYS."""
 _TOP = 10
 
 
@@ -82,20 +83,20 @@ class TrafficReport(NamedTuple):
 
 
 def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> TrafficReport:
-    """Returns the report. `given` are the options from which `options` was parsed. Raises PlanError, and Spark's error
-    of a task."""
+    """Returns the report. `given`: the options from which `options` was parsed. Raises PlanError, and Spark's error of
+    a task."""
     from pyspark.sql import functions as f
 
     with options.connect() as mq:
         found = topics_of(mq, options)
         try:
-            mq.admin.members()  # its answer fills `cluster_ids`
+            mq.admin.members()  # the answer fills `mq.cluster_ids`
         except raftmq.RaftMQError as error:
             raise no_plan(options, "the cluster", error) from error
         cluster = mq.cluster_ids[0] if mq.cluster_ids else ""
         if not found:
             return TrafficReport([], [], [], -1, -1, cluster, {})
-    wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys", "onUndecodable": RAW}  # their size is used
+    wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys", "onUndecodable": RAW}  # only sizes are used
     frame = spark.read.format("raftmq").options(**wanted).load().withColumn("size", f.length("body")).drop("body")
     frame = frame.cache()
     try:
@@ -105,7 +106,7 @@ def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) ->
         limits, topics = _limits(frame, hours_for(first_ms, last_ms))
         return TrafficReport(_queues(frame), _keys(frame), limits, first_ms, last_ms, cluster, topics)
     finally:
-        frame.unpersist(blocking=True)  # as in `rebuild`
+        frame.unpersist(blocking=True)  # blocking, for the reason given in `rebuild`
 
 
 def _queues(frame: DataFrame) -> list[QueueLine]:
@@ -144,7 +145,8 @@ def _limits(frame: DataFrame, hours: int) -> tuple[list[Limit], dict[str, TopicL
 
 
 def counted(frame: DataFrame, hours: int) -> tuple[list[HourCounts], dict[str, Straying]]:
-    """Counts messages with the columns topic, store_ms and size: each topic by hours, and how far it strays."""
+    """Counts messages with the columns topic, store_ms and size: returns the counts of each topic by hours, and topic
+    -> how far its spans stray."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -181,7 +183,7 @@ def counted(frame: DataFrame, hours: int) -> tuple[list[HourCounts], dict[str, S
 
 
 def limits_file(report: TrafficReport, made_ms: int, valid_ms: int) -> LearntFile:
-    """Returns the limits as a file that `raftmq quota import` takes until `valid_ms` after `made_ms`."""
+    """Returns the limits as a file that `raftmq quota import` accepts for `valid_ms` milliseconds after `made_ms`."""
     origin = LearntOrigin(
         cluster=report.cluster,
         made_ms=made_ms,

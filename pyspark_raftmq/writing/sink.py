@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Names of local properties of a streaming query's tasks: the query's id and the batch's id."""
+"""The names of Spark's local properties with the id of a task's streaming query and of its batch."""
 
 
 @dataclass
@@ -50,7 +50,8 @@ class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return TaskDone(stage_rows(self._options, self._name, 0, iterator))
 
     def commit(self, messages: Sequence[TaskDone | None]) -> None:
-        """Commits the write when all tasks are done. Raises WriteError; then nothing was written."""
+        """Commits the write when all tasks are done. Raises WriteError if the commit is not confirmed; the rows may
+        then have been written."""
         staged, write_id, topic = _staged(messages), self._options.write_id, self._options.topic
         earlier = commit(self._options, self._name, 0, staged)
         if _left_out(staged):
@@ -92,11 +93,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return TaskDone(stage_rows(self._options, _name_of(query_id), int(batch_id), iterator))
 
     def commit(self, messages: Sequence[TaskDone | None], batchId: int) -> None:
-        """Commits the batch when all its tasks are done. Raises WriteError; then nothing was written."""
+        """Commits the batch when all its tasks are done. Raises WriteError if the commit is not confirmed; the rows may
+        then have been written."""
         staged = _staged(messages)
-        for name in {each.name for each in staged}:  # one, or none if the batch had no task
+        for name in {each.name for each in staged}:  # the ids of the query, one, or none if the batch had no task
             commit(self._options, name, batchId, staged)
-        if _left_out(staged):  # usual after a restart
+        if _left_out(staged):  # a replayed batch: usual after a restart
             logger.info(
                 "batch %d was committed before, so it was not written again to %s", batchId, self._options.topic
             )
@@ -121,25 +123,25 @@ def check_topic(options: SinkOptions) -> None:
 
 
 def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> bool:
-    """Commits the rows that the tasks staged. Returns True if the write was committed before, also by an earlier
-    request of this call; then nothing is changed. Raises WriteError."""
+    """Commits the rows that the tasks staged. Returns True if the write had already been committed, perhaps by an
+    earlier request of this very call; then this commit changes nothing. Raises WriteError."""
     winners: dict[int, list[tuple[int, int]]] = {}
     for each in staged:
         for group, attempt in each.attempts.items():
             winners.setdefault(group, []).append(attempt)
     with options.connect() as mq:
         try:
-            mq.admin.broker_groups()  # the client must know the groups before it commits in them
+            mq.admin.broker_groups()  # the client must learn the groups of brokers before it commits in them
             return mq.staged_writes(timeout_s=options.timeout_s).commit_in_groups(name, write, winners).earlier
         except raftmq.RaftMQError as error:
             raise WriteError(f"{name}, {write}, is not known to be committed", str(error), error.hint) from error
 
 
 def abort(options: SinkOptions, name: str, write: int) -> None:
-    """Discards the staged rows. Raises WriteError; then they are discarded when they expire."""
+    """Discards the staged rows. Raises WriteError; then the cluster discards the rows when they expire."""
     with options.connect() as mq:
         try:
-            for group in mq.admin.broker_groups():  # the first one decides for all
+            for group in mq.admin.broker_groups():  # the first group decides for all
                 mq.staged_writes(timeout_s=options.timeout_s).abort(name, write, group=group)
         except raftmq.RaftMQError as error:
             raise WriteError(f"what {name}, {write}, staged is not discarded", str(error), error.hint) from error

@@ -24,7 +24,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "properties": ("map<string,string>",),
     "queue_id": ("int", "bigint"),
 }
-"""The columns that the sink accepts: name -> types, with the names of a read. Only `body` is required."""
+"""The columns that the sink accepts: name -> types that it may have; the names are those of a read. Only `body` is
+required."""
 SLICE_ROWS = 1000
 TIMEOUT_S = 120
 NAME_MAX = 240

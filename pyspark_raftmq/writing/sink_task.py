@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from raftmq.client.producing.staged_writes_client import StagedWrites
 
 SLICE_BYTES = 512 << 10
-"""Bytes of bodies after which a request is sent; its last row may exceed them."""
+"""The bytes of bodies after which a request is sent. The last row may make it larger."""
 
 
 class StagedAttempt(NamedTuple):
-    """The message of a task to the driver: the attempts that it staged."""
+    """The message that a task sends to the driver: the attempts that it staged."""
 
     name: str
     write: int
     attempts: Mapping[int, tuple[int, int]]
-    """Group of brokers -> (the attempt's number, its messages). None if the task staged nothing, because it had no
+    """Group of brokers -> (the attempt's number, its messages). Empty if the task staged nothing, because it had no
     rows, or the write is committed already."""
     committed_before: bool = False
     """True if the task had rows and staged none, because the write is committed already."""
@@ -51,7 +51,8 @@ def stage_rows(options: SinkOptions, name: str, write: int, batches: Iterable[pa
 
 
 def _groups_of(mq: raftmq.Client, topic: str) -> list[int]:
-    """Returns the groups of brokers with queues to which the topic is written; the first in a cluster of one group."""
+    """Returns the groups of brokers with queues to which the topic is written; the first group in a cluster of one
+    group."""
     if mq.admin.broker_groups() == [FIRST_GROUP]:
         return [FIRST_GROUP]
     return sorted({group_of(queue.queue_id) for queue in mq.admin.describe_topic(topic).queues})
@@ -77,7 +78,7 @@ class _Stager:
         self._name, self._write = name, write
         self._ids = MessageIds(os.urandom(16))
         self._attempts: dict[int, _Attempt] = {}
-        self._turn = random.randrange(len(groups))  # tasks do not all begin with the same group
+        self._turn = random.randrange(len(groups))  # a random start, so that tasks do not all begin with the same group
         self._waiting: dict[int | None, list[tuple[bytes, bytes]]] = {}
         """Rows that are not staged yet, as (body, properties), by queue; None: any queue."""
         self._sizes: dict[int | None, int] = {}
@@ -90,13 +91,13 @@ class _Stager:
                     self._add(batch)
             for queue_id in list(self._waiting):
                 self._flush(queue_id)
-        except _CommittedError:  # a replay: the rows are in the topic
+        except _CommittedError:  # a replay: the rows are already in the topic
             return StagedAttempt(self._name, self._write, {}, committed_before=True)
         staged = {group: (attempt.number, attempt.messages) for group, attempt in self._attempts.items()}
         return StagedAttempt(self._name, self._write, staged)
 
     def _attempt_in(self, group: int) -> _Attempt:
-        """Returns the attempt in a group of brokers, which is opened at its first rows. Raises _CommittedError."""
+        """Returns the attempt in a group of brokers; opens it for the group's first rows. Raises _CommittedError."""
         attempt = self._attempts.get(group)
         if attempt is None:
             number = self._writes.open(self._name, self._write, group=group)
@@ -144,4 +145,4 @@ class _Stager:
 
 
 class _CommittedError(Exception):
-    """The write is committed already."""
+    """Raised when the write is already committed."""

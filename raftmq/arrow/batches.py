@@ -19,8 +19,8 @@ from raftmq_wire.properties import parse_properties
 
 _US = 1000
 MAX_BODIES_BYTES = 64 << 20
-"""A batch is closed when its decompressed bodies reach this many bytes: a few KiB of stored messages may inflate to
-GiB."""
+"""A batch is closed when its decompressed bodies reach this many bytes, because a few KiB of stored messages may
+inflate to GiB."""
 _PROPERTY = {"tag": b"TAGS", "keys": b"KEYS", "message_id": b"UNIQ_KEY"}
 """Column -> the message property that it shows."""
 
@@ -50,11 +50,11 @@ def to_batches(
     rows: RowFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches with one row per frame that `rows` keeps, in order, and the columns `names`: one batch, unless
-    bodies inflate to more than MAX_BODIES_BYTES. All frames are of `topic`; they have `index` and `term` if these are
-    among the columns. For frames that are not kept, only the columns that `rows` needs are built.
+    bodies inflate to more than MAX_BODIES_BYTES. All frames are of `topic`; they have `index` and `term` set if these
+    columns are wanted. For frames that are not kept, only the columns that `rows` needs are built.
 
-    Bodies are decompressed only if `body` is among the columns. `undecodable` decides about one that cannot be; without
-    it, and if it says so, Unreadable is raised.
+    Bodies are decompressed only if `body` is among the columns. `undecodable` decides about a body that cannot be
+    decompressed. Raises Unreadable for such a body if `undecodable` is None, or if it says so.
     """
     if rows is not None:
         kept = rows.keeps(_batch(frames, topic, rows.columns))
@@ -69,7 +69,8 @@ def to_batches(
 
 
 def _decoded(frames: Frames, topic: str, undecodable: Undecodable) -> Iterator[tuple[Frames, list[bytes]]]:
-    """Yields the frames in parts, each with its bodies, which take about MAX_BODIES_BYTES at most."""
+    """Yields the frames in parts, each with its bodies, decompressed. The bodies of a part take at most about
+    MAX_BODIES_BYTES."""
     bodies: list[bytes] = []
     kept: list[int] = []
     size = 0
@@ -95,7 +96,8 @@ def _decoded(frames: Frames, topic: str, undecodable: Undecodable) -> Iterator[t
 
 
 def _batch(frames: Frames, topic: str, names: Sequence[str], bodies: Sequence[bytes] | None = None) -> pa.RecordBatch:
-    """Returns a batch with one row per frame. `bodies`: those that are not simply what the frames hold."""
+    """Returns a batch with one row per frame. `bodies`: the decompressed bodies; None if the frames' own bodies are
+    right."""
     schema = arrow_schema(names)
     if not len(frames.head):
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

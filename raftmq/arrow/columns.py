@@ -33,7 +33,7 @@ COLUMNS: dict[str, str] = {
 log time. `store_time` is `store_ms` as a timestamp. `position` is the byte position in the commit log at which the
 message begins. `index` and `term` are those of the entry of the Raft log that contains it."""
 ENTRY_COLUMNS = frozenset({"index", "term"})
-"""Columns that cost a further request, or a second look at the log: they are read only if the caller names them."""
+"""Columns that need a further request, or a second read of the log. They are read only if the caller names them."""
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name not in ENTRY_COLUMNS)
 """The columns that are read if the caller names none."""
 

@@ -1,7 +1,7 @@
 """Stored messages, many at once: parses the body of pull replies into arrays, with one element per message.
 
 The format is that of `raftmq_wire.message_format`, which stays the reference: bytes that fail a check here are parsed
-again there, so that both ways raise the same error. Each message's body CRC is checked, as there.
+again there, so that both parsers raise the same error. Both check the CRC of each message's body.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Frames(NamedTuple):
     properties_at: Any
     properties_end: Any
     index: Any = None
-    """Index of the entry of the Raft log that contains each message (int64); None unless it was looked up, and `term`
-    likewise."""
+    """Index of the entry of the Raft log that contains each message (int64); None if it was not looked up. The same
+    holds for `term`."""
     term: Any = None
 
     def of_queue(self, number: int) -> Frames:
-        """Returns the messages with the number of their queue, all of one, in place of what they were stored with
-        (`raftmq_wire.queue_numbers`)."""
+        """Returns messages of one queue, with the queue's number in the cluster in place of the id with which they were
+        stored (`raftmq_wire.queue_numbers`)."""
         head = self.head.copy()
         head["queue_id"] = number
         return self._replace(head=head)
@@ -119,8 +119,8 @@ def parse_frames(data: bytes) -> Frames:
 
 
 def parse_checked(data: bytes, sizes: Any) -> Frames:
-    """Parses messages of the given sizes like `parse_frames`; their bytes were already compared with a checksum by the
-    caller."""
+    """Parses messages of the given sizes as `parse_frames` does, but does not check CRCs, because the caller has
+    already compared the bytes with a checksum."""
     ends = np.cumsum(sizes)
     starts = ends - sizes
     _check(data, sizes >= HEAD.size, ends[-1:] == len(data))
@@ -153,7 +153,7 @@ def _parse(data: bytes, starts: Any) -> Frames:
 
 
 def are_of_topic(frames: Frames, topic: str) -> Any:
-    """Returns a mask that is true for the messages of `topic`."""
+    """Returns a mask of numpy: True for the messages of `topic`."""
     name = np.frombuffer(topic.encode(), dtype=np.uint8)
     fits = frames.topic_end - frames.topic_at == len(name)
     long_enough = np.flatnonzero(fits)
@@ -164,15 +164,15 @@ def are_of_topic(frames: Frames, topic: str) -> Any:
 
 
 def _gather(raw: Any, at: Any, dtype: Any) -> Any:
-    """Returns the value of type `dtype` at each of the positions `at`."""
+    """Returns the value of type `dtype` that begins at each of the positions `at` in `raw`."""
     return windows(raw, at, dtype.itemsize).view(dtype)[:, 0]
 
 
 def windows(raw: Any, at: Any, width: int) -> Any:
-    """Returns for each position in `at` a row with the `width` bytes of `raw` from there on."""
+    """Returns an array with one row for each position in `at`: the `width` bytes of `raw` from there on."""
     if not len(at) or not width:
         return np.zeros((len(at), width), dtype=np.uint8)
-    # One item per position, overlapping: what is taken is copied `width` bytes at a time.
+    # The windows overlap in memory; only those that are taken are copied, `width` bytes each.
     items = np.ndarray((len(raw) - width + 1,), dtype=f"V{width}", buffer=raw, strides=(1,))
     return items[at].view(np.uint8).reshape(len(at), width)
 

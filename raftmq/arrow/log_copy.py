@@ -1,7 +1,7 @@
 """The interface that every copy of the log implements, and the division of a read into parts.
 
-A part belongs to one segment. It has a span of each queue that is read in that segment, so the bytes of the log are
-read once, however many queues they belong to.
+A part belongs to one segment. It has one span for each queue that is read, so a segment is read once for all of its
+queues.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Place(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment of the copy, in a form that can be sent to other processes. `index_file`: (name, size), if it has
-    one."""
+    """A segment of the copy, in a form that can be sent to other processes. `index_file`: (name, size), None if it has
+    none."""
 
     base: int
     end: int
@@ -82,7 +82,7 @@ class CopyPart(NamedTuple):
 
 
 class Reads(Protocol):
-    """Access to the bytes of a copy."""
+    """The part of a copy that reads its bytes."""
 
     name: str
     """Folder or URL of the copy, to be shown to people."""
@@ -92,20 +92,21 @@ class Reads(Protocol):
         CopyError."""
 
     def found(self, place: Place) -> Place:
-        """Returns the place with the name under which it was actually read, to be shown to people."""
+        """Returns the place with the name under which it was actually read, for messages to people."""
 
 
 class LogCopy(Catalog, Reads, Protocol):
-    """A copy of the log. It is opened on Spark's driver, and again by each task. Every call raises CopyError."""
+    """A copy of the log. It is opened on Spark's driver, and again by each task. Every call may raise CopyError."""
 
     read_bytes: int
-    """Bytes that one read should have; larger for a store, where a request costs more than on a disk."""
+    """Bytes that one read should have. They are more for an object store, where a request costs more than on a disk."""
 
     def topics(self) -> list[str]:
         """Returns the names of all topics but the system's own, sorted."""
 
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
-        """Divides the ranges by segment, lowest first: the parts together are exactly the ranges."""
+        """Divides the ranges by segment; returns the parts, lowest segment first. Together they cover exactly the
+        ranges."""
 
     def log(self) -> list[Segment]:
         """Returns every segment of the copy, lowest first."""
@@ -128,8 +129,8 @@ def cut(whole: Sequence[CopyPart], at_least: int | None, most_records: int | Non
 
 
 def _cut(part: CopyPart, size: int) -> list[CopyPart]:
-    """Divides a part into pieces of about `size` messages; each piece has an equal share of every queue. Queues grow
-    together, so the shares of one piece lie close together in the segment."""
+    """Divides a part into pieces of about `size` messages; each piece has an equal share of every queue. Queues usually
+    grow at the same time, so the shares of one piece lie close together in the segment."""
     count = max(-(-part.messages // size), -(-(part.segment.end - part.segment.base) // PART_BYTES))
     pieces = []
     for number in range(count):

@@ -1,7 +1,8 @@
 """Parses the properties of many messages at once: `name \\x01 value \\x02`, repeated.
 
-Entries without a name or a value are ignored; of several with one name the last wins, as in `raftmq_wire.properties`.
-The native kernel does it in one pass (`split_properties`); this module does it with arrays, without a step per message.
+Entries without a name or a value are ignored; of several entries with one name the last wins, as in
+`raftmq_wire.properties`. The native kernel has its own `split_properties`, which does this in one pass. This module
+does it with numpy arrays, without a step per message.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _find_entries(properties: pa.BinaryArray) -> Entries:
     row, at, end = row[not_empty], at[not_empty], end[not_empty]
     name_ends = np.flatnonzero(packed == _NAME_ENDS)
     if len(name_ends) == len(at) and ((name_ends >= at) & (name_ends < end)).all():
-        name_end = name_ends  # one in each entry, as producers write them
+        name_end = name_ends  # every entry has a separator, as producers write them
     else:
         name_end = np.append(name_ends, len(packed))[np.searchsorted(name_ends, at)]
     kept = (name_end > at) & (name_end + 1 < end)
@@ -101,7 +102,7 @@ def _values_of(entries: Entries, name: bytes) -> Texts:
     letters = windows(entries.packed, entries.name_at[long_enough], len(name))
     found = long_enough[(letters == np.frombuffer(name, np.uint8)).all(axis=1)]
     entry_of = np.full(entries.rows, -1, dtype=np.int64)
-    entry_of[entries.row[found]] = found  # of repeated rows the last is kept: a later duplicate wins
+    entry_of[entries.row[found]] = found  # of equal row numbers the last one is kept: the last entry of a name wins
     has = entry_of >= 0
     used = entry_of[has]
     _, data = _packed(entries.packed, entries.name_end[used] + 1, entries.value_end[used])

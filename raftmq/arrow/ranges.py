@@ -30,7 +30,7 @@ Bound = int | str | AtTime | Position
 
 
 class Bounds(NamedTuple):
-    """The start or the end of a read in each queue: `by_queue` where it names the queue, else `default`."""
+    """The start or the end of a read in each queue: the bound in `by_queue` if the queue is there, else `default`."""
 
     default: Bound
     by_queue: Mapping[int, Bound] = {}
@@ -51,8 +51,8 @@ class QueueRange(NamedTuple):
 
 
 class Unreadable(Failed):
-    """The data that the caller asked for does not exist, or no longer. `what`, `why` and `hint` are three lines for a
-    person."""
+    """The data that the caller asked for does not exist, or does not exist any more. `what`, `why` and `hint` are three
+    lines for a person."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
         super().__init__(f"{what}: {why}", hint=hint)
@@ -60,11 +60,11 @@ class Unreadable(Failed):
         self.why = why
 
     def __reduce__(self) -> tuple[type[Unreadable], tuple[str, str, str]]:
-        return type(self), (self.what, self.why, self.hint)  # errors cross processes by pickle
+        return type(self), (self.what, self.why, self.hint)  # pickle needs all three arguments
 
 
 class Described(Protocol):
-    """The description of a topic, as far as a read needs it."""
+    """The parts of a topic's description that a read needs."""
 
     @property
     def queues(self) -> list[QueueInfo]:
@@ -118,9 +118,9 @@ def _counted(
     *,
     clamp: bool,
 ) -> Bounds:
-    """Returns the bounds with plain offsets in place of stored positions. `met`: queue -> the topic that has the name
-    now; `of_others`: the topic for queues that are not in `met`. Raises Unreadable for a position in another topic;
-    with `clamp` such a position becomes the first offset that is kept."""
+    """Returns the bounds with plain offsets in place of stored positions. `met`: queue -> the identity of the present
+    topic; `of_others`: the identity for queues that are not in `met`. Raises Unreadable for a position in another
+    topic; with `clamp` such a position becomes the first offset that is kept."""
 
     def plain(bound: Bound, met: TopicIdentity | None) -> Bound:
         if not isinstance(bound, Position):
@@ -166,7 +166,7 @@ def _range(
         if not queue.min_offset <= offset <= queue.max_offset:
             raise Unreadable(f"{word} asks for offset {offset} of {where}", kept, "ask for what is there")
     if start > end and (clamp or any(isinstance(bound, AtTime) for bound in bounds)):
-        start = end  # of two times, the second may lie before the first message that is kept
+        start = end  # of two times, the end may lie before the first kept message, and so before the start
     if start > end:
         raise Unreadable(f"the range of {where} begins at {start} and ends at {end}", kept, "swap them")
     return QueueRange(topic, queue.queue_id, start, end)
@@ -174,7 +174,7 @@ def _range(
 
 def offset_of(admin: Catalog, topic: str, queue: QueueInfo, bound: Bound) -> int:
     """Returns the offset that `bound` means in this queue. It lies within the offsets that the queue keeps, unless
-    `bound` is an offset itself."""
+    `bound` is an offset, which is returned as it is."""
     if isinstance(bound, AtTime):
         return min(max(admin.offset_at(topic, queue.queue_id, bound.ms), queue.min_offset), queue.max_offset)
     if isinstance(bound, int):

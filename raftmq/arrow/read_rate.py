@@ -1,4 +1,4 @@
-"""A limit to the speed of one reader, so that it leaves room for producers on the same disks and wires."""
+"""A limit to the speed of one reader, which leaves room for producers on the same disks and network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 BURST_S = 0.5
-"""Seconds of reading that a reader may catch up on at once after a pause."""
+"""Seconds of reading that a reader may make up for at once after a pause."""
 
 
 class ReadRate:
@@ -22,7 +22,7 @@ class ReadRate:
         self._clock = clock
         self._sleep = sleep
         self._due = clock()
-        """The time at which everything read so far would have been read at this pace."""
+        """The time by `clock` at which everything read so far is due at this rate."""
 
     def took(self, size: int) -> None:
         """Counts `size` bytes that were read; sleeps until the reader may read more."""

@@ -1,7 +1,7 @@
 """Reads one planned range: returns every message of it, in order, as Arrow batches, or raises an error.
 
 Reads go to a follower by default. If a follower lacks messages that the plan includes, or does not answer, the reader
-continues at the leader, so a range is read completely although nodes come and go.
+continues at the leader, so a range is read completely even if nodes stop meanwhile.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ MAX_PULL_MESSAGES = 1024
 PULLS = 2
 """Pulls in flight per range: while one reply is on its way, the node works on the next."""
 _FILLED = 90
-"""Per cent of a reply's room that pulls ask for, where messages are so large that a reply has room for fewer than
-MAX_PULL_MESSAGES: they differ in size, and after a reply with fewer than asked for, the next pull is begun again."""
+"""Per cent of a reply's room that pulls try to fill, if messages are so large that a reply has room for fewer than
+MAX_PULL_MESSAGES. The rest is a reserve, because messages differ in size: if a reply has fewer messages than were asked
+for, the pull after it must be begun again."""
 _FULL_BYTES = MAX_PULL_BYTES // 2
-"""A reply of fewer messages than asked for that has so many bytes had no room for more."""
+"""If a reply has fewer messages than were asked for, but at least this many bytes, then it had no room for more."""
 POSITIONS_MAX = 1024
 """The most positions of the log that one request for entries may name."""
 _RUN = np.dtype([("index", ">u8"), ("term", ">u8"), ("count", ">u4")])
-"""A record of the answer to request 700005: one for each run of positions in one entry."""
+"""A record of the answer to request 700005. There is one for each run of positions that lie in the same log entry."""
 MAX_BATCH_BYTES = 8 << 20
-"""A batch is closed when its frames reach this many bytes, whatever its row count, because it is held in memory
-twice."""
+"""A batch is closed when its frames reach this many bytes, whatever its number of rows. A batch is in memory twice: as
+frames and as columns."""
 LAG_PATIENCE_S = 30.0
 """Time in seconds for which the leader may lack messages that the plan includes. A new leader applies the entries that
 it has within moments of its election."""
@@ -68,7 +69,7 @@ class Puller(Protocol):
         wait_s: float,
         timeout_s: float,
     ) -> concurrent.futures.Future[PulledFrames]:
-        """Begins a pull, as `raftmq.client.sync.Client.pull_frames_soon` does."""
+        """Begins a pull and returns its future, as `raftmq.client.sync.Client.pull_frames_soon` does."""
 
     def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float, group: int) -> bytes:
         """Returns log entries, as `raftmq.client.sync.Client.entries_at` does."""
@@ -92,12 +93,12 @@ class _PullSize:
 
     def __init__(self) -> None:
         self.count = MAX_PULL_MESSAGES
-        """The messages to ask for in one pull."""
+        """The number of messages to ask for in one pull."""
         self._reply_bytes = 0
-        """The size of a reply that had room for no more; 0 if there was none."""
+        """The bytes of the last reply that had no room for more messages; 0 if there was none yet."""
 
     def got(self, asked: int, came: int, size: int) -> None:
-        """Records a reply of `came` messages, of `size` bytes together, to a pull that asked for `asked` messages."""
+        """Records a reply to a pull that asked for `asked` messages: it had `came` messages, `size` bytes in all."""
         if not size:
             return
         if came < asked and size >= _FULL_BYTES:
@@ -180,8 +181,8 @@ class RangeReader:
     def _pulls(self) -> Iterator[tuple[int, PulledFrames]]:
         """Yields the result of each pull, with its first offset. The next pulls are in flight while this one is used.
 
-        Invariant: the offsets handed out and those left out by `skip_lost` are all offsets from the start up to
-        `offset`. Pulls in flight follow each other from there; those that turn out not to are begun again.
+        Invariant: every offset below `offset` was either yielded or left out because of `skip_lost`. The pulls in
+        flight continue from there without gaps; a pull that turns out not to continue is begun again.
         """
         offset = self._planned.start
         give_up_at = self._clock() + LAG_PATIENCE_S
@@ -207,7 +208,8 @@ class RangeReader:
             _cancel(flight)
 
     def _begin(self, flight: deque[_Pull], offset: int) -> None:
-        """Begins pulls that follow those in flight; if there are none, from `offset` on."""
+        """Begins pulls until PULLS are in flight. They continue after those in flight or, if there are none, at
+        `offset`."""
         patience_s = LAG_PATIENCE_S if self._node is None else _FOLLOWER_PATIENCE_S
         first = flight[-1].end if flight else offset
         while len(flight) < PULLS and first < self._planned.end:
@@ -248,7 +250,7 @@ class RangeReader:
         if pulled.status is PullStatus.MOVED and offset < pulled.min_offset:
             return self._lost(offset, pulled.min_offset, "retention removed the rest")
         if self._node is not None:
-            self._node = None  # a follower may lag behind the plan; the leader has what the plan saw
+            self._node = None  # the follower may lag behind the plan; the leader has every planned message
             return offset
         if too_late:
             why = f"the leader has had no more than {pulled.max_offset} for {LAG_PATIENCE_S:g} s"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 IS_NULL, IS_IN, SAME = "is_null", "is_in", "same"
-"""Kinds of conditions beside pyarrow's own functions: `SAME` is the equality for which a null is a value."""
+"""Kinds of conditions that are no functions of pyarrow. `SAME` is an equality in which two nulls are equal."""
 KINDS = (
     IS_NULL,
     IS_IN,
@@ -41,7 +41,7 @@ class Condition(NamedTuple):
 
 
 class RowFilter(NamedTuple):
-    """Conditions that hold together. It can be sent to other processes."""
+    """Conditions joined by AND. It can be sent to other processes."""
 
     conditions: tuple[Condition, ...]
 
@@ -51,8 +51,8 @@ class RowFilter(NamedTuple):
         return tuple(dict.fromkeys(each.column for each in self.conditions))
 
     def keeps(self, batch: pa.RecordBatch) -> Any:
-        """Returns a mask of numpy: True for the rows of the batch that fulfil every condition. The batch has the
-        columns `columns`, and maybe more."""
+        """Returns a mask of numpy: True for the rows of the batch that fulfil every condition. The batch has at least
+        the columns of `columns`."""
         import numpy as np
 
         kept = np.ones(batch.num_rows, bool)
@@ -86,7 +86,8 @@ def _holds(condition: Condition, column: pa.Array) -> Any:
 
 
 def _is_in(column: pa.Array, values: Sequence[Any]) -> pa.Array:
-    """Returns if each value is among `values`: null for a null, and if it is not there and `values` has a null."""
+    """Returns a boolean for each value of the column: whether it is among `values`. As in SQL, the result is null for a
+    null, and for a value that is not found if `values` contains a null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

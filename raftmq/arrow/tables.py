@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 8192
 READERS = 2
-"""Queues that are read at once: frames of one are on their way while those of another become columns."""
+"""The number of queues that are read at the same time: while frames of one are on their way, those of another become
+columns."""
 FOLLOWER = "follower"
 LEADER = "leader"
 WrittenBound = str | int | datetime.datetime | Position
@@ -122,7 +123,7 @@ def read_pandas(
     cluster: str | None = None,
     on_undecodable: str = RAW,
 ) -> pd.DataFrame:
-    """Reads like `read_arrow` and returns a data frame of pandas, which has to be installed."""
+    """Reads like `read_arrow` and returns a data frame of pandas; pandas must be installed."""
     table = read_arrow(
         topic,
         start,
@@ -143,7 +144,7 @@ def read_pandas(
 def _source(
     kind: str, path: str | os.PathLike[str] | None, cluster: str | None, given: Mapping[str, object]
 ) -> CopySource:
-    """Returns the copy to read. Raises ValueError for arguments that do not go together."""
+    """Returns the copy to read. Raises ValueError for arguments that contradict each other."""
     if path is None:
         what = "the folder of a backup or of a stopped node" if kind == FILES else "the URL of the store"
         raise ValueError(f"read_from={kind!r} needs path: {what}")
@@ -159,8 +160,9 @@ def _source(
 def _copy_table(
     source: CopySource, topic: str, bounds: tuple[Bounds, Bounds], names: tuple[str, ...], undecodable: Undecodable
 ) -> pa.Table:
-    """Returns the messages of a copy. The module that reads it is of the server's package, and is imported by name: the
-    client has no other need of it. Raises LocalError without that package, CopyError and Unreadable."""
+    """Returns the messages of a copy. The module that reads copies belongs to the server's package, which the client
+    does not depend on, so it is imported by name here. Raises LocalError without that package, CopyError and
+    Unreadable."""
     use_formats(f"read_from={source.kind!r}")
     table: pa.Table = import_module("raftmq.copies.copy_tables").copy_table(source, topic, bounds, names, undecodable)
     return table
@@ -194,8 +196,8 @@ def select(
 
 
 class QueueReads:
-    """Reads queues one by one, or some at once in several threads: each from a follower of its group, as long as those
-    answer. A follower that failed or lags is asked for no further queue."""
+    """Reads queues one by one, or some at once in several threads: each from a follower of its group while one answers.
+    A follower that failed or lags is not used for further queues."""
 
     def __init__(self, mq: Client, read_from: str = FOLLOWER) -> None:
         self._mq = mq
@@ -242,8 +244,8 @@ def followers_of(mq: Client, group: int = FIRST_GROUP) -> list[str]:
 
 
 def node_for(mq: Client, planned: QueueRange, followers: Sequence[str]) -> str | None:
-    """Returns the follower from which a queue is read, since followers share the queues; None for the leader: if there
-    is no follower, or if it lags behind and still has another topic of this name."""
+    """Returns the follower from which to read a queue; followers share the queues. Returns None, which means the
+    leader, if there is no follower, or if the follower lags and still has an earlier topic of this name."""
     node = followers[planned.queue_id % len(followers)] if followers else None
     if node is None or planned.counted_in is None:
         return node
@@ -255,16 +257,15 @@ def node_for(mq: Client, planned: QueueRange, followers: Sequence[str]) -> str |
 
 
 def why_other_topic(mq: Client, planned: QueueRange) -> str:
-    """Returns why the range means nothing in the topic that is there now; "" if it is the one in which the range was
-    planned."""
+    """Returns, in words, why the range does not belong to the present topic of this name; "" if it does."""
     if planned.counted_in is None:
         return ""
     return why_another(planned.counted_in, mq.admin.identity(planned.topic, queue_id=planned.queue_id))
 
 
 def check_counted(mq: Client, planned: QueueRange) -> None:
-    """Raises Unreadable unless the topic is the one in which the range was planned. No topic comes back once it is
-    deleted, so what was read between the plan and a check that succeeds is of one topic."""
+    """Raises Unreadable unless the topic is the one in which the range was planned. A deleted topic never comes back.
+    So if the check succeeds, everything that was read since the plan is from that topic."""
     if another := why_other_topic(mq, planned):
         raise Unreadable(
             f"{planned} cannot be read: it was planned in another topic of this name", another, "plan the read again"

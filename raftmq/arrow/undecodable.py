@@ -1,5 +1,5 @@
-"""The choice of a read about messages whose bodies cannot be decompressed: they are other people's data, and the reader
-says whether they may stop it."""
+"""The treatment of messages whose bodies cannot be decompressed. Such bodies are other people's data, so the reader
+decides whether they may stop the read."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CHOICES = (FAIL, RAW, SKIP)
 
 
 class Undecoded(Unreadable):
-    """A message cannot be decompressed, and the read is to fail then. Reading again changes nothing."""
+    """A body could not be decompressed, and the reader chose FAIL. Reading again does not help."""
 
 
 class Undecodable:
-    """Carries out the choice, one of CHOICES, and counts the messages that it met, in any thread."""
+    """Applies one of CHOICES, and counts the messages that cannot be decompressed. Any thread may use it."""
 
     def __init__(self, choice: str = FAIL) -> None:
         """Raises ValueError for a word that is none of CHOICES."""
@@ -50,7 +50,8 @@ class Undecodable:
         return self.choice == RAW
 
     def tell(self, what: str) -> None:
-        """Logs, once a read of `what` is complete, how many messages it met and which was the first."""
+        """Logs, once a read of `what` is complete, how many messages could not be decompressed and which was the
+        first."""
         if self.count:
             done = "left out" if self.choice == SKIP else "with the body as stored"
             logger.warning(

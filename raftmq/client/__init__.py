@@ -1,7 +1,8 @@
 """The Python client of RaftMQ, which speaks RocketMQ's remoting protocol. Users import its names from `raftmq`.
 
 It may import `raftmq_wire`, and nothing of the server. The async API runs on the user's event loop, the blocking API on
-an event loop in another thread (`raftmq.client.loop_thread`). Called by users, the commands, Spark and the demo.
+an event loop in another thread (`raftmq.client.loop_thread`). Users' programs, the commands, the Spark source and the
+demo use it.
 """
 
 from raftmq.client.admin import AsyncAdmin, GroupOffset, QueueInfo, TopicInfo

@@ -36,7 +36,7 @@ _HIDES = "Let the groups consume them first, or hide them with now=True. As many
 
 
 class _TopicList(msgspec.Struct):
-    topicList: list[str] = []  # the protocol's names, here and below
+    topicList: list[str] = []  # field names of the protocol, here and below
 
 
 class _GroupTable(msgspec.Struct):
@@ -58,8 +58,8 @@ class QueueInfo(NamedTuple):
     min_offset: int
     max_offset: int
     counted_in: TopicIdentity | None = None
-    """The topic in which the offsets count, for a queue of another group of brokers than the first: each has its own
-    identity of a topic. None for a queue of the first, of which that is `TopicInfo.identity`."""
+    """The identity of the topic in which the offsets count. Each group of brokers has its own identity of a topic. None
+    for a queue of the first group, where `TopicInfo.identity` holds."""
 
 
 class TopicInfo(NamedTuple):
@@ -71,11 +71,11 @@ class TopicInfo(NamedTuple):
     perm: int
     attributes: dict[str, str]
     identity: TopicIdentity | None = None
-    """The identity in which the offsets of its queues count: keep it with every offset that you keep. None if the node
-    is of a release that tells none."""
+    """The identity of the topic in which the offsets of its queues count. A program that stores an offset should store
+    the identity with it. None if the node runs an old release that does not report identities."""
     hidden: Sequence[QueueInfo] = ()
     """The queues with messages that consumers do not read, because the number of the topic's read queues was reduced.
-    Their messages are there again once the topic has as many queues again."""
+    Consumers read them again once the topic has that many read queues again."""
 
     @property
     def messages(self) -> int:
@@ -94,22 +94,23 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The number of messages that are kept and that the group has not committed; all kept messages before its first
-        commit; 0 beyond the end."""
+        """The number of kept messages that the group has not committed. Before the group's first commit, all kept
+        messages count; 0 if `committed` lies beyond the end of the queue."""
         return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
 
     @property
     def beyond_end(self) -> int:
-        """The number of offsets by which `committed` lies beyond the end of the queue. As many messages that are yet to
-        come would not be read: a consumer raises Failed."""
+        """The number of offsets by which `committed` lies beyond the end of the queue; 0 if it does not. A consumer
+        raises Failed for such an offset, because it would skip that many future messages."""
         return max(0, (self.committed or 0) - self.max_offset)
 
 
 class AsyncAdmin(Offsets):
-    """Administrative calls to the cluster. Each is repeated until it is answered or its time is over: carrying any of
-    them out twice does no harm.
+    """Administrative calls to the cluster. Each call is repeated until a server answers or the time is over. This is
+    safe, because carrying a call out twice has the same effect as once.
 
-    If every server refuses connections, a call fails after 3 s, earlier than if servers merely do not answer.
+    If every server refuses connections, a call fails after 3 s, earlier than if servers accept connections but do not
+    answer.
     """
 
     def __init__(self, view: ClusterView, timeout_s: float = 10.0, refused_s: float = 3.0) -> None:
@@ -130,8 +131,9 @@ class AsyncAdmin(Offsets):
         """Creates the topic, or changes it to these values, with `queues` queues in each group of brokers. A new topic
         gets queues in all groups; an existing one keeps its groups, because with another group, keys would go to other
         queues. `groups`: the numbers of the groups in which queues are added or changed. Raises Refused for a name or
-        number that is not allowed; unless `now`, also for fewer queues than it has if that hides messages that are not
-        consumed. Raises Unknown if it is done in some groups and not in another: the error says which."""
+        number that is not allowed. Without `now`, also raises Refused if fewer queues would hide messages that are not
+        consumed. Raises Unknown if the change was made in some groups and not in another; the error names the
+        groups."""
         ext = {
             "topic": name,
             "defaultTopic": AUTO_CREATE_TOPIC,
@@ -164,8 +166,8 @@ class AsyncAdmin(Offsets):
         self._view.forget_route(name)
 
     async def _groups_for(self, topic: str) -> list[int]:
-        """Returns the groups of brokers that have the topic; all groups, also ones that joined since this client last
-        asked, if the topic does not exist."""
+        """Returns the numbers of the groups of brokers that have the topic. If the topic does not exist, returns all
+        groups, also those that joined since this client last asked."""
         known = await self.broker_groups()
         try:
             return await self._groups_of(topic)
@@ -206,14 +208,14 @@ class AsyncAdmin(Offsets):
         )
 
     async def _groups_of(self, topic: str) -> list[int]:
-        """Returns the groups of brokers with queues of the topic, ascending; the first, whether there is such a topic
-        or not, in a cluster of one. Raises NotFound."""
+        """Returns the numbers of the groups of brokers with queues of the topic, ascending. In a cluster of one group,
+        returns that group whether the topic exists or not. Otherwise raises NotFound if there is no such topic."""
         if (only := await self._known_groups()) == [FIRST_GROUP]:
             return only
         return sorted(each.group for each in (await self._route(topic)).groups)
 
     async def _part(self, name: str, group: int) -> TopicInfo:
-        """Returns what the group of brokers has of the topic."""
+        """Returns the topic's configuration and queue ranges in one group of brokers."""
         what = f"describe topic {name}"
         config, stored = await self._config(name, what, group)
         found = [await self._queue(name, number_of(group, q)) for q in range(stored)]
@@ -234,8 +236,8 @@ class AsyncAdmin(Offsets):
         )
 
     async def _config(self, name: str, what: str, group: int) -> tuple[_TopicConfig, int]:
-        """Returns the topic's configuration in a group of brokers, and the number of queues that it has or had there.
-        Raises NotFound."""
+        """Returns the topic's configuration in a group of brokers, and the largest number of queues that it has or once
+        had there. Raises NotFound."""
         reply = await self._call_in(group, RequestCode.GET_TOPIC_CONFIG, {"topic": name}, what=what)
         config = _decode(reply, _TopicConfig, what)
         stored = reply.ext.get(STORED_QUEUES_FIELD, "0")
@@ -244,10 +246,10 @@ class AsyncAdmin(Offsets):
     async def identity(
         self, topic: str, node: str | None = None, *, queue_id: int | None = None
     ) -> TopicIdentity | None:
-        """Returns the identity of a topic, which says what its offsets count in, in the group of brokers that has this
-        queue, or in the first of its groups; None if the node that answers is of a
-        release that tells none. `node` ("host:port"): the topic as that node has it, which may lag behind. Raises
-        NotFound."""
+        """Returns the identity of the topic in which offsets count. With `queue_id`, it is the identity in the queue's
+        group of brokers, else in the first group that has the topic. Returns None if the node that answers runs an old
+        release that does not report identities. With `node` ("host:port") that node is asked; it may lag behind the
+        leader. Raises NotFound."""
         what = f"identity of {topic}"
         if node is None:
             at = number_of((await self._groups_of(topic))[0], 0) if queue_id is None else queue_id
@@ -262,7 +264,8 @@ class AsyncAdmin(Offsets):
         return identity_in(reply, what)
 
     async def _queue(self, topic: str, queue_id: int) -> tuple[QueueInfo, tuple[TopicIdentity | None, ...]]:
-        """Returns the bounds of a queue, and what each of the two counts in."""
+        """Returns the range of a queue, and the topic's identity as of the reads of its first and of its last
+        offset."""
         first, of_first = await self.counted(RequestCode.GET_MIN_OFFSET, topic, queue_id)
         end, of_end = await self.counted(RequestCode.GET_MAX_OFFSET, topic, queue_id)
         return QueueInfo(queue_id, first, end), (of_first, of_end)
@@ -286,18 +289,18 @@ class AsyncAdmin(Offsets):
 
     async def broker_groups(self, topic: str | None = None) -> list[int]:
         """Returns the numbers of the cluster's groups of brokers, ascending; a group may join at any time, so this asks
-        a server. `topic`: only those with queues of that topic. Raises NotFound if there is none of that name, but in a
-        cluster of one group, which has them all."""
+        a server. With `topic`, returns only the groups with queues of that topic. Raises NotFound if there is no such
+        topic; a cluster of one group returns that group instead."""
         if topic is not None:
             return await self._groups_of(topic)
-        accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # any answer tells
+        accept = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)  # a refusal also carries the list of groups
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         reply = await self._call(code, {}, what="cluster info", accept=accept, any_group=True)
         self._view.groups.take(reply.ext.get(GROUPS_FIELD, ""), reply.ext.get(RETIRED_FIELD, ""))
         return self._view.groups.numbers()
 
     async def _known_groups(self) -> list[int]:
-        """Returns what `broker_groups` does, as of some seconds ago."""
+        """Returns what `broker_groups()` returns, but from an answer that may be some seconds old."""
         known = self._view.groups
         return known.numbers() if known.heard_within(ROUTE_LIFE_S) else await self.broker_groups()
 
@@ -334,16 +337,16 @@ class AsyncAdmin(Offsets):
         return found
 
     async def _offsets_in(self, number: int, group: str, topic: str) -> list[GroupOffset]:
-        """Returns what `offsets` does, of the queues in a group of brokers."""
+        """Returns what `offsets` returns, for the queues in one group of brokers (`number`)."""
         try:
             config, stored = await self._config(topic, f"offsets of {group} in {topic}", number)
             readable = config.readQueueNums
-        except Refused:  # a user who may only read the topic is not told what is hidden
+        except Refused:  # a user who may only read the topic cannot ask for hidden queues
             parts = (await self._route(topic)).groups
             readable = stored = next((part.read for part in parts if part.group == number), 0)
         found = []
         for queue_id in range(number_of(number, 0), number_of(number, stored)):
-            committed = await self.committed(group, topic, queue_id)  # read before the end, never to lie beyond it
+            committed = await self.committed(group, topic, queue_id)  # before the end, so that it never exceeds it
             queue, _ = await self._queue(topic, queue_id)
             if queue_in_group(queue_id) < readable or queue.min_offset < queue.max_offset:
                 found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
@@ -388,8 +391,9 @@ class AsyncAdmin(Offsets):
         return await (await self._view.groups.when_heard(group)).members(**self._limits)
 
     async def view_message(self, topic: str, position: int, *, group: int = FIRST_GROUP) -> Message:
-        """Returns the message whose first byte is at `position` in the log of a group of brokers; a body that cannot be
-        decompressed is as stored, with the reason in `Message.undecoded`. Raises NotFound."""
+        """Returns the message whose first byte is at `position` in the log of a group of brokers; If its body cannot be
+        decompressed, `body` is as stored and `Message.undecoded` has the reason. Raises NotFound if no message of the
+        topic is there."""
         what = f"message at position {position}"
         ext = {"topic": topic, "offset": str(position)}
         reply = await self._call_in(group, RequestCode.VIEW_MESSAGE_BY_ID, ext, what=what, accept=(0, 1))
@@ -410,8 +414,9 @@ class AsyncAdmin(Offsets):
         as_stored: bool = False,
     ) -> FoundMessages:
         """Returns the newest messages that have `key` as their message id or as a word of their key, newest first; an
-        empty list if there are none. Its `more` is True if there may be others: the answer is full, at `count_max`
-        messages or some 8 MiB, or a node could not read one. An earlier `end_ms` finds older ones.
+        empty list if there are none. `more` of the result is True if there may be other matches, because the answer
+        reached `count_max` messages or some 8 MiB, or because a node could not read a message. A further query with an
+        earlier `end_ms` finds older messages.
 
         With `unique`, `key` is compared with message ids only. `begin_ms` and `end_ms` (inclusive) bound the time of
         storing in log time. The server returns at most 64 messages. With `as_stored` no body is decompressed, and
@@ -449,7 +454,7 @@ class AsyncAdmin(Offsets):
         return await view.call(code, ext, what=what, accept=accept, **self._limits)
 
     async def _read(self, code: int, ext: dict[str, str], what: str) -> Reply:
-        """Sends a request that all groups of brokers answer alike."""
+        """Sends a request whose answer is the same in all groups of brokers; any group's leader may answer."""
         return await self._call(code, ext, what=what, any_group=True)
 
     async def _write(

@@ -1,6 +1,5 @@
-"""Checks of arguments that users give: a wrong one is an error of the call that has it, before anything is sent.
-
-Unchecked, most of them would fail on the event loop of the client, where the error reaches no caller.
+"""Checks of arguments that users pass. A wrong argument raises in the call that has it, before anything is sent.
+Without the checks, most wrong arguments would fail later on the client's event loop, where no caller sees the error.
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ def check_count(name: str, value: int, *, least: int = 0) -> None:
 
 
 def check_text(name: str, value: str | None) -> None:
-    """Raises TypeError unless the value is a str, or None."""
+    """Raises TypeError unless the value is a str or None."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name}= is a str, not {value!r}")
 
 
 def check_named(kind: str, name: str) -> None:
-    """Raises TypeError unless the name is a str, and ValueError unless it can be one of a topic or a group (`kind`)."""
+    """Raises TypeError unless the name is a str, and ValueError unless it is a valid name; `kind` is "topic" or
+    "group"."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a {kind} is a str, not {name!r}")
     check_name(kind, name)
 
 
 def names_of(kind: str, names: str | Iterable[str]) -> tuple[str, ...]:
-    """Returns the names, each once. Raises TypeError unless they are a str or several."""
+    """Returns the names as a tuple without duplicates; a single str becomes a tuple of one. Raises TypeError if `names`
+    is neither a str nor iterable."""
     if isinstance(names, str):
         return (names,)
     try:

@@ -1,4 +1,4 @@
-"""AsyncClient: one view of a cluster, and the producers and consumers that are made from it."""
+"""AsyncClient: a client of one cluster, from which producers and consumers are made."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def aconnect(
 ) -> AsyncClient:
     """Returns a client of a cluster, for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS,
     the local cluster's file, or 127.0.0.1:9876-9878 say where the cluster is. `access_key` and `secret_key` are the
-    name and the secret of a user: every request is signed with them. The CA and the first user of a local cluster count
-    only for a client that finds it by its directory. `on_retry(retry)` is called on the event loop for
-    each attempt that failed and is repeated. `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the
+    name and the secret of a user: every request is signed with them. The CA and the first user of a local cluster are
+    used only if the client finds the cluster by its directory. `on_retry(retry)` is called on the event loop for each
+    attempt that failed and is repeated. `tls` is Tls(ca=FILE, cert=FILE, key=FILE), or True for the CAs of the
     operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens
     no connection before it needs one. Raises ValueError for a bad address, and for files that cannot be used."""
     found, local = find_servers(servers), found_folder(servers)
@@ -87,13 +87,13 @@ class AsyncClient:
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
+        """The uuid of the cluster, then the uuids of the clusters from which it was restored; () until a server has
         answered."""
         return self._view.groups.clusters
 
     @property
     def created_topics(self) -> frozenset[str]:
-        """Topics that did not exist when this client sent to them; a message that was stored has created its topic."""
+        """The topics that did not exist when this client first sent to them, and that its messages have created."""
         return frozenset(self._view.missing)
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class AsyncClient:
 
     @property
     def view(self) -> ClusterView:
-        """The client's knowledge of the cluster."""
+        """The ClusterView that all parts of this client share."""
         return self._view
 
     def producer(
@@ -116,7 +116,7 @@ class AsyncClient:
         """Returns a new producer session.
 
         `timeout_s` bounds each send; the default is the client's. After `attempt_timeout_s` without an answer, a send
-        is attempted again. At most `max_messages` and `max_bytes` may be unsettled.
+        is attempted again. At most `max_messages` messages and `max_bytes` bytes may be unsettled.
         """
         producer = AsyncProducer(
             self._view,
@@ -134,9 +134,9 @@ class AsyncClient:
     ) -> AsyncTransactionProducer:
         """Returns a producer of transactions that is a member of the producer group `group`, for `async with`.
 
-        The cluster asks `check` about a message whose transaction was not ended in time, sent by any program of the
-        group. `check` gets the message and returns the outcome of its transaction. It runs on the event loop, for one
-        message at a time.
+        The cluster asks `check` about each message of the group, sent by any of its programs, whose transaction was not
+        ended in time. `check` gets the message and returns the outcome of its transaction. It runs on the event loop,
+        for one message at a time.
         """
         producer = AsyncTransactionProducer(
             self._view, group, check, timeout_s=self._timeout_s if timeout_s is None else timeout_s
@@ -169,7 +169,8 @@ class AsyncClient:
         await view.call(RequestCode.RECALL_MESSAGE, ext, what=what, timeout_s=timeout_s, writes=True)
 
     def _group_of_handle(self, recall_handle: str) -> int:
-        """Returns the group of brokers that a handle is of; the first for a handle that a server will not accept."""
+        """Returns the number of the group of brokers that a recall handle belongs to; the first group if the handle is
+        malformed, so that a server refuses it."""
         try:
             return self._view.groups.group_of_name(decode_recall_handle(recall_handle).broker_name) or FIRST_GROUP
         except ValueError:
@@ -300,7 +301,7 @@ class AsyncClient:
             except OSError as error:
                 view.suspect(view.leader)
                 if failure is not None and asyncio.get_running_loop().time() >= deadline:
-                    raise failure from error  # what was answered before says more than that no time is left
+                    raise failure from error  # an earlier error tells more than "no time is left"
                 why = (str(error) or "no answer") if asked else view.why_no_leader()
                 failure = Unreachable(
                     f"pull of {request.topic} queue {queue_text(request.queue_id)} from {node or 'the leader'}: {why}",

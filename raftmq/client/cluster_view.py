@@ -1,9 +1,9 @@
 """The client's knowledge of the cluster (the leader, the other nodes, each topic's queues), and calls to the leader.
 
 To find the leader, the client asks every server (request 106) in a separate task, each with a short growing back-off,
-and the node that a server names must confirm it by answering itself. The first confirmed one wins, so a dead or stopped
-leader that others still name costs nothing but its own task. Any node forwards requests to the leader; when no leader
-is confirmed for a while, the client uses a node that answers instead.
+and the node that a server names must confirm it by answering itself. The first confirmed one wins, so a dead leader
+that other servers still name does not delay the search. Any node forwards requests to the leader; when no leader is
+confirmed for a while, the client uses a node that answers instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger("raftmq")
 
 _T = TypeVar("_T")
 CLUSTERS_FIELD = "raftmqClusters"
-"""The ext field of 106 replies with the cluster's uuid, and those of the clusters that it continues (after a restore),
+"""The ext field of 106 replies with the cluster's uuid, and the uuids of the clusters from which it was restored,
 separated by blanks."""
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
@@ -60,35 +60,36 @@ _REFRESH_TIMEOUT_S = 3.0
 _SAY_AGAIN_AFTER_S = 30.0
 _HEARD_MAX = 32
 _OTHERS_FIRST_S = 0.2
-"""Seconds for which an answer that names a doubted leader waits for another answer. A leader that the others do not
-reach goes on saying that it leads until it has missed their answers for an election timeout."""
+"""Seconds for which an answer that names a doubted leader waits for another answer. A leader that is cut off from the
+other nodes still claims to lead for up to an election timeout."""
 _STAND_IN_S = 5.0
 """Time in seconds for which the client keeps a node that only forwards requests, before it looks for the leader
 again."""
 
 
 class _MembersBody(msgspec.Struct):
-    brokerAddrTable: dict[str, BrokerData] = {}  # the protocol's name
+    brokerAddrTable: dict[str, BrokerData] = {}  # the protocol's field name
 
 
 class Contact(NamedTuple):
     """The result of a first search for the leader."""
 
     leader: str | None
-    """Its address; None if it was not found in time."""
+    """The leader's address; None if it was not found in time."""
     hopeless: bool
-    """True if waiting is no use: each server refuses connections, has an unknown name, or speaks something else."""
+    """True if waiting longer is pointless: no leader was found, and each server refuses connections, has an unknown
+    name, or speaks something else."""
     why: str
-    """Each server with what it answered, in words."""
+    """Each server's address with its answer, in words; "" if the leader was found."""
 
 
 class _AllRefuseError(Exception):
-    """No server accepts a connection."""
+    """Raised when every known server refuses connections."""
 
 
 class _Trouble(NamedTuple):
-    """An attempt without an answer: the server that was asked, what happened there, and if the request may have been
-    carried out."""
+    """A failed attempt without a usable answer: which server was asked, what happened, and whether the request may have
+    been carried out."""
 
     address: str
     cause: str
@@ -96,7 +97,7 @@ class _Trouble(NamedTuple):
 
 
 class Backoff:
-    """Pauses that grow from 20 ms to 250 ms, with jitter."""
+    """Makes growing pauses, from 20 ms to 250 ms, with jitter."""
 
     def __init__(self, jitter: random.Random) -> None:
         self._jitter = jitter
@@ -128,7 +129,7 @@ def _what_it_said(reply: Reply, found: tuple[str | None, tuple[str, ...]] | None
 
 
 def why_not(error: OSError) -> str:
-    """Returns the reason why a connection could not be made, worded to follow the server's address in a sentence."""
+    """Returns, in words, why a connection could not be made, worded to follow the server's address in a sentence."""
     if isinstance(error, ConnectionRefusedError):
         return _REFUSED
     if isinstance(error, TlsError):
@@ -150,9 +151,9 @@ _IS_IT_TLS: Final = (
 
 
 class ClusterView:
-    """The view of the cluster that all parts of one client share. Invariant: `leader` answered when it was set, on a
-    connection of `links` that has not ended since. After a reconnect, the node on the same port may be a follower that
-    lags."""
+    """The view of the cluster that all parts of one client share. Invariant: the node at `leader` has answered over a
+    connection in `links` that is still open. When that connection ends, `leader` is cleared, because after a reconnect
+    the node at that address may be a lagging follower."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class ClusterView:
         first: ClusterView | None = None,
     ) -> None:
         """`group`: the group of brokers that this view is about. `first`: the client's view of the first group, with
-        which this one shares its connections; None for that one itself."""
+        which this one shares its connections; None if this is the view of the first group."""
         self.environment = environment
         self._patience = environment.patience
         self.group = group
@@ -177,9 +178,9 @@ class ClusterView:
         """Broker id -> address, as the last server that was asked sees it; "0" is the leader."""
         self.leader: str | None = None
         self._doubted: str | None = None
-        """The leader that answers nothing, within the present search."""
+        """The leader that is connected but answers nothing, during the present search; else None."""
         self._heard: tuple[str, ...] = ()
-        """Addresses that any server ever named, newest first: further places to look for the leader."""
+        """The addresses that servers have named, newest first. The search for a leader also asks these."""
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.links: ConnectionPool = (
@@ -190,24 +191,24 @@ class ClusterView:
         self.jitter = random.Random(self._seed)
         self._routes: dict[str, Route] = {} if first is None else first._routes
         self.missing: set[str] = set() if first is None else first.missing
-        """Topics that did not exist when a send asked for them. A send that was stored since then has created them."""
+        """The topics that did not exist when a send asked for their route. The first stored send creates the topic."""
         self._search: asyncio.Task[str] | None = None
         self._searching = 0
         self._refusing: dict[str, float] = {}
-        """Servers that could not be connected to when last tried -> since when, within the present search."""
+        """During the present search: server that could not be connected to -> loop time of its first failure."""
         self._silent_since: dict[str, float] = {}
-        """Servers that did not answer when last asked -> since when."""
+        """Server that did not answer when last asked -> loop time since when."""
         self._refusals: dict[str, str] = {}
         """Servers that could not be connected to -> the reason, in words."""
         self._wrong: set[str] = set()
-        """Servers that refused, or answered nothing sensible, when last asked within the present search."""
+        """The servers that refused connections or gave no sensible answer when last asked in the present search."""
         self._kinds: dict[str, str] = {}
-        """Servers that hung up -> what they speak instead, or "", within the present search."""
+        """During the present search: server that hung up -> what it speaks instead, in words; "" if that is not the
+        reason."""
         self._said = ("", 0.0)
-        """The last reason that was logged, and when."""
+        """The last reason that was logged, and the loop time of that log line."""
         self._troubles: dict[str, str] = {}
-        """Servers that did not help to find a leader when last asked within the present search -> the reason, in
-        words."""
+        """During the present search: server that did not help to find a leader -> the reason, in words."""
 
     def of_group(self, group: int) -> ClusterView:
         """Returns a new view of another group of the same cluster."""
@@ -229,7 +230,7 @@ class ClusterView:
 
     def bind_loop(self) -> asyncio.AbstractEventLoop:
         """Returns the running loop, which must be the one of the first use, because connections belong to it. Raises
-        RuntimeError."""
+        RuntimeError on any other loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -242,19 +243,20 @@ class ClusterView:
         return loop
 
     def suspect(self, address: str | None) -> None:
-        """Records that `address` did not behave like a leader: the next call searches for the leader. A wrong suspicion
-        costs little."""
+        """Marks the leader as lost if it is at `address`: the next call searches for the leader. A wrong suspicion
+        costs only a search."""
         if address is not None and address == self.leader:
             self.leader = None
 
     def doubt(self, address: str) -> None:
         """Records that `address` answers nothing although it is connected: the next call searches for a leader, and
-        believes the other nodes first."""
-        if self.leader in (None, address):  # else the present leader is another one, and no search begins
+        trusts the other nodes' answers before this node's."""
+        if self.leader in (None, address):  # if another node leads by now, no search begins
             self._doubted, self.leader = address, None
 
     async def find_leader(self) -> str:
-        """Returns the leader's address. Waits until there is a leader; the caller sets the limit."""
+        """Returns the leader's address; searches for it if it is not known. Waits without limit: the caller sets a
+        timeout."""
         self.bind_loop()
         if self.leader is not None:
             return self.leader
@@ -267,7 +269,7 @@ class ClusterView:
             self._searching -= 1
             if not self._searching and self._search is not None:
                 self._search.cancel()
-                self._search = None  # who asks before the cancelled task has ended must not wait for it
+                self._search = None  # a new caller must not join the search that is being cancelled
 
     async def _run_search(self) -> str:
         self._refusing.clear()
@@ -294,14 +296,14 @@ class ClusterView:
                 probe.cancel()
 
     def _say_why(self) -> None:
-        """Logs the reason, unless the same one was logged lately."""
+        """Logs why no leader is found, unless the same reason was logged in the last 30 s."""
         why, now = self.why_no_leader(), asyncio.get_running_loop().time()
         if why != self._said[0] or now - self._said[1] >= _SAY_AGAIN_AFTER_S:
             self._said = (why, now)
             logger.warning("no leader found yet: %s", why)
 
     async def contact(self, wait_s: float) -> Contact:
-        """Searches for the leader for at most `wait_s` seconds, and less if no server can know it."""
+        """Searches for the leader for at most `wait_s` seconds, and stops earlier if no server can know the leader."""
         finding = asyncio.create_task(self.find_leader())
         ends_at = asyncio.get_running_loop().time() + wait_s
         try:
@@ -375,22 +377,22 @@ class ClusterView:
             if other := await self._other_kind(server, error):
                 self._refusals[server] = told = other
             self._troubles[server] = self._refusals[server] if refused else told
-            self._wrong.add(server)  # now: whoever looks at it reads the reason beside it
+            self._wrong.add(server)  # only now: readers of `_wrong` expect the reason in `_troubles`
             return None
 
     def _has_been_silent(self, server: str) -> None:
         """Gives up the connection to a server that has answered nothing for `silent_s`. Until then it is asked again
-        on the same one: a new connection, with TLS a handshake, is the dearest question that an overloaded server can
-        get."""
+        over the same connection, because a new connection, with its TLS handshake, costs an overloaded server the
+        most."""
         now = asyncio.get_running_loop().time()
         if now - self._silent_since.setdefault(server, now) >= self._patience.silent_s:
             del self._silent_since[server]
             self.links.drop(server)
 
     async def _other_kind(self, server: str, error: Exception) -> str:
-        """Returns that a server which hung up speaks TLS and this client does not, or the reverse; "" if that is not
-        why. It is asked once within a search, and not by a client that a server has ever answered: those meet servers
-        that stop."""
+        """Finds out whether a server that hung up speaks TLS while this client does not, or the reverse. Returns this
+        in words, or "" if it is not the reason. Each server is probed at most once per search. A client that has ever
+        had an answer does not probe: then a server that hangs up has most likely stopped."""
         probe, may_be = self.environment.probe, CodecError | ConnectionResetError | ConnectionAbortedError | TlsError
         if probe is None or self._heard or not isinstance(error, may_be):
             return ""
@@ -399,17 +401,17 @@ class ClusterView:
         return self._kinds[server]
 
     def why_no_leader(self) -> str:
-        """Returns in words what the last search met at each server; before a search, only their addresses."""
+        """Returns the trouble with each server in the last search, in words; before any search, only the addresses."""
         troubles = {server: self._troubles.get(server, "has not been asked") for server in self.servers}
         others = {server: self._troubles[server] for server in sorted(self._troubles)}
         return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | others).items())
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
-        """Reads the members from a server's reply. Returns (leader or None, the other brokers); None if the reply names
-        none or comes from another cluster. Raises msgspec.DecodeError."""
+        """Reads the members from a server's reply. Returns (address of the leader or None, addresses of the other
+        brokers); None if the reply is no success or comes from another cluster. Raises msgspec.DecodeError."""
         if reply.code == ResponseCode.NO_PERMISSION:
             self.groups.take("")
-            return server, ()  # it tells this user nothing, and each request why: any node can say no
+            return server, ()  # this user may not list members; any node can tell them so with each request
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
             return None
         table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
@@ -424,7 +426,7 @@ class ClusterView:
             address for name in table if known[name] != self.group for address in table[name].brokerAddrs.values()
         )
         self._heard = tuple(dict.fromkeys((*named, *self._heard, *others_too)))[:_HEARD_MAX]
-        # A leader names all members. What others name may be old: it only adds.
+        # A leader names all members. The list of any other node may be old, so it only adds members.
         self.brokers = named if leader == server else tuple(dict.fromkeys((*named, *self.brokers)))[:_HEARD_MAX]
         return leader, others
 
@@ -443,7 +445,7 @@ class ClusterView:
         try:
             link = await self.links.get(server)
         except TimeoutError:
-            self._refusing.pop(server, None)  # silence says nothing: a stopped node is silent, and comes back
+            self._refusing.pop(server, None)  # a stopped node does not answer, but may come back
             raise
         except OSError as error:
             self._refusing.setdefault(server, asyncio.get_running_loop().time())
@@ -465,7 +467,7 @@ class ClusterView:
         return "no server can be reached: " + ", ".join(f"{server} {why}" for server, why in sorted(whys.items()))
 
     async def _find_leader_unless_refused(self, patience_s: float | None, any_group: bool) -> str:
-        """Returns the leader's address; with `any_group` that of another group if it is found earlier. Raises
+        """Returns the leader's address; with `any_group`, the leader of another group if that is found earlier. Raises
         _AllRefuseError once every server has refused connections for `patience_s` (None: never)."""
         find: Callable[[], Coroutine[None, None, str]] = self.find_leader
         if any_group and self.leader is None:
@@ -483,7 +485,7 @@ class ClusterView:
             finding.cancel()
 
     def new_session(self) -> bytes:
-        """Returns 16 bytes for a session that no other session of any client has."""
+        """Returns 16 random bytes that identify a new session."""
         if self.groups.first is not self:
             return self.groups.first.new_session()
         self._sessions += 1
@@ -513,13 +515,13 @@ class ClusterView:
         links: ConnectionPool | None = None,
         any_group: bool = False,
     ) -> Reply:
-        """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Only for requests
-        that may be carried out twice.
+        """Sends a request to the leader, and repeats it until it is answered or `timeout_s` is over. Use it only for
+        requests that may safely be carried out twice.
 
-        `links`: the connections to use, because the cluster must know who asks. With `any_group`, for a request that
-        all groups of brokers answer alike, the leader of another group is asked while this one has none. With
-        `refused_s` the call ends earlier if every server refuses connections for that long. Raises RaftMQError; if
-        `writes`, it is Unknown when an attempt without an answer may have been carried out.
+        `links`: the connections to use, if the cluster must recognise the client by its connection. With `any_group`,
+        for a request that all groups of brokers answer alike, the leader of another group is asked while this one has
+        none. With `refused_s` the call ends earlier if every server refuses connections for that long. Raises
+        RaftMQError. If `writes`, the error is Unknown when an attempt without an answer may have been carried out.
         """
         deadline = self.bind_loop().time() + timeout_s
         least_s = min(attempt_s, timeout_s) / 10
@@ -546,7 +548,7 @@ class ClusterView:
                 maybe = maybe or (writes and trouble.maybe)
                 retry = Retry(what, trouble.address, trouble.cause)
             pause = backoff.next_s()
-            # An attempt without time for an answer could only turn a refused write into an unknown one.
+            # An attempt too short for an answer could only turn a refused write into an unknown one.
             if asyncio.get_running_loop().time() + pause + least_s >= deadline:
                 raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last, trouble)
             self.retries.tell(retry)
@@ -563,7 +565,7 @@ class ClusterView:
         links: ConnectionPool,
         any_group: bool,
     ) -> Reply | _Trouble:
-        """Makes one attempt; returns the reply, or the reason why there is none. Raises _AllRefuseError."""
+        """Makes one attempt; returns the reply, or a _Trouble that says why there is none. Raises _AllRefuseError."""
         sent, leader = False, None
         suspect = self.groups.lost if any_group else self.suspect
         try:
@@ -605,15 +607,15 @@ class ClusterView:
         auto_create: bool = False,
         fresh: bool = False,
     ) -> Route:
-        """Returns the topic's queues, at most 30 s old, or fetched now with `fresh`. With `auto_create`, a missing
-        topic gives the route that its first message would create. Raises NotFound, Failed, Unreachable."""
+        """Returns the topic's queues, at most 30 s old, or fetched now with `fresh`. With `auto_create`, returns for a
+        missing topic the route that its first message would create. Raises NotFound, Failed, Unreachable."""
         now = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
         if known is not None and known.exists and not fresh and now - known.fetched_at < ROUTE_LIFE_S:
             return known
         try:
             route = await self._fetch_route(topic, topic, timeout_s, refused_s, True)
-        except Denied as denied:  # any right on the topic gives the route; what follows needs this one
+        except Denied as denied:  # any right on the topic gives the route; this call needs `right`
             denied.advise(how_to_allow(str(denied), "Pub" if auto_create else "Sub"))
             raise
         except NotFound:

@@ -30,13 +30,13 @@ from raftmq_wire.signature import Credentials
 
 MAX_FRAME_BYTES = 64 << 20
 """The largest frame that a client accepts. It is more than any server sends (16 MiB plus the bytes that a reader asks
-for), so a longer one shows that the stream is not the protocol."""
+for), so a larger frame shows that the peer does not speak the protocol."""
 DIAL_TIMEOUT_S = 1.0
 _PREFIX = struct.Struct(">ii")
 
 OnRequest = Callable[[Header, bytes], None]
-"""A function that takes a request of the server. It returns nothing: requests of RocketMQ's servers are oneways, and an
-answer goes back as a request of the client."""
+"""A function that takes a request from the server. It returns nothing: servers of RocketMQ expect no reply to their
+requests, and the client answers with a request of its own."""
 
 
 _CLOSED = "closed the connection"
@@ -44,7 +44,7 @@ _HTTP = "speaks HTTP: it is not the port of clients, which is that of the name s
 
 
 class Reply(NamedTuple):
-    """A response with decoded ext fields."""
+    """A reply with its ext fields decoded."""
 
     code: int
     remark: str | None
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._credentials = credentials
         self.closed = False
         self.ending = ""
-        """The reason why the connection ended, worded to follow its address in a sentence."""
+        """The reason why the connection ended, worded to follow the server's address in a sentence."""
         self._on_response = on_response
         self._on_read = on_read
         self._on_request = on_request
@@ -88,8 +88,8 @@ class Connection(asyncio.Protocol):
         self._need = _PREFIX.size
 
     async def call(self, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_s: float) -> Reply:
-        """Sends one request and returns its reply. Raises TimeoutError, or ConnectionError if the connection ends
-        first."""
+        """Sends one request and returns its reply. Raises TimeoutError after `timeout_s`, and ConnectionError if the
+        connection ends first."""
         if self.closed:
             raise ConnectionResetError(f"connection to {self.address} is closed")
         opaque = next(self._opaque) & 0x7FFFFFFF
@@ -111,8 +111,8 @@ class Connection(asyncio.Protocol):
         return ext if self._credentials is None else self._credentials.signed(ext, body)
 
     def write(self, frames: Iterable[bytes]) -> None:
-        """Queues frames, which are sent at the end of this loop iteration. On a closed connection they are dropped;
-        `on_lost` has reported its end."""
+        """Queues frames, which are sent at the end of this loop iteration. A closed connection drops them; its owner
+        knows from `on_lost`."""
         if self.closed:
             return
         if not self._out:
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._end(ConnectionAbortedError(f"connection to {self.address} was given up"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass of asyncio.Transport
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -216,7 +216,7 @@ def _why_ended(exc: Exception) -> str:
 
 
 async def dial(environment: Environment, connection: Connection) -> Connection:
-    """Opens `connection` to its address. Raises OSError, which is a TimeoutError after a second without an answer."""
+    """Opens `connection` to its address. Raises OSError; TimeoutError after one second without an answer."""
     host, port = split_address(connection.address)
     async with asyncio.timeout(DIAL_TIMEOUT_S):
         await environment.dial(host, port, lambda: connection)
@@ -224,8 +224,8 @@ async def dial(environment: Environment, connection: Connection) -> Connection:
 
 
 class ConnectionPool:
-    """Connections by address, at most one for each, dialled when first asked for. `on_lost(address)` runs when one has
-    ended."""
+    """A pool with at most one connection per address, dialled when first asked for. `on_lost(address)` runs when a
+    connection has ended."""
 
     def __init__(
         self,

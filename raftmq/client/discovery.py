@@ -56,8 +56,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _without_scheme(address: str) -> str:
-    """Returns the host of a URL with port 9876, the one for clients: a URL names no port, or the port of the HTTP
-    API."""
+    """Returns the host of a URL with port 9876, the port for clients. A port in the URL is dropped: it would be the
+    port of the HTTP API."""
     host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if host.startswith("["):
         return f"{host.partition(']')[0]}]:9876"
@@ -75,9 +75,10 @@ def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
 
 
 LOCAL_CA = Path("tls", "ca.crt")
-"""Path of the CA of a local cluster that speaks TLS, relative to the folder of its cluster.json."""
+"""Path of the CA certificate of a local cluster that speaks TLS, relative to the folder of its cluster.json."""
 LOCAL_USER = Path("first-user")
-"""Path of the file with name and secret of the user of a local cluster that has users, relative to that folder."""
+"""Path of the file with name and secret of the user of a local cluster that has users, relative to the folder of its
+cluster.json."""
 
 
 def found_folder(
@@ -86,8 +87,8 @@ def found_folder(
     """Returns the folder of the local cluster if `find_servers`, with the same arguments, finds the servers there; None
     for servers that were named explicitly.
 
-    Its CA and its user count only then: what a program does must not depend on the directory in which it was started,
-    once it names its servers.
+    The client uses the folder's CA and user only in the first case: a program that names its servers must behave alike
+    in every directory.
     """
     environ = os.environ if environ is None else environ
     if servers is not None or environ.get("RAFTMQ_SERVERS"):
@@ -104,7 +105,7 @@ def local_file(folder: Path | None, which: Path) -> str:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()
-    except PermissionError:  # another user's cluster, which is not passed over in silence
+    except PermissionError:  # an unreadable cluster of another user is an error, and is not skipped silently
         return True
 
 

@@ -31,11 +31,11 @@ class Environment(NamedTuple):
     credentials: Credentials | None = None
     """The user in whose name requests are signed; None: requests are not signed."""
     speaks_tls: bool = False
-    """True if `dial` opens connections over TLS."""
+    """True if `dial` opens TLS connections."""
     ended: Callable[[], Awaitable[None]] | None = None
-    """Waits until closed connections are gone; None if nobody need wait."""
+    """Waits until closed connections are gone; None if nothing has to be waited for."""
     probe: Probe | None = None
-    """Finds out what a server speaks that hung up; None: nobody asks."""
+    """Finds out what a server that hung up speaks; None: no server is probed."""
     patience: Patience = Patience()
     """The times for which the client waits, and the intervals at which it asks."""
 
@@ -49,10 +49,10 @@ async def _dial_tcp(host: str, port: int, factory: Callable[[], asyncio.Protocol
 
 
 class IncompleteUser(ValueError):
-    """Only one of a user's name and secret was given. The text contains neither."""
+    """Raised when only one of a user's name and secret was given. The error's text contains neither value."""
 
     def __init__(self, given: str, missing: str) -> None:
-        """`given` and `missing` name the two: arguments, or variables of the environment."""
+        """`given` and `missing` name the two, as arguments or as environment variables."""
         super().__init__(given, missing)
         self.given = given
         self.missing = missing
@@ -71,10 +71,10 @@ def with_credentials(
     environ: Mapping[str, str] = os.environ,
     local: Path | None = None,
 ) -> Environment:
-    """Returns the environment in which requests are signed with these keys, else with RAFTMQ_ACCESS_KEY and
-    RAFTMQ_SECRET_KEY, else, if `local` is the folder of a local cluster that has users, with those of its first one;
-    the same environment if there are no keys. Raises IncompleteUser if only one of the two keys is given, ValueError
-    for a file that cannot be used."""
+    """Returns an environment whose requests are signed. The keys are the given ones, else RAFTMQ_ACCESS_KEY and
+    RAFTMQ_SECRET_KEY, else those of the first user of the local cluster in the folder `local`. Returns the given
+    environment if there are no keys. Raises IncompleteUser if only one of the two keys is given, and ValueError if the
+    user's file cannot be used."""
     names = ("access_key=", "secret_key=")
     if not access_key and not secret_key:
         names = USER_VARIABLES
@@ -87,7 +87,7 @@ def with_credentials(
 
 
 def user_of(path: Path) -> tuple[str, str]:
-    """Returns (name, secret) from a user's file. Raises ValueError."""
+    """Returns (name, secret) from a user's file. Raises ValueError if the file cannot be used."""
     try:
         return read_user_file(path)
     except (OSError, ValueError) as error:
@@ -101,8 +101,8 @@ def with_tls(
     local: Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Environment:
-    """Returns the environment that dials over TLS if `tls` or RAFTMQ_TLS asks for it, or if `local` is the folder of a
-    local cluster that speaks TLS; else the same environment. Raises ValueError."""
+    """Returns an environment that dials over TLS if `tls` or RAFTMQ_TLS asks for TLS, or if `local` is the folder of a
+    local cluster that speaks TLS; else the given environment. Raises ValueError as `find_tls` does."""
     found = find_tls(tls, environ, local)
     if found is None:
         return environment

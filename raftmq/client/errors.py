@@ -1,7 +1,8 @@
-"""The client's errors, and what each says of the operation's outcome.
+"""The client's errors, and what each says about the outcome of the operation.
 
-Every operation ends as ok, fail or unknown. The class of the error says which. `retryable` says if repeating the same
-call can help, `code` is the protocol's response code (0 when no server answered) and `hint` says what to do.
+Every operation ends as ok, fail or unknown; the class of the error tells fail from unknown. `retryable` is True if
+repeating the same call can help. `code` is the protocol's response code (0 when no server answered). `hint` says what
+the user can do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from raftmq_wire.denial import is_switched_off as says_switched_off
 
 
 class RaftMQError(Exception):
-    """Base of all errors that the client raises for operations of the cluster.
+    """The base class of all errors that the client raises for operations on the cluster.
 
     `message_ids` names the messages of a failed send (empty otherwise), so that a message with an unknown outcome can
     be looked up.
@@ -38,10 +39,10 @@ class RaftMQError(Exception):
         self.hint = hint or self.default_hint
         self.message_ids = message_ids
         if self.hint:
-            self.add_note(self.hint)  # a traceback shows it below the message
+            self.add_note(self.hint)  # the note is printed below the message in a traceback
 
     def about(self, message_ids: tuple[str, ...]) -> RaftMQError:
-        """Returns a copy of the error for these messages, since an exception object belongs to one future."""
+        """Returns a copy of the error with these message ids. Each future needs its own exception object."""
         return type(self)(str(self), code=self.code, retryable=self.retryable, hint=self.hint, message_ids=message_ids)
 
 
@@ -68,11 +69,12 @@ class Refused(RaftMQError):
 
 
 class Denied(Refused):
-    """The operation did not happen: the user may not do it, or requests must be signed and this one is not."""
+    """The operation did not happen: the user has no right to it, or the cluster requires signed requests and this one
+    was not signed."""
 
     switched_off = False
-    """True if no right is missing: an operator has taken read permission from the topic, or lets the group consume
-    nothing. Consumers wait until it is switched on again."""
+    """True if the user lacks no right: an operator has switched off reading of the topic, or consuming by the group.
+    Consumers wait until it is switched on again."""
 
     def advise(self, hint: str) -> None:
         """Replaces the hint of the error by `hint`, unless that is ""."""
@@ -107,7 +109,7 @@ _USERS = {
         "a Super gives another secret with `raftmq user password NAME`."
     ),
 }
-"""Remark of a refusal with NO_PERMISSION that is about the user, and about no right -> the hint."""
+"""The remark of a refusal with NO_PERMISSION that concerns the user and no particular right -> the hint."""
 _DISK_FULL = (
     "Free space on the leader's disk, shorten `retention.hours`, or raise `retention.disk_refuse_writes_percent`; "
     "`raftmq status` names the node."
@@ -165,11 +167,12 @@ def is_unreadable(code: int, remark: str | None) -> bool:
 
 _KEY = re.compile(r"\b(?:limits|send|dedup|timer|transaction)\.[a-z_]+")
 _TOPIC = re.compile(r"\btopic[ \[\"']+([%|a-zA-Z0-9_-]+)")
-"""A key of the configuration, and a topic, in a server's words."""
+"""Finds the name of a topic in a server's remark."""
 
 
 def hint_of(code: int, remark: str | None) -> str:
-    """Returns advice about a reply that is not a success; "" if nothing is known. It names what the remark names."""
+    """Returns advice about an unsuccessful reply; "" if there is none. The advice repeats the topic or key that the
+    remark names."""
     hint = _hint_of(code, remark)
     if found := _KEY.search(remark or ""):
         hint = hint.replace("explain KEY", f"explain {found[0]}")

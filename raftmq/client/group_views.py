@@ -1,4 +1,4 @@
-"""The groups of brokers of a cluster as the views of one client know them together, and a view of each.
+"""The groups of brokers that one client knows, and its view of each.
 
 A cluster of one group has one view. In a cluster of several, each node knows all groups, so the servers that a user
 names may be of any of them. A view of a further group is made when a queue of it is first used.
@@ -27,9 +27,10 @@ _T = TypeVar("_T")
 async def of_each(
     works: Mapping[int, Coroutine[Any, Any, _T]], *, grace_s: float = GRACE_S
 ) -> dict[int, _T | Exception]:
-    """Runs the work of each group of brokers at the same time; returns group -> its result, or the error in which it
-    ended. Once one has a result the others get `grace_s` more: a group without a leader keeps nobody waiting, and what
-    it was asked must be asked again."""
+    """Runs the coroutines of all groups of brokers concurrently; returns group -> its result, or the error with which
+    it ended. Once one group has a result, the others get `grace_s` seconds more and are then cancelled, with
+    Unreachable as their error. So a group without a leader does not delay the others; the caller asks it again
+    later."""
     tasks = {asyncio.create_task(work): group for group, work in works.items()}
     try:
         waiting = {*tasks}
@@ -82,8 +83,7 @@ class GroupViews(Generic[_V]):
     """The groups of brokers that a client knows, and its views of them. Event loop only."""
 
     def __init__(self, first: _V, *, heard_s: float = HEARD_S) -> None:
-        """`first`: the view of the first group. `heard_s`: time in seconds for which a server may take to tell of the
-        groups."""
+        """`first`: the view of the first group. `heard_s`: seconds to wait for a server to name the groups."""
         self._heard_s = heard_s
         self.first = first
         self.names: dict[str, int] = {}
@@ -92,8 +92,8 @@ class GroupViews(Generic[_V]):
         self._told = asyncio.Event()
         self._told_s = 0.0
         self.clusters: tuple[str, ...] = ()
-        """The uuids of the cluster that this client belongs to, and of those that it continues; () until a server says
-        so."""
+        """The uuids of the cluster that this client belongs to, and of those from which that cluster was restored; ()
+        until a server reports them."""
         self._views: dict[int, _V] = {FIRST_GROUP: first}
 
     @property
@@ -102,13 +102,13 @@ class GroupViews(Generic[_V]):
         return self._told.is_set()
 
     def heard_within(self, seconds: float) -> bool:
-        """Returns True if a server has named its groups in the last `seconds`: another one may have joined since."""
+        """Returns True if a server has named its groups in the last `seconds`: a group may have joined since."""
         return self.heard and asyncio.get_running_loop().time() - self._told_s <= seconds
 
     @property
     def several(self) -> bool:
-        """True if the cluster is known to have more than one group, or to have had: sends that wait for a group stay
-        sorted by it."""
+        """True if the cluster is known to have, or to have had, more than one group. It stays true when groups retire,
+        because waiting sends are already sorted by group."""
         return len(self.names) > 1 or self._has_retired
 
     def numbers(self) -> list[int]:
@@ -127,19 +127,19 @@ class GroupViews(Generic[_V]):
         return view
 
     def living(self, groups: Iterable[int]) -> list[_V]:
-        """Returns the views of those of the groups that this client knows and that have not retired."""
+        """Returns the views of the groups in `groups`, without groups that are unknown to this client or retired."""
         return [view for group in groups if (view := self.known(group)) is not None]
 
     def of(self, group: int) -> _V:
-        """Returns the view of a group. Raises Refused if this client knows no such group, or it has retired: numbers of
-        queues and positions mean something else in another group, so none is asked in its place."""
+        """Returns the view of a group. Raises Refused if this client knows no such group, or it has retired: another
+        group cannot answer instead, because queue numbers and positions differ between groups."""
         view = self.known(group)
         if view is None:
             raise _no_group(group)
         return view
 
     async def at(self, queue: int) -> _V:
-        """Returns the view of the group that has a queue, by its number; as `when_heard` does."""
+        """Returns the view of the group that has the queue of this number. Waits and raises as `when_heard` does."""
         group = group_of(queue)
         await self._hear(group)
         view = self.known(group)
@@ -154,7 +154,8 @@ class GroupViews(Generic[_V]):
         return self.of(group)
 
     async def _hear(self, group: int) -> None:
-        """Returns once a server has named the groups, or at once for the first group. Raises Unreachable."""
+        """Waits until a server has named the groups; returns at once for the first group. Raises Unreachable if no
+        server names them in time."""
         if group != FIRST_GROUP and not self.heard:
             finding = asyncio.create_task(self.first.find_leader())
             with contextlib.suppress(TimeoutError):
@@ -184,13 +185,13 @@ class GroupViews(Generic[_V]):
                 task.cancel()
 
     def belong_to(self, clusters: tuple[str, ...]) -> None:
-        """Sets the uuids of the cluster that this client belongs to, and of those that it continues."""
+        """Sets the uuids of the cluster that this client belongs to, and of those from which it was restored."""
         self.clusters = clusters
 
     def take(self, told: str, retired: str = "") -> None:
-        """Takes the names of groups from an answer (ext fields `raftmqGroups`, `raftmqRetiredGroups`); rows that cannot
-        be parsed are ignored. A group is forgotten only if it has retired, not if an answer lacks it: the node may not
-        know it yet."""
+        """Takes the names of groups from a reply (ext fields `raftmqGroups`, `raftmqRetiredGroups`); rows that cannot
+        be parsed are ignored. A group is forgotten only if it has retired, not if a reply lacks it, because the node
+        may not know the group yet."""
         self._told.set()
         self._told_s = asyncio.get_running_loop().time()
         for row in told.split():

@@ -45,8 +45,8 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def check_may_wait(self) -> None:
-        """Raises RuntimeError where waiting for the loop would never end: in the loop's own thread, and once the loop
-        is closed."""
+        """Raises RuntimeError where waiting for the loop would never end: in the loop's own thread, or after the loop
+        was closed."""
         if self.is_current:
             raise RuntimeError("a blocking call inside a callback of the client would wait for itself")
         if self.loop.is_closed():

@@ -17,10 +17,10 @@ from raftmq_wire.properties import parse_properties
 from raftmq_wire.queue_numbers import queue_text
 
 _ZLIB = (0, 3)
-"""Values of a message's compression type that mean zlib: producers before RocketMQ 5 know only this one and write 0."""
+"""Compression types of a message that mean zlib. Producers before RocketMQ 5 always use zlib and write 0."""
 _BY_ARROW = {1: "lz4", 2: "zstd"}
 MAX_INFLATED_BYTES = 64 << 20
-"""The largest size of a decompressed body: a small message must not fill the reader's memory."""
+"""The largest decompressed body, in bytes. The bound keeps a small message from filling the reader's memory."""
 
 
 class UnreadableError(Exception):
@@ -61,9 +61,9 @@ def _read_by_arrow(body: bytes, codec: str, most: int) -> bytes:
     try:
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(body), codec) as stream:
             plain = bytes(stream.read(most + 1))
-    except (OSError, ValueError) as error:  # Arrow's errors are one of them
+    except (OSError, ValueError) as error:  # Arrow's errors are subclasses of these
         raise UnreadableError(f"does not inflate: {error}") from error
-    if not body:  # Arrow takes no bytes at all for a frame of no bytes
+    if not body:  # for a frame of no bytes Arrow returns no bytes and raises no error
         raise UnreadableError("is cut short inside its compressed body")
     return plain
 
@@ -74,9 +74,9 @@ _COMPRESSION_MASK = 0x7
 COMPRESSION_FLAGS = COMPRESSED | _COMPRESSION_MASK << _COMPRESSION_SHIFT
 """The bits of a message's flags that describe how its body is compressed."""
 MAX_BODY_BYTES = 15 << 20
-"""The largest body that fits a 16 MiB frame with its header, however the server is configured; a larger one would end
-the connection. The server's own limit for a message and for a batch is 4 MiB by default; its refusal (code 13) names
-it."""
+"""The largest body that fits a 16 MiB frame with its header, in bytes: a larger body would end the connection, however
+the server is configured. The server's own limit for a message and for a batch is 4 MiB by default; its refusal (code
+13) names the limit."""
 
 RESERVED = frozenset(("KEYS", "TAGS", "UNIQ_KEY"))
 
@@ -98,9 +98,9 @@ class SendOptions(TypedDict, total=False):
 
 
 class MessageOptions(SendOptions, total=False):
-    """The options of a send of one message, which add a delay or a time of delivery. With either, the message is stored
-    at once and delivered later, with a new offset and position; the offset and position of the result are those of the
-    place where it waits."""
+    """The options of a send of one message: those of `SendOptions` and a delay or a time of delivery. With either, the
+    message is stored at once and delivered later, with a new offset and position; the offset and position of the result
+    are those of the place where it waits."""
 
     delay: Delay
     deliver_at: DeliverAt
@@ -122,7 +122,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """A stored message. Times are milliseconds since the epoch: `born` by the producer's clock, `stored` in log
     time.
 
-    `body` is plain, as the producer was given it, except while `compression` is not 0: then it is as stored."""
+    `body` is plain, as the producer was given it, except if `compression` is not 0; then it is still compressed, as
+    stored."""
 
     topic: str
     queue_id: int
@@ -138,9 +139,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     store_ms: int
     reconsume_times: int = 0
     compression: int = 0
-    """The flags that say how `body` is compressed; 0 for a plain body."""
+    """The flags that say how `body` is compressed; 0 if `body` is plain."""
     undecoded: str = ""
-    """Why `body` could not be decompressed and is as stored, worded to follow the message's name; "" otherwise."""
+    """The reason why `body` could not be decompressed and is as stored, worded to follow the message's name in a
+    sentence; "" if there is none."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -149,12 +151,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def place(self) -> str:
-        """Topic, queue and offset, as errors and logs name a message."""
+        """The topic, queue and offset in one text, by which errors and logs name the message."""
         return f"{self.topic} queue {queue_text(self.queue_id)} offset {self.queue_offset}"
 
     def decoded(self) -> Message:
         """Returns the message with a plain body, or with the reason in `undecoded` if the body cannot be decompressed:
-        other people's data must not stop a reader."""
+        one damaged body must not stop a reader."""
         if not self.compression or self.undecoded:
             return self
         try:
@@ -164,7 +166,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class FoundMessages(list[Message]):
-    """The messages that a query found."""
+    """The messages that a query found: a list that also says whether there may be more."""
 
     more = False
     """True if there may be others that match: the answer was full, or a node could not read one."""
@@ -192,15 +194,16 @@ def encode_properties(
 
 
 def encode_copied(message_id: str, properties: Mapping[str, str]) -> str:
-    """Returns the properties of a copy in the protocol's form, with keys and tag among them. Their values are not
-    checked: they were stored before, and a value with \\x01 inside is read again as it was. Raises Refused if they
-    take too many bytes."""
+    """Returns the properties of a copy in the protocol's form, with keys and tag among them. Values are not checked,
+    because they were stored before, and a value with \\x01 inside reads back unchanged. Raises Refused if all
+    properties take too many bytes."""
     copied = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
     return _checked(f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02{copied}")
 
 
 def _checked(text: str) -> str:
-    """Returns the properties, if they are Unicode text and not too long."""
+    """Returns `text`, the encoded properties. Raises ValueError if it is no valid Unicode, and Refused if it takes too
+    many bytes."""
     check_encodable("a property", text)
     if len(text) * 3 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise Refused(
@@ -248,10 +251,11 @@ def _pair(name: str, value: str) -> str:
 
 def decode_messages(data: bytes, *, as_stored: bool = False, first_queue: int = 0) -> list[Message]:
     """Decodes all messages in the body of a pull reply. `first_queue`: the number of queue 0 of the group of brokers
-    that answered. Raises Failed for bytes that are not complete, sound stored messages; a body that cannot be
-    decompressed is a message with `undecoded`.
+    that answered. Raises Failed for bytes that are not complete, sound stored messages; a message whose body cannot be
+    decompressed has `undecoded` set.
 
-    With `as_stored`, no body is decompressed: a reader that shows or needs only some bodies calls `Message.decoded`.
+    With `as_stored`, no body is decompressed; a reader that needs only some bodies then calls `Message.decoded` on
+    these.
     """
     try:
         found = [_read(stored, first_queue) for stored in message_format.decode_messages(data, hosts=False)]
@@ -297,6 +301,7 @@ def position_of(offset_message_id: str) -> int:
 
 
 def check_queue_id(queue_id: int) -> None:
-    """Raises TypeError unless the id of a queue is an int; True, which Python counts as 1, is none."""
+    """Raises TypeError unless the id of a queue is an int. A bool is refused too, although Python counts it as an
+    int."""
     if type(queue_id) is not int and (isinstance(queue_id, bool) or not isinstance(queue_id, int)):
         raise TypeError(f"queue_id= is an int, not {type(queue_id).__name__}")

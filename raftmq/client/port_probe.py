@@ -1,7 +1,7 @@
 """Finds out whether a server that hung up speaks TLS or plain text, so that an error can say which.
 
-A port that takes one of the two says nothing to the other: it closes the connection, as a node that stops does. Only a
-second connection, which begins as the other kind of client would, tells them apart.
+A port for TLS closes a plain-text connection without a word, and the reverse; a node that stops does the same. So the
+probe opens a second connection, which begins as the other kind of client would, and looks at the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 
 Probe = Callable[[str, int, bool], Awaitable[str]]
 """Takes host, port, and True if this client speaks TLS. Returns what the server speaks instead, worded to follow its
-address in a sentence; "" if it does not answer in the other way either."""
+address in a sentence; "" if it does not speak the other kind either."""
 
 TLS_ALONE = "takes TLS alone, and this client speaks plain text"
 PLAIN_ALONE = "speaks plain text, and this client speaks TLS"
@@ -30,13 +30,13 @@ _HINTS = {
 
 
 def hint_for(why: str) -> str:
-    """Returns the advice for an error whose text has what a probe returned; "" if it has not."""
+    """Returns the advice for an error text that contains a result of the probe; "" for any other text."""
     return next((hint for kind, hint in _HINTS.items() if kind in why), "")
 
 
 async def probe_port(host: str, port: int, speaks_tls: bool) -> str:
-    """Greets the server as the other kind of client would, and reads the first bytes of its answer. The greeting says
-    nothing about this client or its user."""
+    """Greets the server as the other kind of client would, and judges the first bytes of its answer; returns as a
+    `Probe` does. The greeting says nothing about this client or its user."""
     try:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(host, port)
@@ -55,7 +55,7 @@ async def probe_port(host: str, port: int, speaks_tls: bool) -> str:
 def _client_hello() -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # only the kind of the answer counts; nothing is sent over this connection
+    context.verify_mode = ssl.CERT_NONE  # only the first bytes of the answer count
     hello = ssl.MemoryBIO()
     try:
         context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()

@@ -15,9 +15,9 @@ PERM_WRITE = 2
 
 
 class BrokerData(msgspec.Struct):
-    """One broker name of a route: addresses by broker id, where "0" is the leader."""
+    """The addresses of one broker name of a route, by broker id; "0" is the leader."""
 
-    brokerName: str  # the protocol's names, here and below
+    brokerName: str  # field names of the protocol, here and below
     brokerAddrs: dict[str, str] = {}
 
 
@@ -42,7 +42,7 @@ class GroupQueues(NamedTuple):
 
     group: int
     broker_name: str
-    """The name of the group for readers."""
+    """The name of the group, to be shown to people."""
     read: int
     write: int
 
@@ -53,7 +53,7 @@ class Route(NamedTuple):
 
     topic: str
     groups: tuple[GroupQueues, ...]
-    """Ordered by their names as text, as RocketMQ's clients have them; at least one."""
+    """Ordered by their names as text, as RocketMQ's clients order them; at least one."""
     readable: Sequence[int]
     """The numbers of the queues to read (`raftmq_wire.queue_numbers`), in the order in which the members of a consumer
     group share them."""
@@ -79,10 +79,10 @@ def read_route(
     topic: str, queues: list[QueueData], fetched_at: float, exists: bool, group_of: Callable[[str], int] = lambda _: 1
 ) -> Route | None:
     """Returns the route in a reply; None if the reply names no queues. `group_of`: broker name -> number of its group,
-    0 if no group is known by it.
+    0 if no group has the name.
 
-    All broker names of a group mean one Raft group and so the same queues. The name of the group is for reading; names
-    per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
+    All broker names of a group stand for one Raft group, and so for the same queues. Consumers read under the group's
+    own name; aliases per node, if there are any, list the queues again for writing (docs/adr/0010-broker-names.md).
     """
     by_group: dict[int, list[QueueData]] = {}
     for each in queues:
@@ -93,6 +93,6 @@ def read_route(
         readable = [q for q in rows if q.perm & PERM_READ]
         read = max((q.readQueueNums for q in readable), default=0)
         write = max((q.writeQueueNums for q in rows if q.perm & PERM_WRITE), default=0)
-        name = min((q.brokerName for q in rows), key=len)  # an alias is longer
+        name = min((q.brokerName for q in rows), key=len)  # aliases are longer than the group's own name
         groups.append(GroupQueues(group, name, read, write))
     return route_over(topic, groups, fetched_at, exists) if groups else None

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 class Room:
     """Counts the messages and bytes of unsettled sends against two bounds. Waiters are woken once the room is at most
-    three quarters full, not at each release: a thread hand-off per message would cost more than the message. A send
-    larger than the bound is let in when the room is empty."""
+    three quarters full, not at each release, because waking a thread for every message would cost more than the message
+    itself. A send larger than a bound is admitted when the room is empty."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         if max_messages < 1 or max_bytes < 1:
@@ -26,8 +26,8 @@ class Room:
         self._idle: list[Callable[[], None]] = []
 
     def take(self, size: int, wake: Callable[[], None] | None = None) -> bool:
-        """Reserves room for one message of `size` bytes; returns True if there was room. Otherwise `wake` is called
-        later, on any thread, when it is worth trying again."""
+        """Reserves room for one message of `size` bytes; returns True if there was room. Otherwise returns False, and
+        `wake` is called later, on any thread, when there may be room."""
         with self._lock:
             if self._messages == 0 or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes):
                 self._messages += 1
@@ -51,7 +51,7 @@ class Room:
             wake()
 
     def when_empty(self, call: Callable[[], None]) -> None:
-        """Calls `call` once the room is empty, possibly at once."""
+        """Calls `call` once no send is unsettled; at once if that is so now."""
         with self._lock:
             if self._messages:
                 self._idle.append(call)

@@ -1,4 +1,5 @@
-"""The blocking client: it offers what `aconnect` offers, with one background event loop per `connect()`."""
+"""The blocking client. It offers what the client of `aconnect` offers; each `connect()` starts an event loop in a
+background thread."""
 
 from __future__ import annotations
 
@@ -48,12 +49,12 @@ def connect(
 ) -> Client:
     """Returns a client of a cluster, for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the
     local cluster's file, or 127.0.0.1:9876-9878 say where the cluster is. `access_key` and `secret_key` are the name
-    and the secret of a user: every request is signed with them. The CA and the first user of a local cluster count only
-    for a client that finds it by its directory. `on_retry(retry)` is called for each attempt that
-    failed and is repeated, in the client's own thread: it must not wait for the client. `tls` is Tls(ca=FILE,
-    cert=FILE, key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA,
-    RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY decide. The client opens no connection before it needs one. Raises ValueError for
-    a bad address, and for files that cannot be used."""
+    and the secret of a user: every request is signed with them. The CA and the first user of a local cluster are used
+    only if the client finds the cluster by its directory. `on_retry(retry)` is called for each attempt that failed and
+    is repeated, in the client's own thread: it must not wait for the client. `tls` is Tls(ca=FILE, cert=FILE,
+    key=FILE), or True for the CAs of the operating system; without it RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and
+    RAFTMQ_TLS_KEY decide. The client opens no connection before it needs one. Raises ValueError for a bad address, and
+    for files that cannot be used."""
     return Client(
         find_servers(servers),
         access_key=access_key,
@@ -83,7 +84,8 @@ class Client:
         on_retry: OnRetry | None = None,
         local: Path | None = None,
     ) -> None:
-        """`local`: the folder of the local cluster in which these servers were found; its CA and first user count."""
+        """`local`: the folder of the local cluster in which these servers were found; the client uses its CA and its
+        first user. None for servers that were named explicitly."""
         environment = with_tls(with_credentials(REAL, access_key, secret_key, local=local), tls, local)
         client = AsyncClient(servers, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
         self._thread = LoopThread()
@@ -105,13 +107,13 @@ class Client:
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """The uuid of the cluster, and those of the clusters that it continues (after a restore); () until a server has
+        """The uuid of the cluster, then the uuids of the clusters from which it was restored; () until a server has
         answered."""
         return self._client.cluster_ids
 
     @property
     def created_topics(self) -> frozenset[str]:
-        """Topics that did not exist when this client sent to them; a message that was stored has created its topic."""
+        """The topics that did not exist when this client first sent to them, and that its messages have created."""
         return self._client.created_topics
 
     def __repr__(self) -> str:
@@ -291,8 +293,8 @@ class Client:
 
 
 class Producer:
-    """AsyncProducer for threads. Sends of one thread are stored in their order; those of several threads are stored in
-    some order."""
+    """A producer for threads: the blocking form of AsyncProducer. Sends of one thread are stored in the order of its
+    calls; sends of several threads have no order among each other."""
 
     def __init__(self, producer: AsyncProducer, thread: LoopThread) -> None:
         self._producer = producer
@@ -314,7 +316,7 @@ class Producer:
     def send_soon(
         self, topic: str, body: bytes, **options: Unpack[MessageOptions]
     ) -> concurrent.futures.Future[SendResult]:
-        """Queues a send; blocks only while the producer is full. The returned future ends as `send` would."""
+        """Queues a send; blocks only while too much is unsettled. The returned future ends as `send` would."""
         try:
             request = build_single(self._ids, topic, body, **options)
         except TypeError as error:
@@ -357,11 +359,11 @@ class Producer:
         pipeline.submit(Submission(request, future, pipeline.loop.time() + pipeline.timeout_s), from_loop=False)
 
     def flush(self) -> FlushResult:
-        """Blocks until every send so far is settled, at most the send timeout; see AsyncProducer.flush."""
+        """Blocks until every send so far is settled, at most for the send timeout; see AsyncProducer.flush."""
         return self._thread.run(self._producer.flush())
 
     def close(self) -> None:
-        """Flushes and closes the producer; takes at most the send timeout."""
+        """Flushes and closes the producer; takes at most as long as the send timeout."""
         if not self._producer.closed:
             self._thread.run(self._producer.close())
 
@@ -375,8 +377,9 @@ class Producer:
 
 
 class Consumer:
-    """AsyncConsumer for a thread. Messages that were pulled already are handed out without a thread switch. Iterated
-    over without a `with` block, it opens itself; the end of the iteration or of the client closes it."""
+    """A consumer for a thread: the blocking form of AsyncConsumer. Messages that are already buffered are handed out
+    without a thread switch. Iterated over without a `with` block, it opens itself; the end of the iteration or of the
+    client closes it."""
 
     def __init__(self, consumer: AsyncConsumer, thread: LoopThread) -> None:
         self._consumer = consumer
@@ -430,8 +433,8 @@ class Consumer:
                 return message
 
     def run(self, handle: Callable[[Message], object], *, commit_every_s: float = COMMIT_EVERY_S) -> None:
-        """Calls `handle` for each message in this thread, one after the other, until the iteration would end; commits
-        every `commit_every_s`.
+        """Calls `handle` for each message in this thread, one after the other, until there are no more messages to
+        read, as in an iteration; commits every `commit_every_s` seconds.
 
         If `handle` raises an exception, it is logged and the message is retried as by `retry(message)`. Raises
         RaftMQError if the retry is not possible, or if nothing can be read; messages that were not handled then come
@@ -479,8 +482,8 @@ class Consumer:
         return self._consumer.positions(topic)
 
     def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
-        """Returns what `positions` does, each offset with the topic in which it counts: what a program keeps, and gives
-        to `seek` later."""
+        """Returns the offsets of `positions` in a form to be stored: each as a Position, with the identity of its
+        topic, which `seek` accepts."""
         return self._consumer.bookmarks(topic)
 
     def commit(self, message: Message | None = None) -> None:

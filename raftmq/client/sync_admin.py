@@ -49,11 +49,13 @@ class Admin:
         return self._run(self._admin.describe_topic(name))
 
     def identity(self, topic: str, node: str | None = None, *, queue_id: int | None = None) -> TopicIdentity | None:
-        """Returns the identity of a topic, which says what its offsets count in; see AsyncAdmin.identity."""
+        """Returns the identity of the topic in which offsets count; None if the node does not report it. See
+        AsyncAdmin.identity."""
         return self._run(self._admin.identity(topic, node, queue_id=queue_id))
 
     def broker_groups(self, topic: str | None = None) -> list[int]:
-        """Returns the numbers of the cluster's groups of brokers, ascending, or of those with queues of the topic."""
+        """Returns the numbers of the cluster's groups of brokers, ascending, ascending; with `topic`, only those with
+        queues of the topic."""
         return self._run(self._admin.broker_groups(topic))
 
     def groups(self) -> list[str]:

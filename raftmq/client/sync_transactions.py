@@ -22,7 +22,7 @@ group, in a thread of its own, for one message at a time."""
 
 class TransactionProducer:
     """A member of a producer group, for `with`: it sends transactions, from any thread, and answers the cluster's
-    checks for those of all members of the group."""
+    checks of transactions of all members of the group."""
 
     def __init__(self, thread: LoopThread, view: ClusterView, group: str, check: Check, *, timeout_s: float) -> None:
         if not callable(check):

@@ -1,6 +1,6 @@
 """TLS on the client's side: the CAs that it trusts, the certificate that it presents, and how it dials.
 
-The files are read again when they change: every new connection uses their newest content.
+Every new connection uses the newest content of the files.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from raftmq.client.port_probe import PLAIN_ALONE
 
 HANDSHAKE_S = 5.0
 _ANSWERS_PLAINLY = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
-"""OpenSSL's names for an answer that is no record of TLS."""
+"""OpenSSL's reasons for an answer that is no TLS record."""
 GOODBYE_S = 1.0
-"""Seconds that a server has to finish its part of closing a connection."""
+"""The seconds that the other side has to finish closing a connection."""
 TURNS = 3
-"""Turns of the event loop after which the sockets of lost connections are closed."""
+"""The number of turns of the event loop after which the sockets of lost connections are closed."""
 _OFF, _ON = ("", "0", "false", "off", "no"), ("1", "true", "on", "yes")
 
 
 class Tls(NamedTuple):
-    """The files, PEM, with which a client speaks TLS. Without `ca` it trusts the CAs of the operating system."""
+    """The PEM files with which a client speaks TLS. Without `ca` it trusts the CAs of the operating system."""
 
     ca: str = ""
     """File with the CAs that issue servers' certificates."""
@@ -35,8 +35,8 @@ class Tls(NamedTuple):
     key: str = ""
 
     def context(self) -> ssl.SSLContext:
-        """Returns an SSL context with the present content of the files. Raises ValueError, which says what is wrong
-        with which file."""
+        """Returns an SSL context with the present content of the files. Raises ValueError, whose text names the file
+        and its fault."""
         if bool(self.cert) != bool(self.key):
             raise ValueError("tls: a certificate and its key belong together (RAFTMQ_TLS_CERT and RAFTMQ_TLS_KEY)")
         try:
@@ -55,8 +55,8 @@ def find_tls(
     tls: Tls | bool | None = None, environ: Mapping[str, str] = os.environ, local: Path | None = None
 ) -> Tls | None:
     """Returns the TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and
-    RAFTMQ_TLS_KEY, else that of the local cluster in the folder `local`; None for plain text. Raises ValueError
-    for any other word in RAFTMQ_TLS, and for files that cannot be used."""
+    RAFTMQ_TLS_KEY, else that of the local cluster in the folder `local`; None for plain text. Raises ValueError for a
+    value of RAFTMQ_TLS that is neither yes nor no, and for files that cannot be used."""
     word = environ.get("RAFTMQ_TLS", "").strip().lower()
     if word not in (*_OFF, *_ON):
         raise ValueError(f"RAFTMQ_TLS={word}: write 1 or 0")
@@ -140,13 +140,13 @@ class TlsDialler:
 
     async def ended(self) -> None:
         """Waits until closed connections have ended; the other side has GOODBYE_S for its part. If the loop were closed
-        earlier, they would end with an error."""
+        before that, the connections would end with an error."""
         open_now = dict(self._open)
         if open_now:
             await asyncio.wait(open_now, timeout=GOODBYE_S)
         for lost, transport in open_now.items():
             if not lost.done():
-                cast(asyncio.Transport, transport).abort()  # uvloop's is no subclass
+                cast(asyncio.Transport, transport).abort()  # the transport of uvloop is no subclass of it
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
@@ -158,14 +158,13 @@ class TlsDialler:
             except ValueError as error:
                 if self._context is None:
                     raise OSError(str(error)) from None
-                return self._context  # the new files are only half written
+                return self._context  # the new files are half written: keep the old context until they are complete
             self._seen = seen
         return self._context
 
 
 def refused_server(error: OSError) -> OSError:
-    """Returns an error that says why no connection over TLS could be made; the given error if TLS was not the
-    reason."""
+    """Returns an error that says why no connection over TLS could be made; `error` itself if TLS was not the reason."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"is not trusted: {error.verify_message}")
     of_tls = isinstance(error, ssl.SSLError | ConnectionAbortedError | ConnectionResetError)

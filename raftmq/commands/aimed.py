@@ -1,5 +1,5 @@
-"""Advice that reaches the same cluster: a command that the advice names gets the options by which the running command
-found its cluster. Without them it might find another cluster, that of the working directory.
+"""Completes advice so that its commands reach the same cluster: they get the options by which the running command found
+its cluster. Without them it might find another cluster, that of the working directory.
 
 A group of brokers calls its nodes by their ids. In advice of a further group they get their names, "2/1": the id alone
 is that of a node of the first group.
@@ -35,8 +35,8 @@ def where(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def kept(text: str, root: click.Group, arguments: Sequence[str]) -> str:
-    """Returns the text, in which `raftmq up` has the options that the running `raftmq up` has, unless it names them
-    itself: it is to make the same cluster."""
+    """Returns the text in which `raftmq up` has the options of the running `raftmq up`, unless the text gives them
+    itself, so that the advised command makes the same cluster."""
     up = root.get_command(click.Context(root), "up") if arguments[:1] == ["up"] else None
     if up is None:
         return text
@@ -65,7 +65,8 @@ def group_in(arguments: Sequence[str]) -> int:
 
 
 def aimed_here(text: str, group: int = FIRST_GROUP) -> str:
-    """Returns the text `aimed` by the options of the running command, if there is one. `group`: that of its nodes."""
+    """Returns the text `aimed` by the options of the running command, if there is one. `group`: the group whose nodes
+    the text names by ids."""
     context = click.get_current_context(silent=True)
     if context is None:
         return text
@@ -78,8 +79,8 @@ def aimed_here(text: str, group: int = FIRST_GROUP) -> str:
 
 
 def aimed(text: str, root: click.Command, given: Mapping[str, str], group: int = FIRST_GROUP) -> str:
-    """Returns the text, in which each command of `root` has those options of `given` that it takes, unless it says
-    itself which cluster it means, and names nodes of that `group`. Words that are no command stay as they are."""
+    """Returns the text, in which each command of `root` has those options of `given` that it accepts, unless it names a
+    cluster itself. Node ids become names of nodes of `group`. Other text is unchanged."""
     if not given and group == FIRST_GROUP:
         return text
     return _COMMAND.sub(lambda found: _aimed(found[0], root, given, group), text)
@@ -104,7 +105,7 @@ def _aimed(line: str, root: click.Command, given: Mapping[str, str], group: int)
         values, left, _ = command.make_parser(click.Context(command, resilient_parsing=True)).parse_args(list(words))
     except click.UsageError:
         return line
-    if left:  # a sentence that begins with a command
+    if left:  # a sentence that begins with a command, and goes on in words
         return line
     for parameter in command.params:
         value = values.get(parameter.name or "")

@@ -44,8 +44,8 @@ class Result(NamedTuple):
     errors: int
 
     def __repr__(self) -> str:
-        """Returns a short text, because asyncio.Runner formats the result of its task twice, and there is a latency for
-        each request."""
+        """Returns a short text, because asyncio.Runner formats the result of its task twice, and the full text would
+        have a latency for each request."""
         return f"<messages {self.messages} in {self.seconds:.3f} s, errors {self.errors}>"
 
 
@@ -67,16 +67,16 @@ class Window(asyncio.Protocol):
         self.frames: list[bytes] = []
         self._in_flight = in_flight
         self._whole = b""
-        """All frames joined, once they were sent together."""
+        """All frames joined, once they have been sent together; b"" before."""
         self._started = [0.0] * in_flight
         self._out = 0
         self.arrivals: Arrivals | None = None
-        """When requests are sent, if this is an open loop."""
+        """The schedule of requests in an open loop; None in a closed loop."""
         self._begin = self._until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Stores the transport."""
-        self.transport = cast(asyncio.Transport, transport)  # what a stream connection gives (asyncio.Protocol)
+        self.transport = cast(asyncio.Transport, transport)  # a stream connection has this kind of transport
 
     def begin(self) -> None:
         """Sends the first request of each place; the clock starts here, after the greeting."""
@@ -93,14 +93,14 @@ class Window(asyncio.Protocol):
         """Writes the request of each place, all in one write."""
         if len(places) < len(self.frames):
             self.transport.write(b"".join([self.frames[place] for place in places]))
-        else:  # each place is there once
+        else:  # each place occurs once, so these are all places
             self._whole = self._whole or b"".join(self.frames)
             self.transport.write(self._whole)
 
     def answered(self, places: list[int], refused: int, now: float, codes: Mapping[int, int] = NO_CODES) -> None:
         """Processes answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
-        has place -> code of those whose protocol has one. Sends as many requests again, or ends the run when none is
-        unanswered."""
+        has place -> code of those whose protocol has one. Sends the same number of requests again. When the time is
+        over, ends the run once none is unanswered."""
         if not places:
             return
         if self.arrivals is not None:
@@ -150,7 +150,7 @@ class Load(Window):
         arrivals: Arrivals | None = None,
     ) -> None:
         """`properties`: added to each message's own, as JSON text (name\\u0001value\\u0002); not for batches.
-        `arrivals`: the schedule of an open loop, which then says when the run ends."""
+        `arrivals`: the schedule of an open loop, which then decides when the run ends."""
         super().__init__(in_flight, batch, seconds)
         self.arrivals = arrivals
         body = batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
@@ -183,8 +183,8 @@ class Load(Window):
 
 
 def refusals(data: bytes, stop: int) -> dict[int, int]:
-    """Returns opaque -> code of the answers up to `stop` that store nothing, and opaque -> UNKNOWN of those that leave
-    that open."""
+    """Returns opaque -> code for the answers up to `stop` that are refusals, and opaque -> UNKNOWN for those that leave
+    open whether the message is stored."""
     found = {}
     at = 0
     while at < stop:
@@ -205,7 +205,7 @@ def whole_frames(data: bytes) -> tuple[int, int]:
 
 
 def request_frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, more: str = "") -> bytes:
-    """Returns a send request as the Java client writes it. `body` of a batch is one that `batch_body` made; `more` are
+    """Returns a send request as the Java client writes it. For a batch, `body` comes from `batch_body`; `more` are
     further properties."""
     single = f"TAGS\\u0001bench\\u0002UNIQ_KEY\\u0001{opaque:032X}\\u0002WAIT\\u0001true\\u0002{more}"
     properties = single if batch == 1 else ""
@@ -237,7 +237,7 @@ def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
 
 
 def itself(load: Load) -> Load:
-    """Returns the load: what makes a protocol for a connection."""
+    """Returns the load itself: a function that makes a protocol for a connection."""
     return load
 
 
@@ -283,7 +283,7 @@ def run(
     credentials: Credentials | None = None,
     tls: Tls | None = None,
 ) -> Result:
-    """Runs one load to its end, with the parameters of Load. Each of the connections has `in_flight` requests
+    """Runs one load to its end, with the parameters of Load. Each of the `connections` has `in_flight` requests
     unanswered. Requests are signed if there are `credentials`."""
     load = topic, size, batch, in_flight, seconds, properties, queues, credentials
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

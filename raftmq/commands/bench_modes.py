@@ -1,4 +1,4 @@
-"""Measures what each acknowledgement mode costs on this machine's disk: three nodes, one load after the other, one
+"""Measures the cost of each acknowledgement mode on this machine's disk: three nodes, one load after the other, one
 table."""
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def measure(
     *,
     secured: bool = False,
 ) -> ModesReport:
-    """Measures every mode in clusters under `directory`, which must be empty, and ends the clusters. `secured`: over
-    TLS, as a user. Raises LocalError."""
+    """Measures every mode in clusters under `directory`, which must be empty, and ends the clusters. `secured`: True to
+    use TLS and signed requests. Raises LocalError."""
     before = os.getloadavg()
     disk = probe(directory)
     rows: list[ModeMeasurements] = []
@@ -171,7 +171,7 @@ def _cluster(
     cluster = LocalCluster(directory)
     names = {f"RAFTMQ_MODES__{key}": value for key, value in settings.items()}
     saved = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)  # the nodes inherit it
+    os.environ.update(names)  # the nodes inherit this environment
     try:
         view = cluster.up(3, free_base_port(12), tls=secured, auth=secured)
     finally:

@@ -1,4 +1,4 @@
-"""Measures what users meet: requests that arrive by a schedule at shares of the capacity, each share one run.
+"""Measures the latency that users experience: requests arrive by a schedule, in one run for each share of the capacity.
 
 The capacity is measured first, as the rate of a closed loop with many requests in flight.
 """
@@ -32,7 +32,7 @@ CAPACITY_IN_FLIGHT = 512
 PLACES = 20_000
 """The most requests of one run without an answer; further arrivals count as late. A prebuilt frame is kept for each."""
 PLACES_BYTES = 256 << 20
-"""The most bytes of these frames."""
+"""The most bytes of the prebuilt frames."""
 SEEDS_APART = 1000
 REDIAL_S = 0.05
 WARM_UP_S = 1.0
@@ -75,8 +75,8 @@ class OpenRun(msgspec.Struct, frozen=True):
     refused: dict[str, int]
     """Response code -> requests that were answered with it."""
     unknown: int
-    """Requests without an answer (their connection was lost, or none came in time), and those whose answer leaves open
-    whether they are stored."""
+    """Requests without an answer (their connection was lost, or no answer came in time), and requests whose answer
+    leaves open whether they are stored."""
     late: int
     """Arrivals that the generator itself sent more than a millisecond late."""
     latest_ms: float
@@ -167,7 +167,7 @@ async def _closed(target: BenchTarget, shape: Shape, seconds: float) -> list[Loa
 
 
 async def _gone(target: BenchTarget) -> None:
-    """Waits until closed connections have ended."""
+    """Waits until closed connections are gone."""
     await asyncio.sleep(0)
     if target.environment.ended is not None:
         await target.environment.ended()
@@ -219,8 +219,8 @@ def play(
 async def arrive(
     target: BenchTarget, shape: Shape, rate: float, *, places_max: int = PLACES, patience_s: float = PATIENCE_S
 ) -> list[Arrivals]:
-    """Plays one run in a `precise_loop`; returns what became of the requests of each connection. Arguments
-    as for `play`. Raises OSError."""
+    """Plays one run in a `precise_loop`; returns the schedule and the outcomes of each connection. Arguments as for
+    `play`. Raises OSError."""
     frame_bytes = shape.size_bytes + 512
     places = max(1, min(places_max, PLACES_BYTES // frame_bytes) // shape.connections)
     loads = []
@@ -232,7 +232,7 @@ async def arrive(
     try:
         await asyncio.wait_for(asyncio.gather(*(load.done for load in loads)), shape.seconds + patience_s)
     except TimeoutError:
-        pass  # what was not answered is unknown
+        pass  # a request without an answer has an unknown outcome
     finally:
         for keeper in keepers:
             keeper.cancel()
@@ -279,7 +279,7 @@ def _split(address: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _told(target: BenchTarget) -> Iterator[None]:
-    """Turns what a connection raises into a text for people."""
+    """Turns errors of a connection into a LocalError for people."""
     try:
         yield
     except (OSError, asyncio.CancelledError) as error:
@@ -292,7 +292,7 @@ def _told(target: BenchTarget) -> Iterator[None]:
 
 @contextlib.contextmanager
 def three_nodes(place: Path | None, topic: str, *, secured: bool) -> Iterator[BenchTarget]:
-    """Runs three nodes in a temporary directory (below `place`), which goes with them."""
+    """Runs three nodes in a temporary directory (below `place`), which is removed with them."""
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-", dir=place) as directory:
         cluster = LocalCluster(Path(directory) / "cluster")
         view = cluster.up(3, free_base_port(12), tls=secured, auth=secured)
@@ -308,8 +308,8 @@ def three_nodes(place: Path | None, topic: str, *, secured: bool) -> Iterator[Be
 
 @contextlib.contextmanager
 def named(servers: str | None, topic: str) -> Iterator[BenchTarget]:
-    """Yields the cluster that the command's options name, after a first message to the topic, which creates it where
-    that is allowed. Raises LocalError, and RaftMQError if that message is not stored."""
+    """Yields the cluster that the command's options name, after sending a first message to the topic, which creates the
+    topic if that is allowed. Raises LocalError, and RaftMQError if that message is not stored."""
     with connect(servers) as client:
         client.send(topic, b"bench")
         leader = client.contact(PATIENCE_S).leader
@@ -318,8 +318,8 @@ def named(servers: str | None, topic: str) -> Iterator[BenchTarget]:
 
 
 def drawn(report: OpenReport, file: Path, names: Sequence[str] = ()) -> None:
-    """Draws every run over its seconds: arrivals, acknowledged and refused requests, p50 and p99. The name's end says
-    the format. `names`: of the runs, for their titles. Raises LocalError if matplotlib is not installed."""
+    """Draws every run over its seconds: arrivals, acknowledged and refused requests, p50 and p99. The file name's
+    suffix chooses the format. `names`: the titles of the runs. Raises LocalError if matplotlib is not installed."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure

@@ -1,4 +1,5 @@
-"""Groups of commands whose help shows the whole first sentence of each command. Click cuts it to the line."""
+"""Groups of commands whose help shows the whole first sentence of each command. Click itself would cut the sentence to
+one line."""
 
 from __future__ import annotations
 

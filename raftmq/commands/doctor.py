@@ -140,7 +140,7 @@ def _control_group() -> CheckResult:
 
 
 def control_group(found: Bounds) -> CheckResult:
-    """Judges what the control group allows a node."""
+    """Checks whether the limits of this process's control group suit a node."""
     from cluster.runtime.host.cgroup import MEMORY_MIN
 
     wrong = []
@@ -158,7 +158,8 @@ def _checksums() -> CheckResult:
 
 
 def checksums(version: str, *, by_pip: bool) -> CheckResult:
-    """Judges the library of checksums. `by_pip`: the installation is pip's, and not a working copy."""
+    """Checks whether the fast checksum library is used. `by_pip`: True if pip installed this package, False in a
+    working copy."""
     get = f"{sys.executable} -m pip install zlib-ng" if by_pip else "make setup"
     missing = f"{get} installs it; without it a body is checksummed by the slower zlib"
     return CheckResult("checksums", f"zlib-ng {version}", missing if version == "not installed" else "")

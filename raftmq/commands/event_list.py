@@ -47,7 +47,7 @@ def events(
     groups = all_groups(admin, data, members=True)
     answers, silent = _asked(groups, f"/v1/events?limit={limit}{_query(since, kind)}", follow=follow)
     found = sorted((named(event, group) for group, _, view in answers for event in view["events"]), key=_place)
-    found = found[:limit] if since is not None else found[-limit:]  # as each node does it
+    found = found[:limit] if since is not None else found[-limit:]  # each node cuts its own list in the same way
     if as_json and not follow:
         show(True, {"events": found, "silent": list(silent)})
         return
@@ -59,7 +59,7 @@ def events(
 
 
 def _asked(groups: Groups, path: str, *, follow: bool) -> tuple[list[Asked], dict[str, LocalError]]:
-    """Asks all nodes. Raises LocalError if none answers, unless they are asked again."""
+    """Asks all nodes. Raises LocalError if none answers, unless the command follows new events and asks again."""
     try:
         return ask_all_of(groups, path)
     except LocalError as error:

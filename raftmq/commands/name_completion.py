@@ -60,14 +60,14 @@ def complete_nodes(context: click.Context, param: click.Parameter, begun: str) -
 
 
 def complete_keys(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
-    """Completes keys of raftmq.toml."""
+    """Completes keys of raftmq.toml, in the form section.name."""
     from cluster.config.explain import keys
 
     return [each for each in keys() if each.startswith(begun)]
 
 
 def complete_cluster_keys(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
-    """Completes keys that belong to the cluster; of KEY VALUE pairs, every other word."""
+    """Completes keys that belong to the cluster; in a list of KEY VALUE pairs, only the keys."""
     from cluster.config.cluster_keys import CLUSTER_KEYS
 
     given = context.params.get(param.name or "") if param.nargs == -1 else None
@@ -128,7 +128,7 @@ def near_name(api: AdminApi, path: str, name: str) -> Iterator[None]:
 def told_of(
     groups: Groups, path: str, name: str, ask: Callable[[AdminApi], dict[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """Asks each group of brokers for what it knows of a topic or a consumer group, and prints the problems. Returns
+    """Asks each group of brokers about a topic or a consumer group, and prints which groups did not answer. Returns
     group -> answer; `path` and an unknown name as for `near_name`."""
     with near_name(AdminApi(groups[FIRST_GROUP]), path, name):
         told, silent = told_by_each(groups, ask)

@@ -1,8 +1,8 @@
 """An open loop: requests arrive by a schedule, whether earlier ones were answered or not, as those of users do.
 
-A closed loop sends less as soon as the system is slow, so it never shows what users meet then ("coordinated omission").
-Here the latency of a request counts from the moment at which it was scheduled. The generator may be late itself; such
-arrivals are counted apart, because they say something about the generator only.
+A closed loop sends less as soon as the system is slow, so it never shows the latency that users see then ("coordinated
+omission"). Here the latency of a request counts from the moment at which it was scheduled. The generator may be late
+itself; such arrivals are counted apart, because they say something about the generator only.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from random import Random
 from typing import NamedTuple
 
 UNKNOWN = -1
-"""Stands for the code of an answer that leaves open whether the message is stored."""
+"""Used in place of a code for an answer that leaves open whether the message is stored."""
 LATE_S = 0.001
-"""Seconds after its moment from which on an arrival counts as late."""
+"""An arrival counts as late if it is sent more than this many seconds after its scheduled moment."""
 
 
 class Second(NamedTuple):
     """The events of one second of a run."""
 
     arrivals: int
-    """The requests scheduled in it."""
+    """The requests scheduled in this second."""
     late: int
-    """Those of them that the generator sent late."""
+    """The requests scheduled in this second that the generator sent late."""
     stored: int
-    """The requests that were acknowledged in it."""
+    """The requests that were acknowledged in this second."""
     refused: int
-    """The requests that were refused in it."""
+    """The requests that were refused in this second."""
     p50_ms: float
-    """Median latency of those acknowledged in it; 0.0 if none was."""
+    """The median latency, in ms, of the requests acknowledged in this second; 0.0 if there were none."""
     p99_ms: float
 
 
@@ -48,7 +48,7 @@ class Arrivals:
         """(seconds from the begin to the answer, latency in ms) of each acknowledged request, in the order of the
         answers."""
         self.refused: list[tuple[float, float]] = []
-        """The same of requests that got another answer."""
+        """(seconds from the begin to the answer, latency in ms) of each refused request."""
         self.codes: Counter[int] = Counter()
         """Code -> number of refusals, where the protocol has codes."""
         self.scheduled: list[float] = []
@@ -60,9 +60,9 @@ class Arrivals:
         self.unknown = 0
         """Requests whose connection was lost before they were answered, or whose answer leaves their outcome open."""
         self.ended = asyncio.Event()
-        """Set while there is no connection."""
+        """Set while the connection is lost."""
         self.begun_s = 0.0
-        """When the schedule began (perf_counter); 0.0 before."""
+        """The time at which the schedule began (perf_counter); 0.0 before that."""
         self._next = 0.0
         self._due: list[float] = []
         self._free: deque[int] = deque()
@@ -120,7 +120,7 @@ class Arrivals:
         return 1 / self._rate if self._even else self._random.expovariate(self._rate)
 
     def _arrive(self) -> None:
-        """Sends what is due, and comes back when the next request is."""
+        """Sends the requests that are due, and sets a timer for the next one."""
         self._timer = None
         if self._send is None:
             return
@@ -143,7 +143,7 @@ class Arrivals:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, self._next - now), self._arrive)
 
     def _end(self) -> None:
-        """Ends the run once all was sent and answered."""
+        """Ends the run once all requests were sent and answered."""
         if self._next >= self.begun_s + self._seconds and not self.outstanding and not self._done.done():
             self._done.set_result(None)
 

@@ -1,4 +1,4 @@
-"""Times on the command line, read and printed: all commands do it here, so what one prints another one takes.
+"""Times on the command line, read and printed. All commands use this module, so each accepts what another one prints.
 
 A time is ISO 8601, 2026-01-31T12:00:00Z, with a blank or a T and with any zone. Without a zone it is UTC. An age, such
 as 15m, is that long ago by this machine's clock. Times are printed in UTC. With RAFTMQ_TIMES=local, those without a
@@ -63,7 +63,7 @@ def told_time(text: str) -> str:
 
 
 def _zone() -> tzinfo | None:
-    """Returns the zone of times that name none; None for this machine's."""
+    """Returns the zone of times without a zone: UTC, or None for this machine's local time."""
     word = os.environ.get(VARIABLE, "utc").strip().lower()
     if word not in ("", "utc", "local"):
         raise LocalError(f"{VARIABLE}={word}", "times are read and printed in one zone", f"{VARIABLE}=utc, or local",
@@ -72,12 +72,12 @@ def _zone() -> tzinfo | None:
 
 
 class PointInTime(click.ParamType[int]):
-    """A time on the command line -> milliseconds since the epoch; these are a time, too."""
+    """A time on the command line, converted to milliseconds since the epoch. A number is taken as such milliseconds."""
 
     name = "time"
 
     def __init__(self, *, ages: bool = False) -> None:
-        """`ages`: an age such as 15m is a time too, that long ago by this machine's clock."""
+        """`ages`: an age such as 15m is a time too, meaning that long ago by this machine's clock."""
         self._ages = ages
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:

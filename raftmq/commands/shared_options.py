@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from raftmq.client.retries import Retry
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
-"""The command that is advised when no server can be reached."""
+"""The advice when no server can be reached."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command that has started processes."""
 
 WIDTH_MAX = 1_000_000
-"""Width in columns of a table that is not printed to a screen."""
+"""The width, in columns, of a table that is not printed to a terminal."""
 
 _DATA = "raftmq.data"
 _FOUND = "raftmq.found"
@@ -182,8 +182,8 @@ def names_cluster(servers: str | None) -> bool:
 
 
 def tell_found(servers: str | None) -> None:
-    """Reports on stderr, once per command, that a CA or a user is used which nobody named: those of the local cluster
-    that was found by the working directory. Raises ValueError for a user's file that cannot be used."""
+    """Reports on stderr, once per command, that the command uses a CA or a user that was not named: those of the local
+    cluster that was found from the working directory. Raises ValueError for a user's file that cannot be used."""
     from raftmq.client.discovery import LOCAL_CA, LOCAL_USER, found_folder, local_file
     from raftmq.client.environment import user_of
     from raftmq.client.tls import find_tls
@@ -249,9 +249,8 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 
 def plain(text: str) -> str:
-    """Returns the text as it may be sent to a terminal: characters that a terminal obeys instead of showing are
-    escaped, as Python writes them, because names of clients and the like can come from anybody. Line feeds and tabs
-    stay."""
+    """Returns the text as it may be sent to a terminal: control characters are escaped in Python's notation, because
+    client names and other text can come from anybody. Line feeds and tabs stay."""
     return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
@@ -262,7 +261,8 @@ def json_line(value: object) -> str:
 
 
 def told_in_lines(what: str, why: str, fix: str) -> LocalError:
-    """Returns an error for a command of a package above this one; it is printed like all others, with exit code 1."""
+    """Returns an error for a command of a package above this one. It is printed like all other errors, and its exit
+    code is 1."""
     return LocalError(what, why, fix)
 
 
@@ -273,7 +273,7 @@ def show_problems(problems: Iterable[str]) -> None:
 
 
 def tell_group(group: int, shown: Sized) -> None:
-    """Prints the number of a group, if several are shown."""
+    """Prints the number of a group, if `shown`, the groups that are shown, has more than one."""
     if len(shown) > 1:
         click.echo(f"group      {group}")
 
@@ -293,7 +293,8 @@ def counted(count: int, noun: str = "message") -> str:
 
 
 def told_of(names: Sequence[NodeName]) -> str:
-    """Returns how many nodes, and processes of the registry, these names are: "2 nodes and 3 of the registry"."""
+    """Returns in words how many of the names are nodes, and how many are processes of the registry: "2 nodes and 3 of
+    the registry"."""
     registry = sum(key_of(name)[0] == REGISTRY_GROUP for name in names)
     nodes = counted(len(names) - registry, "node")
     return f"{nodes} and {registry} of the registry" if registry else nodes
@@ -311,9 +312,9 @@ def console(*, stderr: bool = False) -> Console:
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[object]], *, none: str = "", left: Collection[str] | None = None
 ) -> None:
-    """Prints a table for people, with a dash for None. The columns `left` (default: those of texts) are aligned left,
-    the others right. A cell that is rich's Text keeps its style; any other is printed as it is, brackets included.
-    `none` is printed in place of a table without rows."""
+    """Prints a table for people, with a dash for None. The columns named in `left` (default: columns of texts) are
+    aligned left, all others right. A cell that is rich's Text keeps its style; any other is printed as it is, brackets
+    included. `none` is printed in place of a table without rows."""
     if none and not rows:
         click.echo(none)
         return
@@ -441,7 +442,7 @@ def connect(servers: str | None) -> Client:
 
 
 def _cure(why: str) -> str:
-    """Returns what to type if no server can be reached."""
+    """Returns the advice for the reason `why` no server can be reached."""
     from raftmq.client.port_probe import PLAIN_ALONE, TLS_ALONE
 
     if "speaks HTTP" in why:
@@ -461,7 +462,8 @@ def _cure(why: str) -> str:
 
 
 def _host_before(words: str, why: str) -> str:
-    """Returns the host of the address in front of these words of a reason; "" if the reason does not have the words."""
+    """Returns the host of the address that stands before `words` in the reason `why`; "" if `why` does not contain
+    them."""
     before, found, _ = why.partition(words)
     return before.rpartition(" ")[2].rpartition(":")[0] if found else ""
 
@@ -506,7 +508,7 @@ def _open_client(servers: str | None) -> Client:
             return open_client(servers, tls=given_tls(), on_retry=_Repeated())
         servers_there = find_servers(environ=environ)
         options = client_options(Path(environ["RAFTMQ_DATA"]))
-        # As without --data: the variables come before the stored user.
+        # As without --data, environment variables take precedence over the stored user.
         if any(os.environ.get(name) for name in USER_VARIABLES):
             options = ClientOptions(tls=options["tls"])
         return open_client(servers_there, on_retry=_Repeated(), **(options | {"tls": given_tls() or options["tls"]}))
@@ -537,7 +539,7 @@ def _bad_option(error: ValueError) -> LocalError:
     from raftmq.client.environment import IncompleteUser
 
     told = str(error)
-    if isinstance(error, IncompleteUser):  # no option names a user: these are variables
+    if isinstance(error, IncompleteUser):  # no option names a user, so the values come from environment variables
         told = f"{error.given} is set, and {error.missing} is not"
         what = "USER" if error.missing == USER_VARIABLES[0] else "SECRET"
         why, fix = "a user has a name and a secret", f"export {error.missing}={what}"

@@ -1,5 +1,4 @@
-"""The stages of a command that takes a while, as it tells them: a line that changes on a terminal, else one line per
-stage."""
+"""Shows the stages of a command that takes a while: a line that changes on a terminal, else one line per stage."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from raftmq.local.membership import Tell
 
 AGAIN_S = 5.0
-"""Seconds after which a line is printed again whose figures alone have changed."""
+"""The seconds after which a line is printed again if only its figures have changed."""
 _FIGURES = re.compile(r"[\d,.]+ (?=entries)")
 
 

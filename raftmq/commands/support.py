@@ -86,8 +86,8 @@ def _nodes(data: str | None) -> list[NodeRecord]:
 
 
 def _folder(process: Started) -> str:
-    """Returns the folder of a local process's files in the bundle: node-2, for node 2 of group 3 g03-node-2, for one of
-    the registry registry-2."""
+    """Returns the name of a local process's folder in the bundle: "node-2"; "g03-node-2" for node 2 of group 3;
+    "registry-2" for a process of the registry."""
     group, number = process.key
     if group == REGISTRY_GROUP:
         return f"registry-{number}"

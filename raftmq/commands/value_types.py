@@ -1,6 +1,6 @@
 """The types of options and arguments that name a server, a store, a duration or a place where Spark runs.
 
-A value of another kind is refused before anything is done.
+An invalid value is refused before the command does anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NodeNameType(click.ParamType[NodeName]):
     name = "node"
 
     def __init__(self, ids: click.ParamType[int] = click.INT) -> None:
-        """`ids`: the type of an id alone."""
+        """`ids`: the click type that checks an id."""
         self._ids = ids
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NodeName:
@@ -50,7 +50,7 @@ class QueueType(click.ParamType[int]):
 
 
 class OffsetType(click.ParamType[tuple[int, int]]):
-    """A position of a group's log, or an offset in a queue that each group of brokers has one of: a number, or in a
+    """A position of a group's log, or an offset in a queue of which each group of brokers has one: a number, or in a
     further group GROUP/NUMBER. The value is (group, number)."""
 
     name = "offset"

@@ -44,7 +44,7 @@ def sums_of(copy: LogCopy, segment: Segment, end: int) -> SegmentSums:
 
 
 class _Tap:
-    """Reads bytes for `ends_of`, which asks for each byte once, in ascending order, and adds them to the sums."""
+    """Reads bytes for `ends_of`, which reads each byte once, in ascending order, and adds them to the sums."""
 
     def __init__(self, copy: LogCopy) -> None:
         self._copy = copy

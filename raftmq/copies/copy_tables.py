@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 8192
 READERS = 2
-"""Parts of a copy that are read at once."""
+"""The number of parts of a copy that are read at the same time."""
 _QUEUE = "queue_id"
 
 
@@ -56,7 +56,7 @@ def copy_table(
 
 
 def _by_queue(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-    """Returns the rows of each queue, in their order."""
+    """Returns (queue id, its rows in their order) for each queue of the batch."""
     queues = numbers_of(batch.column(_QUEUE), np.int32)
     there = np.unique(queues).tolist()
     if len(there) == 1:

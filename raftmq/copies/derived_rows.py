@@ -1,8 +1,8 @@
 """Rows of the consume queues and of the message index, derived only from the entries of one segment.
 
-It shares no code with the state machine, which makes these rows while a node applies the log, so each can verify the
-other. Rows of the index depend on their segment only. A block of a queue may begin in one segment and end in another:
-its pieces from all segments together make its rows.
+It shares no code with the state machine, which makes the same rows while a node applies the log, so the two can be
+compared with each other. Rows of the index depend on their segment only. A block of a queue may begin in one segment
+and end in another: its pieces from all segments together make its rows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _by_block(base: int, items: bytes) -> Iterator[Piece]:
 
 
 def block_rows(queue: QueueNumbers, pieces: Iterable[Piece]) -> Iterator[Row]:
-    """Yields the rows of one block of a queue, made from all its pieces: one row if the block is full."""
+    """Yields the rows of one block of a queue, made from all its pieces. A full block has a single row."""
     ordered = sorted(pieces)
     if ordered and ordered[-1].end % BLOCK == 0:
         ordered = [Piece(ordered[0].base, b"".join(piece.items for piece in ordered))]
@@ -83,7 +83,7 @@ def block_rows(queue: QueueNumbers, pieces: Iterable[Piece]) -> Iterator[Row]:
 
 
 class Block(NamedTuple):
-    """The pieces of one block of a queue that lie in one segment; `first` is the block's first offset."""
+    """The pieces of one block of a queue that lie in one segment; `first`: the first offset of the block."""
 
     queue: QueueNumbers
     first: int
@@ -91,13 +91,13 @@ class Block(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """True if the block lies in this segment completely, so that no other segment has a piece of it."""
+        """True if all pieces of the block are in this segment."""
         return self.pieces[0].base == self.first and self.pieces[-1].end == self.first + BLOCK
 
 
 def blocks_of(derived: Derived, topic_ids: frozenset[int]) -> Iterator[Block]:
-    """Yields the blocks of these topics, ascending within each queue; the rows of other topics were removed with
-    them."""
+    """Yields the blocks of these topics, ascending within each queue; topics that were deleted have no rows any
+    more."""
     for queue, pieces in derived.pieces.items():
         if queue[0] not in topic_ids:
             continue

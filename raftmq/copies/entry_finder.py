@@ -35,8 +35,8 @@ class EntryFinder:
         """The position at which the last of these frames ends."""
 
     def of(self, positions: Any) -> tuple[Any, Any]:
-        """Returns (index, term) of the entries that contain these positions of the segment, as int64 arrays. Raises
-        CopyError."""
+        """Returns (index, term) of the entries that contain these positions of the log, which lie in the segment, as
+        int64 arrays. Raises CopyError."""
         highest = int(positions.max())
         found: list[tuple[int, int, int]] = []
         while self._end <= highest:
@@ -61,7 +61,7 @@ class EntryFinder:
 
     def _in_place(self, place: Place) -> Iterator[FrameHeader]:
         """Yields the headers in one file or object, which contains complete frames."""
-        block, start, at = b"", place.base, place.base  # `block` begins at position `start`
+        block, start, at = b"", place.base, place.base  # `block` has the bytes from position `start` on
         while at < place.end:
             if at + HEADER_SIZE > start + len(block):
                 start = at

@@ -40,7 +40,7 @@ from statemachine.topics.topics import TopicConfig, Topics
 
 class _Files(NamedTuple):
     """The files of a copy: `state` is a checkpoint, `places` are segment files, lowest first. `cluster` and `group`:
-    whose log it is."""
+    the cluster and the group of brokers whose log it is."""
 
     state: Path
     places: list[Place]
@@ -49,7 +49,7 @@ class _Files(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A topic of a checkpoint, in the form that `Catalog` returns."""
+    """A topic of a checkpoint, described in the form that `Catalog` returns."""
 
     queues: list[QueueInfo]
     identity: TopicIdentity
@@ -58,7 +58,7 @@ class _Kept(NamedTuple):
 class FileCopy:
     """A LogCopy of files: a backup, or the data directory of a node."""
 
-    read_bytes = 2 << 20  # larger ones take memory that the process has not yet: page faults cost more than the calls
+    read_bytes = 2 << 20  # reads of more bytes need fresh memory, whose page faults cost more than further calls
 
     def __init__(self, path: Path) -> None:
         """`path`: the folder of a backup, or a node's data directory. Raises CopyError."""
@@ -66,7 +66,7 @@ class FileCopy:
         with _told(path):
             self._files = _find(path)
             self._reader = CheckpointReader(self._files.state)
-            self._kv = cast("KV", self._reader)  # only `get`, `scan` and `seek_last` are called on it
+            self._kv = cast("KV", self._reader)  # the database is only read: `get`, `scan` and `seek_last`
             self._topics = Topics(self._kv).by_name
         self._open: dict[str, int] = {}
 
@@ -166,7 +166,7 @@ class FileCopy:
         return self._reader.mark.index
 
     def digest(self) -> dict[str, int]:
-        """Returns the sum of the rows of each family: equal sums mean equal rows. Reads all rows."""
+        """Returns family -> the sum of its rows; equal sums mean equal rows. Reads all rows."""
         with _told(self._files.state):
             return self._reader.digest()
 

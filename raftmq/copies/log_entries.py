@@ -14,9 +14,9 @@ READ_BYTES = 8 << 20
 
 
 class SegmentEnds(NamedTuple):
-    """The beginning and the end of a segment: if two copies have equal ones, all entries in between are equal.
+    """The beginning and the end of a segment: if two copies have equal SegmentEnds, all entries in between are equal.
 
-    `parent` and `header_crc` chain segments: the parent of the next one is the header CRC of the last entry here.
+    `parent` and `header_crc` chain segments: the `parent` of the next segment is the `header_crc` of this one.
     """
 
     base: int
@@ -64,13 +64,13 @@ def first_ms(copy: Reads, segment: Segment) -> int:
 
 
 def _before(entry: Entry) -> LogTail:
-    """Returns a log tail that `entry` correctly follows."""
+    """Returns a log tail for which `entry` is the correct next entry; used for the first entry of a segment."""
     return LogTail(entry.term, entry.index - 1, entry.position, entry.parent, entry.position, entry.timestamp_ms)
 
 
 def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
     """Yields the entries in one file or object, which contains complete frames."""
-    held, at = b"", place.base  # `held` begins at position `at`
+    held, at = b"", place.base  # `held` has the bytes from position `at` on
     read_to = place.base
     while at < place.end:
         try:

@@ -37,7 +37,7 @@ def opened_rows(source: CopySource) -> Iterator[FileCopy]:
 
 def _open(source: CopySource) -> LogCopy:
     if source.kind == FILES:
-        from raftmq.copies.file_copy import FileCopy  # only who reads files loads the database
+        from raftmq.copies.file_copy import FileCopy  # imported here, so that only reads of files load the database
 
         return FileCopy(Path(source.path))
     from raftmq.copies.tier_copy import TierCopy

@@ -1,5 +1,5 @@
-"""Rows of one part of a copy: its messages as Arrow batches, each message compared with the checksum in its queue's
-item.
+"""Rows of one part of a copy: its messages as Arrow batches, each message compared with the checksum in its item of the
+consume queue.
 
 Rows come in the order of the log, so messages of one queue are in the order of their offsets.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 2 << 20
-"""Bytes of the log in one batch, unless a single message has more: the arrays of a batch then fit into memory that the
-process has already, and into the processor's cache."""
+"""Bytes of the log in one batch, unless a single message has more: so that the arrays of a batch fit into the
+processor's cache and into memory that the process already has."""
 GAP_BYTES = 512 << 10
-"""The most bytes of other queues that are read along between two messages; a larger gap takes longer to read than a
-separate read."""
+"""The most bytes of other queues between two messages that are read along with them. Reading a larger gap would take
+longer than a separate read."""
 _ITEM = np.dtype(
     [("position", ">u8"), ("size", ">u4"), ("crc32c", ">u4"), ("tag_hash", ">i8"), ("store_time_ms", ">u8")]
 )

@@ -1,4 +1,5 @@
-"""Compares rows derived from the log with those of a checkpoint: every difference by queue, offset and position."""
+"""Compares rows derived from the log with those of a checkpoint, and reports each difference by queue, offset and
+position."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Difference(NamedTuple):
 
 
 class StoredRows(Protocol):
-    """The rows of a checkpoint."""
+    """The rows of a checkpoint, as far as a comparison reads them."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the row's value, as `KV.get` does."""
@@ -37,8 +38,8 @@ class StoredRows(Protocol):
 
 
 class Underived(NamedTuple):
-    """Offsets [start, end) of a queue that have rows but whose part of the log is missing. The rows cannot be checked
-    and are accepted as they are."""
+    """Offsets [start, end) of a queue whose rows are in the checkpoint, but whose messages are not in the log any more.
+    Such rows cannot be checked, and are accepted."""
 
     topic_id: int
     queue_id: int
@@ -59,7 +60,7 @@ class Checked(NamedTuple):
 
 def check_segment(derived: Derived, stored: StoredRows, topic_ids: frozenset[int], base: int, end: int) -> Checked:
     """Checks the rows of one segment, which covers the positions [base, end). `topic_ids` are those of existing topics;
-    rows of other topics were removed."""
+    the checkpoint has no rows of other topics."""
     found = check_keys(derived, stored, base, end)
     edges: dict[tuple[QueueNumbers, int], list[Piece]] = {}
     spans: dict[QueueNumbers, tuple[int, int]] = {}

@@ -1,7 +1,8 @@
 """Objects of a tier that may lie in the folder of another cluster in the same store.
 
-The manifest of a restored cluster lists segments that its ancestors uploaded, and those stay in the ancestors' folders
-(docs/adr/0067). A name ends with its content's hash, so an object of that name is the right one wherever it lies.
+The manifest of a restored cluster lists segments that the clusters it was restored from have uploaded, and these
+segments stay in those clusters' folders (docs/adr/0067). A name ends with its content's hash, so an object of that name
+is the right one wherever it lies.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SharedObjects:
         self._clusters: asyncio.Task[list[str]] | None = None
         """The list of the clusters' folders, fetched once, and only if an object is missing in its own folder."""
         self._folders: dict[str, str] = {}
-        """Name -> the folder where it was found."""
+        """Name of an object -> the folder where it was found."""
         self._last = ""
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:

@@ -1,8 +1,8 @@
 """The tier as a copy of the log: its manifest, index files and segments, which can be read while every node is down.
 
-The manifest lists segments that were verified, so the newest messages of the log are missing. It has no names of
-topics: a topic's name is read out of its first message. A deleted topic can be read until its segments are removed, and
-of two topics with the same name the younger one is read.
+The manifest lists only verified segments, so the newest messages of the log are missing. The tier has no list of topic
+names: a topic's name is read from its first message. A deleted topic can be read until its segments are removed. Of two
+topics with the same name, the younger one is read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from statemachine.payload import ITEM
 T = TypeVar("T")
 MANIFEST_BYTES_MAX = 1 << 30
 TOTAL_S = 60.0
-"""Seconds after the first attempt of a request during which it is retried."""
+"""Seconds for which a failing request is repeated, counted from its first attempt."""
 _AT_ONCE = 16
 """The number of index files that are read at the same time."""
 
@@ -53,11 +53,11 @@ class _Described(NamedTuple):
 
     queues: list[QueueInfo]
     identity: TopicIdentity
-    """The identity of the topic that is read, which may have been deleted since."""
+    """The identity of the topic that is read; the topic may have been deleted since."""
 
 
 class _Run(NamedTuple):
-    """The run of consecutive messages that one segment holds of a queue."""
+    """Consecutive messages of one queue in one segment."""
 
     segment: Segment
     run: QueueRun
@@ -77,8 +77,8 @@ class TierCopy:
     read_bytes = 8 << 20
 
     def __init__(self, url: str, cluster: str | None = None, store: ObjectStore | None = None) -> None:
-        """`cluster`: the cluster's uuid, needed if a store has several. `store`: used instead of the URL's. Raises
-        CopyError."""
+        """`cluster`: the cluster's uuid, needed if a store has several. `store`: the object store to use instead of the
+        one at the URL. Raises CopyError."""
         self.name = url
         self._cluster = cluster
         self._group = group_at(url)
@@ -96,8 +96,8 @@ class TierCopy:
         return sorted(self._listing().ids.keys() - SYSTEM_TOPICS)
 
     def describe_topic(self, name: str) -> _Described:
-        """Implements `LogCopy.describe_topic`. A queue keeps the offsets above its last gap, because retention removed
-        those below."""
+        """Implements `LogCopy.describe_topic`. The range of a queue begins after its last gap, because retention
+        removed messages there."""
         topic_id = self._topic_id(name)
         known = {queue: _kept(runs) for (topic, queue), runs in self._listing().runs.items() if topic == topic_id}
         queues = [
@@ -246,7 +246,7 @@ class TierCopy:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine to its end. asyncio.Runner is not used: it sets a signal handler each time, for which
-        CPython formats the task with its result, and that is megabytes of the log."""
+        CPython formats the task with its result, and formatting the megabytes of log in that result takes long."""
         return self._loop.run_until_complete(coroutine)
 
     def _steps(self, segment: Segment, steps: Callable[[IndexFile], Steps[T]]) -> T:

@@ -1,7 +1,7 @@
 """The access files that a new cluster's configuration names: the key that encrypts users' secrets, and the first user
 of type Super.
 
-They are made once, with the cluster: no secret in the log could be read with another key.
+They are made once, with the cluster. With another key, the secrets in the log could not be read any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_access_files(configs: Iterable[Config]) -> list[Path]:
 
 
 def make_first_user(path: Path) -> Path:
-    """Makes the file of a first user, with mode 0600, if it is not there; returns its path. Raises LocalError."""
+    """Makes the file of a first user, with mode 0600, unless it exists; returns its path. Raises LocalError."""
     if not path.exists():
         _make(path, _first_user())
     return path
@@ -65,9 +65,9 @@ def _make(path: Path, text: str) -> None:
 
 
 def hand_over(config: Config, tls_dir: Path | None = None) -> str:
-    """Returns the command with which root gives a new node's files to the user of its service; "" if there is nothing
-    to give. That user owns the folder of the data directory, as the docs of a service have it. `tls_dir`: the folder of
-    certificates that the call named."""
+    """Returns the command with which root hands a new node's files over to the user of its service; "" if this process
+    is not root, or if root owns none of them. The user is the owner of the folder that contains the data directory.
+    `tls_dir`: the folder of certificates that the command named; None for none."""
     directory = Path(config.node.data_dir)
     folder = directory.parent.stat()
     if os.geteuid() or not folder.st_uid:

@@ -59,7 +59,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def bytes_in(folder: Path) -> int:
-    """Returns the size of the files in a folder, in bytes."""
+    """Returns the size of all files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -82,7 +82,7 @@ class LocalCluster:
 
     @property
     def first_nodes(self) -> list[NodeRecord]:
-        """The records of the first group's nodes, which have the topics, users and settings of the cluster."""
+        """The records of the first group's nodes, which decides about topics, users and settings of the cluster."""
         return self.of_group(FIRST_GROUP)
 
     @property
@@ -108,7 +108,8 @@ class LocalCluster:
 
     @property
     def client_options(self) -> ClientOptions:
-        """The further arguments with which `raftmq.connect` reaches this cluster: its CA, and its first user."""
+        """The arguments, besides the servers, with which `raftmq.connect` reaches this cluster: its CA, and its first
+        user."""
         return client_options(self.data)
 
     def view(self, group: int = FIRST_GROUP) -> GroupStatus:
@@ -134,20 +135,20 @@ class LocalCluster:
         timeout_s: float = READY_TIMEOUT_S,
     ) -> GroupStatus:
         """Makes the cluster if there is none, starts every node that does not run, and waits until the leader of each
-        group accepts writes. Returns the view of the first group. `tls`: the nodes take TLS alone. `auth`: there is a
-        first Super, and rules are enforced.
+        group accepts writes. Returns the view of the first group. `tls`: nodes accept only TLS. `auth`: a first user of
+        type Super is made, and rules are enforced.
 
         `groups`: the cluster gets further groups, of `count` nodes each (None: as many as the first one has), until it
-        has so many; None: those that are there. An existing group stays as it is, also if it runs.
+        has this number; None: no further groups are made. An existing group stays as it is, even if it is running.
 
         `registry`: a cluster of several groups gets a registry, if it can have one (`registry_processes.why_none`). One
         that is there starts in any case, and stops nothing if it cannot.
 
         A node that lost its disk is left out if the others of its group are a majority: it is to be replaced
-        (`lost_nodes`). So is a further group without one (`dead_groups`): it stops no other group. Raises
-        LocalError, and ends the processes that it started, if a port is in use, the directory holds something else, all
-        nodes that can be started run already, a node ends while it starts, the cluster has more than `groups` groups,
-        or a group is not ready within `timeout_s` for each group there is.
+        (`lost_nodes`). A further group without a majority is left out too (`dead_groups`), and does not keep other
+        groups from starting. Raises LocalError, and ends the processes that it started, if a port is in use, the
+        directory holds something else, all nodes that can be started run already, a node ends while it starts, the
+        cluster has more than `groups` groups, or a group is not ready within `timeout_s` for each group there is.
         """
         if groups is not None:
             check_groups(groups)
@@ -191,7 +192,7 @@ class LocalCluster:
                 on_stage("waiting for a leader")
                 starting = groups_of(there)  # all start at the same time, on the same cores
                 for group in starting:
-                    if group not in groups_of(there):  # it has retired
+                    if group not in groups_of(there):  # the group has retired
                         continue
                     self._wait_up(group, lost, timeout_s * len(starting), moved=base_port is not None)
                     if group == FIRST_GROUP:
@@ -217,8 +218,8 @@ class LocalCluster:
                 raise
 
     def _wait_up(self, group: int, lost: Sequence[NodeRecord], timeout_s: float, *, moved: bool) -> None:
-        """Waits until a group that was started takes writes and clients. `moved`: its nodes may have other ports than
-        its log says. Raises LocalError."""
+        """Waits until a group that was started takes writes and clients. `moved`: True if its nodes may have other
+        ports than those in its log. Raises LocalError."""
         if any(node.group == group for node in lost):
             self.wait_leader(timeout_s, group)
             return
@@ -228,7 +229,8 @@ class LocalCluster:
         self._wait_for_first_configuration(group)
 
     def _with_the_end_of(self, processes: list[Started], error: LocalError) -> LocalError:
-        """Returns the error of a start that failed, which says too that the nodes that it had started were stopped."""
+        """Returns the error of a failed start, with a sentence that the nodes which it had started were stopped
+        again."""
         started = [each for each in processes if isinstance(each, NodeRecord)]
         if not started:
             return error
@@ -267,13 +269,13 @@ class LocalCluster:
                 (self.data / name).unlink(missing_ok=True)
             (self.data / CLUSTER_FILE).unlink()
             (self.data / "lock").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # backups may lie in it
+        with contextlib.suppress(OSError):  # the folder may contain backups
             self.data.rmdir()
 
     def kill(self, name: NodeName, *, beside_others: bool = False) -> int:
         """Kills one node, or process of the registry, with kill -9; returns its last pid. With `beside_others` it does
-        not matter that another command works on the nodes, whose file is then left to that command. Raises LocalError
-        if it does not run, and BusyError."""
+        so even while another command holds the directory's lock, and then leaves cluster.json to that command. Raises
+        LocalError if it does not run, and BusyError."""
         read_cluster(self.data).process(name)
         if beside_others:
             node = read_cluster(self.data).process(name)
@@ -288,8 +290,8 @@ class LocalCluster:
             return node.pid
 
     def way_back(self, name: NodeName) -> str:
-        """Returns the command after which a stopped node, or another one in its place, takes part again. Raises
-        LocalError."""
+        """Returns the command that brings a stopped node back: by starting it, or by replacing it if its disk is lost.
+        Raises LocalError."""
         cluster = read_cluster(self.data)
         node = cluster.process(name)
         if isinstance(node, RegistryRecord) or not is_without_identity(node.home / "data"):
@@ -310,8 +312,8 @@ class LocalCluster:
         return strike
 
     def restart(self, name: NodeName, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Stops the node if it runs, starts it, and waits until it knows a leader, if there can be one; a process of
-        the registry, until it answers. Returns its pid."""
+        """Stops the node if it runs, starts it, and waits until it knows a leader, if enough nodes run to elect one.
+        For a process of the registry, waits until it answers. Returns its pid."""
         read_cluster(self.data).process(name)
         with locked(self.data):
             node = read_cluster(self.data).process(name)
@@ -319,7 +321,7 @@ class LocalCluster:
                 return self._restart_registry(node)
             own = self.of_group(node.group)
             lost = lost_nodes(own)
-            if node in lost:  # also if it runs: it cannot start again, and until it is replaced its vote counts
+            if node in lost:  # it cannot start again, and its vote counts until it is replaced
                 raise lost_disk(node)
             check_data_dirs([each for each in own if each not in lost])  # a wrong file must not end a good node
             stop_nodes([node])
@@ -346,8 +348,8 @@ class LocalCluster:
     def _provide_registry(
         self, there: Sequence[NodeRecord], base_port: int | None, *, make: bool
     ) -> list[RegistryRecord]:
-        """Returns the processes of the registry that can run; writes all that there are to cluster.json. `there`: the
-        nodes that start. Raises LocalError."""
+        """Returns the processes of the registry that can run; writes all existing ones to cluster.json. `there`: the
+        nodes that are being started. Raises LocalError."""
         cluster = read_cluster(self.data)
         why = registry_processes.why_none(self.data)
         found = registry_processes.provide(
@@ -380,13 +382,13 @@ class LocalCluster:
     def _wait_for_first_configuration(self, group: int) -> None:
         """Waits until each node of a group takes clients. A new group gets its configuration and its level a moment
         after its first leader, and refuses newer commands until then; a further one also copies what all groups share.
-        A node that has other reasons is not waited for long."""
+        If a node refuses clients for another reason, this does not wait long for it."""
         addresses = [address_of(node) for node in self.of_group(group)]
         longest_s = _FIRST_CONFIGURATION_S if group == FIRST_GROUP else _FIRST_COPY_S
         until(lambda: all(map(fetch_ready, addresses)), longest_s, _POLL_S)
 
     def wait_leader(self, timeout_s: float = READY_TIMEOUT_S, group: int = FIRST_GROUP) -> int:
-        """Waits until a leader of a group accepts writes; other nodes need not run. Returns the leader's id in it.
+        """Waits until a leader of a group accepts writes; other nodes may be down. Returns the leader's id in it.
         Raises LocalError."""
         what = "no node accepts writes" if group == FIRST_GROUP else f"no node of group {group} accepts writes"
         leader = self._wait(group, lambda view: view.writes_open, timeout_s, what, []).leader
@@ -417,8 +419,8 @@ class LocalCluster:
         what: str,
         must_run: Sequence[NodeRecord],
     ) -> GroupStatus:
-        """Polls a group until `done` returns True. If a node that must run ends meanwhile, the error names it and shows
-        the last lines of its log. Raises LocalError."""
+        """Polls a group until `done` returns True, for at most `timeout_s`; returns its view. If a node in `must_run`
+        ends meanwhile, the error names it and shows the last lines of its log. Raises LocalError."""
         deadline = time.monotonic() + timeout_s
         ids = [node.id for node in must_run]
         while True:
@@ -443,8 +445,8 @@ def _has_joined(view: GroupStatus, node_id: int) -> bool:
 
 
 def why_not_ready(view: GroupStatus, waited_for: Sequence[int]) -> str:
-    """Returns the reason why the nodes are not ready, in their own words if they have any. Without ids in
-    `waited_for`, all that run count; a node that does not run is no reason."""
+    """Returns the reason why the nodes are not ready, in their own words if they have any. `waited_for`: the ids of the
+    nodes that count; without it, all nodes count. A node that does not run is ignored."""
     nodes = [node for node in view.nodes if node.running and (not waited_for or node.record.id in waited_for)]
     if silent := [str(node.record.name) for node in nodes if node.status is None]:
         return f"no answer from node {', '.join(silent)}"

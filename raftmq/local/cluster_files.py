@@ -48,7 +48,7 @@ from raftmq.local.tls.local_tls import certify, speaks_tls
 from raftmq_wire.errors import ExitCode, LocalError
 
 NODES_DEFAULT = 3
-"""The nodes of a new group, unless another number is asked for."""
+"""The number of nodes of a new group, unless another number is asked for."""
 _NO_PAUSE = 'the page "Security: users and rules" of the docs says how to do it without a pause'
 
 
@@ -97,8 +97,8 @@ class ClusterFiles:
         return read_cluster(self.data)
 
     def _further(self, nodes: Sequence[NodeRecord], wanted: int | None) -> list[int]:
-        """Returns the groups that are to be made so that there are `wanted`, without those that have retired. Raises
-        LocalError if they cannot be made."""
+        """Returns the groups that are to be made so that the cluster has `wanted` groups, not counting retired ones.
+        Raises LocalError if they cannot be made."""
         missing = [group for group in range(FIRST_GROUP + 1, 1 + (wanted or 1)) if group not in groups_of(nodes)]
         gone = retired(self.data, missing, [node for node in nodes if node.group == FIRST_GROUP]) if nodes else set()
         if missing and missing[-1] in gone:
@@ -113,7 +113,7 @@ class ClusterFiles:
         write_cluster(self.data, known.with_nodes(nodes))
 
     def _size_of_new(self, nodes: Sequence[NodeRecord], count: int | None) -> int:
-        """Returns the number of nodes of a group that is made beside these ones."""
+        """Returns the number of nodes for a new group: `count`, or else the size of the first group in `nodes`."""
         return count or sum(node.group == FIRST_GROUP for node in nodes) or NODES_DEFAULT
 
     def _with_group(
@@ -156,7 +156,7 @@ class ClusterFiles:
         certify(self.data, nodes)
 
     def give_key(self, nodes: list[NodeRecord]) -> None:
-        """Gives the nodes that have none the key of users' secrets. Raises LocalError."""
+        """Configures the key of users' secrets for nodes that have none. Raises LocalError."""
         if any(is_running(node) for node in lack_key(nodes)):
             raise LocalError(
                 "this cluster gets its first user when its nodes start",
@@ -173,9 +173,9 @@ class ClusterFiles:
             own = [node for node in nodes if node.group == group]
             if count is not None and count != len(own):
                 raise self._other_size(own, count)
-        alone = groups_of(nodes) == [FIRST_GROUP]  # a further group has the uuid of a cluster that was made
+        alone = groups_of(nodes) == [FIRST_GROUP]  # with further groups the cluster was made before, so it has a uuid
         if alone and not self._has_file() and all(is_empty(node.home / "data") for node in nodes):
-            create_data_dirs([node.config_path for node in nodes], os.environ)  # nothing was ever in them
+            create_data_dirs([node.config_path for node in nodes], os.environ)  # its directories were always empty
         lost, dead = lost_nodes(nodes), dead_groups(nodes)
         check_data_dirs([node for node in nodes if node not in lost and node.group not in dead])
         if base_port is None and not failpoints:
@@ -210,8 +210,8 @@ class ClusterFiles:
         )
 
     def _as_recorded(self, nodes: list[NodeRecord]) -> list[NodeRecord]:
-        """Returns the nodes whose files were found, with what only cluster.json says of them, and those of cluster.json
-        whose folders are gone, and were not set aside by `raftmq node remove`."""
+        """Returns the nodes whose files were found, completed from cluster.json. Adds the nodes of cluster.json whose
+        folders are missing, unless `raftmq node remove` has set them aside."""
         recorded = self._recorded()
         known = [
             replace(node, pid=recorded[node.key].pid, replaces=recorded[node.key].replaces)

@@ -1,5 +1,5 @@
-"""Removes from a raftmq.toml what this version does not know, so that a node can go back to this version
-(docs/upgrade.md)."""
+"""Removes keys and sections that this version does not know from a raftmq.toml, so that a node can go back to this
+version (docs/upgrade.md)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Downgraded(NamedTuple):
-    """A file, and what was taken out of it."""
+    """The result for one file: what was removed from it."""
 
     file: str
     dropped: list[str]
-    """Keys and sections, as "section.name" or "section"."""
+    """The removed keys and sections, as "section.name" or "section"."""
     copy: str | None
-    """The file as it was before; None if nothing was written."""
+    """The path of the copy of the file as it was before; None if nothing was written."""
 
 
 def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
@@ -34,7 +34,7 @@ def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
     """
     unknown = unknown_keys(path)
     text = path.read_text(encoding="utf-8")
-    for key in reversed(unknown):  # from the end, so that tables of a list keep their numbers
+    for key in reversed(unknown):  # from the end, so that the earlier tables of a list keep their numbers
         text = _without(text, key, path)
     names = [dotted(key) for key in unknown]
     if dry_run or not unknown:
@@ -54,7 +54,8 @@ def _keep(path: Path) -> Path:
 
 
 def _without(text: str, key: KeyPath, path: Path) -> str:
-    """Returns the text without the lines of the key: the fewest, from the first one on, that leave all other values."""
+    """Returns the text without the lines of the key: the fewest lines, from the key's first line on, whose removal
+    keeps all other values."""
     wanted = _tree_without(tomllib.loads(text), key)
     lines = text.splitlines(keepends=True)
     first, is_exact = line_of(text, key)

@@ -22,7 +22,7 @@ class Rest(NamedTuple):
     why: str
 
     def error(self, grace_s: float) -> LocalError:
-        """Returns the error of three lines for the case that the nodes are stopped with this rest."""
+        """Returns the error to raise when the nodes are stopped although this rest is missing in the tier."""
         what = "an unknown part of the log" if self.size is None else f"{self.size} bytes of the log"
         return LocalError(
             f"the nodes are stopped, and {what} are not in the tier",
@@ -58,7 +58,7 @@ def bring_rest(
         leader = next((view for view in views if view["node"] == view["leader"]), None)
         late = time.monotonic() >= until_s
         arrived = leader if leader is not None and leader["verified_to"] >= position else None
-        if arrived and (late or not arrived["copying_state"]):  # a copy only shortens a restore: nobody is told of it
+        if arrived and (late or not arrived["copying_state"]):  # a copy only speeds up restores: not reported
             return None, allowed_s
         if late:
             why = "there is no leader" if leader is None else leader["failing"] or "the upload did not end"
@@ -71,6 +71,5 @@ def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _pending(views: Sequence[dict[str, Any]]) -> int | None:
-    """Returns the number of bytes that wait for upload, from the node for which it is largest; None if no node
-    answered."""
+    """Returns the largest number of bytes that any node reports as waiting for upload; None if no node answered."""
     return max((view["sealed_end"] - view["verified_to"] for view in views), default=None)

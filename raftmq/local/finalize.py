@@ -1,5 +1,6 @@
-"""Raises all groups of a cluster to one level, the first group last: what it decides is copied into the others' logs,
-so it writes nothing that they do not know yet (docs/adr/0108-groups-share-one-truth-and-copy-it.md)."""
+"""Raises all groups of a cluster to one level, the first group last. Its decisions are copied into the logs of the
+other groups, so it must not write anything that they do not know yet
+(docs/adr/0108-groups-share-one-truth-and-copy-it.md)."""
 
 from __future__ import annotations
 
@@ -15,21 +16,21 @@ Finalized = dict[str, Any]
 
 
 class Api(Protocol):
-    """The HTTP API of one group, as `AdminApi` is."""
+    """The part of one group's HTTP API that this module uses; `AdminApi` has it."""
 
     def post(self, path: str, body: dict[str, Any]) -> Finalized:
         """Sends a POST. Raises LocalError."""
 
 
 class Would(NamedTuple):
-    """The level to which each group can be raised, before anything is written."""
+    """The result of a dry run: the level to which each group can be raised."""
 
     groups: dict[int, Finalized]
     """Group -> its answer to a dry run, in the order of the groups' numbers."""
 
     @property
     def level(self) -> int:
-        """The level that all groups get."""
+        """The level to which all groups are raised."""
         return max(int(answer["level"]) for answer in self.groups.values())
 
     @property
@@ -39,7 +40,7 @@ class Would(NamedTuple):
 
     @property
     def left(self) -> list[int]:
-        """The groups that have a lower level, in the order in which they are raised."""
+        """The groups whose level is still lower, in the order in which they are raised."""
         return [group for group in in_order(self.groups) if self.groups[group]["level"] > self.groups[group]["before"]]
 
 
@@ -50,7 +51,7 @@ def in_order(groups: Iterable[int]) -> list[int]:
 
 def look_at(apis: Mapping[int, Api]) -> Would:
     """Asks every group to which level it can be raised. Nothing is written. Raises LocalError if one cannot be raised
-    now, or the members of one know another level than those of the others."""
+    now, or if the members of different groups know different levels."""
     found: dict[int, Finalized] = {}
     for group, api in apis.items():
         try:
@@ -72,7 +73,7 @@ def look_at(apis: Mapping[int, Api]) -> Would:
 
 
 def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Finalized]:
-    """Raises the level of the groups that are left, one after the other. Returns group -> answer for all groups; a
+    """Raises the level of the groups in `would.left`, one after the other. Returns group -> answer for all groups; a
     group that already had the level has the answer of the dry run. Raises LocalError at the first group that refuses;
     the groups after it are not asked."""
     answers, raised = dict(would.groups), list[str]()

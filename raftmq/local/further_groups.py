@@ -57,15 +57,15 @@ def undo_begun(data: Path) -> None:
             continue
         for home in folder.glob("n[0-9]*"):
             shutil.rmtree(home)
-        if folder != data:  # the mark beside the secret says that the group was made, and it was not
+        if folder != data:  # the mark next to the secret would say that the group was made, but it was not
             mark_beside(data / GROUPS_SECRET, int(folder.name[1:])).unlink(missing_ok=True)
         sync_folder(folder)
         (folder / BEGUN).unlink()
 
 
 def make_group(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None:
-    """Makes the directories of all nodes of a further group: an interrupted attempt is undone by `undo_begun`. `first`:
-    nodes of the first group whose directories are there. Raises ConfigError, LocalError."""
+    """Makes the directories of all nodes of a further group: if it is interrupted, `undo_begun` removes what it made.
+    `first`: nodes of the first group whose directories are there. Raises ConfigError, LocalError."""
     data, group = nodes[0].data, nodes[0].group
     uuid = str(check_data_dirs(first))
     like = load(first[0].config_path)
@@ -93,7 +93,7 @@ def add_groups(nodes: Sequence[NodeRecord], first: Sequence[NodeRecord]) -> None
 
 def know_each_other(nodes: Sequence[NodeRecord]) -> bool:
     """Returns True once each of these nodes answers and knows members of all groups of the nodes, except for retired
-    groups. Until then the creation of a topic would see fewer groups."""
+    groups. Until then a new topic would get queues in fewer groups."""
     groups = {node.group for node in nodes}
     for node in nodes:
         try:
@@ -107,8 +107,8 @@ def know_each_other(nodes: Sequence[NodeRecord]) -> bool:
 
 def check_level(first: Sequence[NodeRecord]) -> None:
     """Raises LocalError if the first group, whose nodes are `first`, is known to have a level without further groups.
-    Called before a further group is made, which could not be added. Running nodes are asked; without any, the newest
-    checkpoint counts."""
+    At such a level a further group could not be added, so this is called before one is made. Asks the running nodes; if
+    none runs, reads the newest checkpoint."""
     running = [node for node in first if is_running(node)]
     if running:
         level = int(AdminApi([address_of(node) for node in running], "raftmq status").local("/v1/upgrade")["level"])
@@ -139,13 +139,13 @@ def _share_secret(data: Path, first: Sequence[NodeRecord], uuid: str) -> None:
 
 
 def remove_groups(data: Path) -> None:
-    """Removes what a cluster of several groups has in addition to the folders of its nodes, which are removed already;
-    other files stay."""
+    """Removes the files of a cluster of several groups that are outside its nodes' folders: the shared secret, marks,
+    and empty group folders. Other files stay."""
     secret = data / GROUPS_SECRET
     for path in (secret, *data.glob(f"{GROUPS_SECRET}.g*{SUFFIX}")):
         path.unlink(missing_ok=True)
     for folder in data.glob(GROUP_FOLDERS):
-        with contextlib.suppress(OSError):  # somebody's files lie in it
+        with contextlib.suppress(OSError):  # the folder has other files in it
             folder.rmdir()
 
 

@@ -23,7 +23,7 @@ SYNCS = 30
 WIN = 0.9
 """A way to sync a write counts as quicker if its median time is at most this share of the other way's."""
 SURE = 2 / 3
-"""It must also have been quicker in at least this share of the turns."""
+"""The quicker way must also have been quicker in at least this share of the turns."""
 _UNSYNCED = 0x40
 """The flag STA_UNSYNC of adjtimex(2): the clock is not synchronized."""
 
@@ -80,12 +80,12 @@ SETTINGS = (
 SCHEDULERS = ("none", "mq-deadline", "deadline", "noop", "kyber")
 """I/O schedulers that do not delay a sync in favour of other processes, as bfq and cfq may."""
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
-"""Sources of time that a program asks the kernel for, which takes a microsecond and more."""
+"""Slow clock sources: to read one, a program must call the kernel, which takes a microsecond or more."""
 BUSY_MAX = 0.8
 LOOK_S = 1.0
 RESERVE_BYTES = 64 << 20
 RESERVE_SHARE = 0.005
-"""The share of the memory that the kernel should keep free, if that is less than RESERVE_BYTES."""
+"""The share of the memory that the kernel should keep free, where that is less than RESERVE_BYTES."""
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
@@ -134,7 +134,7 @@ def _reserve(root: Path) -> HostCheck:
 
 
 def _huge_pages(root: Path) -> HostCheck:
-    """Checks whether a thread may have to wait until the kernel has moved pages together."""
+    """Checks whether a thread may have to wait until the kernel has compacted memory for huge pages."""
     try:
         place = root / "sys/kernel/mm/transparent_hugepage"
         enabled, defrag = (_chosen((place / name).read_text()) for name in ("enabled", "defrag"))
@@ -146,7 +146,8 @@ def _huge_pages(root: Path) -> HostCheck:
 
 
 def _chosen(line: str) -> str:
-    """Returns the word in brackets: how the kernel shows a choice. The first one if none is."""
+    """Returns the word in brackets, by which the kernel marks the current choice; the first word if none is in
+    brackets."""
     words = line.split()
     return next((word.strip("[]") for word in words if word.startswith("[")), words[0] if words else "none")
 
@@ -211,7 +212,7 @@ def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
 
 
 def _queue(device: Path) -> Path:
-    """Returns the folder of the device's request queue, which a partition has from its disk. Raises StopIteration if
+    """Returns the folder of the device's request queue, for a partition, that of its disk. Raises StopIteration if
     there is none."""
     return next(place / "queue" for place in (device, device.parent) if (place / "queue").is_dir())
 
@@ -223,7 +224,8 @@ def _device(directory: Path, root: Path) -> Path:
 
 
 class _Times(NamedTuple):
-    """The work of a disk since the machine started; a write ends when the disk says so, which may be before a sync."""
+    """The work of a disk since the machine started; a write counts as ended when the disk reports it, even if it is
+    only in the disk's cache."""
 
     reads: int
     read_ms: int
@@ -342,7 +344,7 @@ def _clock() -> HostCheck:
     import ctypes
 
     try:
-        buffer = ctypes.create_string_buffer(512)  # struct timex, all zeros: only read
+        buffer = ctypes.create_string_buffer(512)  # an all-zero struct timex only reads
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
         status = int.from_bytes(buffer.raw[40:44], "little")
     except (OSError, AttributeError):

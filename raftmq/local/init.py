@@ -32,8 +32,8 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = None) -> None:
-    """Raises LocalError for a new cluster that other machines could use without being a user. Does nothing if a
-    directory is filled: an existing cluster starts, with a finding."""
+    """Raises LocalError for a new cluster that other machines could reach and use without a user. Does nothing if a
+    directory has content: an existing cluster may start, and reports a finding."""
     configs = [load(path, env) for path in config_paths]
     if not all(is_empty(Path(config.node.data_dir)) for config in configs):
         return
@@ -49,7 +49,7 @@ def refuse_open(config_paths: Sequence[Path], env: Mapping[str, str] | None = No
 
 
 class Created(NamedTuple):
-    """The cluster to which the directories belong, and if this call made it."""
+    """The result of `create_data_dirs`: the uuid of the cluster, and whether this call made it."""
 
     created: bool
     cluster_uuid: UUID
@@ -153,7 +153,7 @@ def _create(configs: Sequence[Config], marks: Iterable[Path]) -> UUID:
         for mark in marks:
             write_mark(mark, str(cluster_uuid))
     except (OSError, StorageError, LocalError) as error:
-        for directory in made:  # empty when this call began: nothing is in them that anybody was promised
+        for directory in made:  # they were empty before, so they contain nothing that was promised to anybody
             shutil.rmtree(directory, ignore_errors=True)
         if isinstance(error, LocalError):
             raise

@@ -69,9 +69,9 @@ def provide_key(data: Path, nodes: Iterable[NodeRecord]) -> None:
 
 
 def enforce(data: Path, nodes: Iterable[NodeRecord], timeout_s: float = PATIENCE_S) -> None:
-    """Makes the first Super of a ready cluster, if it has none or its file is there, and has the cluster enforce the
-    rules. While a leader is elected it tries again: it looks at what the cluster has by then, and asks only for what is
-    missing. Raises LocalError."""
+    """Makes the first Super of a ready cluster, if the cluster has no users or the first user's file exists, and makes
+    the cluster enforce the rules. During an election it tries again, and then requests only what is still missing.
+    Raises LocalError."""
     api = AdminApi(addresses_of(nodes), "raftmq auth show")
     deadline = time.monotonic() + timeout_s
     while True:
@@ -86,7 +86,8 @@ def enforce(data: Path, nodes: Iterable[NodeRecord], timeout_s: float = PATIENCE
 
 
 def _may_pass(error: LocalError) -> bool:
-    """Returns True if nothing was changed and the same may succeed in a moment, or if the outcome is unknown."""
+    """Returns True if nothing was changed and the same request may succeed in a moment, or if the outcome is
+    unknown."""
     if isinstance(error, ApiRefusal) and error.is_passing:
         return True
     return error.exit_code in (ExitCode.UNKNOWN, ExitCode.UNREACHABLE)
@@ -99,11 +100,11 @@ def _enforce(api: AdminApi, data: Path) -> None:
     view = api.local("/v1/auth")  # from the same node, which is up to date now
     if has_users(data) or not view["total"]:
         name, secret = user_of(make_first_user(data / LOCAL_USER))
-        if name not in known:  # else a person may have given it another secret
+        if name not in known:  # an existing user may have been given another secret
             try:
                 api.post("/v1/users", {"name": name, "secret": secret, "type": "Super"})
             except ApiRefusal as refusal:
-                if refusal.code != "exists":  # created by an earlier attempt whose outcome was unknown
+                if refusal.code != "exists":  # an earlier attempt with an unknown outcome has created it
                     raise
     if view["mode"] != "enforce":
         api.put("/v1/auth", {"mode": "enforce"})

@@ -1,4 +1,4 @@
-"""The nodes of a local cluster whose directories were lost, and what is said of them."""
+"""Finds the nodes of a local cluster whose directories were lost, and makes the errors about them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Returns the nodes whose directories were lost, if the others of their group are a majority without them: no
-    node's identity is there. They are empty, or contain what a node wrote again whose directory was deleted while it
-    ran.
+    """Returns the nodes whose directories were lost, provided that the other nodes of their group are a majority. A
+    lost directory has no node's identity: it is empty, or has files that a running node wrote after the directory was
+    deleted.
 
     Such a node is replaced, not started: it would vote again without remembering its votes.
     """
@@ -26,8 +26,8 @@ def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
 
 
 def dead_groups(nodes: Sequence[NodeRecord]) -> list[int]:
-    """Returns the further groups that lost so many directories that the rest is no majority. The first group is never
-    among them, because without it there is no cluster."""
+    """Returns the further groups that have lost the directories of so many nodes that the remaining nodes are no
+    majority. The first group is never among them, because without it there is no cluster."""
     dead = []
     for group in groups_of(nodes):
         own = [node for node in nodes if node.group == group]

@@ -1,9 +1,9 @@
 """The mark of a made cluster: a file outside the data directories, with the cluster's uuid.
 
 An emptied data directory looks like one that was never made. If a majority of the disks is lost while no node runs, two
-emptied nodes could therefore make an empty cluster and serve it. The mark remembers that the cluster was made: with it,
-or with a configuration that names its cluster, no new one is made. Where no file can be kept (a pod of Kubernetes), the
-operator allows the creation until a given time in the near future.
+emptied nodes could therefore make an empty cluster and serve it. If there is a mark, or if the configuration names its
+cluster, no new cluster is made. Where no file can be kept (a pod of Kubernetes), the operator allows the creation until
+a given time in the near future.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ SUFFIX = ".cluster"
 FILE_MAX = 256
 """Longest mark that is read, bytes."""
 AHEAD_MAX_MS = 24 * 3600 * 1000
-"""Longest time ahead, in milliseconds, until which the making may be allowed. A wrong clock could extend it."""
+"""Longest time ahead, in milliseconds, until which making a cluster may be allowed. The limit catches wrong times and
+clocks."""
 
 _RETIRED = " retired"
 _REPLACE = "raftmq node replace ID --config FILE --via URL    (while the others run)"
 
 
 def mark_beside(file: Path, group: int = FIRST_GROUP) -> Path:
-    """Returns the path of the mark of a group beside a file: the secret, which all groups have, or the
-    configuration."""
+    """Returns the path of the mark of a group beside a file: the file is the secret, which all groups share, or the
+    node's configuration."""
     return file.with_name(file.name + (SUFFIX if group == FIRST_GROUP else f".g{group:02}{SUFFIX}"))
 
 
@@ -43,8 +44,8 @@ def mark_of_secret(config: Config) -> Path | None:
 
 
 def mark_of_node(config: Config, config_path: Path) -> Path:
-    """Returns the path of the mark of a node that is made by itself: beside its secret, else beside its
-    configuration."""
+    """Returns the path of the mark for a node that is made alone (`raftmq init --first`): beside its secret if that is
+    outside the data directory, else beside its configuration."""
     return mark_of_secret(config) or mark_beside(config_path, config.cluster.group)
 
 
@@ -62,7 +63,7 @@ def check_unmade(mark: Path, directory: str) -> None:
 
 
 def _known(mark: Path) -> str:
-    """Returns what the mark says; "" if there is none, or nothing is in it. Raises LocalError."""
+    """Returns the text of the mark; "" if there is none, or if it is empty. Raises LocalError."""
     try:
         with mark.open("rb") as file:
             return file.read(FILE_MAX).decode("ascii", "replace").rstrip("\n")
@@ -133,7 +134,8 @@ def says_retired(mark: Path) -> bool:
 
 
 def keep_mark(mark: Path, cluster: str) -> None:
-    """Writes the mark of a cluster that exists, unless there is one, or the folder cannot be written."""
+    """Writes the mark of a cluster that exists, unless there is a mark already; does nothing if the folder cannot be
+    written."""
     if not mark.exists():
         with suppress(LocalError):
             write_mark(mark, cluster)

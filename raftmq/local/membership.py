@@ -48,7 +48,8 @@ LOCK_S = 60.0
 ELECTED_S = 30.0
 """Time in seconds to wait for a leader."""
 UNHEARD_S = 60.0
-"""Time in seconds to wait for a new node of which the leader hears nothing, or for a leader that could hear of it."""
+"""Time in seconds to wait for a new node from which the leader hears nothing, or for a leader to be elected
+meanwhile."""
 
 Tell = Callable[[str], object]
 """A function that reports the present stage to a person."""
@@ -66,7 +67,7 @@ class Joined(NamedTuple):
 
 
 class LocalMembers:
-    """Changes the members of one group of a running local cluster; ids are those of the group. Methods raise
+    """Changes the members of one group of a running local cluster; node ids are those within the group. Methods raise
     LocalError."""
 
     def __init__(
@@ -76,7 +77,7 @@ class LocalMembers:
         group: int = FIRST_GROUP,
         unheard_s: float = UNHEARD_S,
     ) -> None:
-        """`unheard_s`: how long a new node is waited for of which the leader hears nothing, in seconds."""
+        """`unheard_s`: seconds to wait for a new node from which the leader hears nothing."""
         self._cluster = cluster
         self._unheard_s = unheard_s
         self._group = group
@@ -110,8 +111,8 @@ class LocalMembers:
         return self._patiently(lambda: self._api.get("/v1/members"))
 
     def _patiently(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Repeats a request while a leader is elected. Raises LocalError: refused, unknown, or no leader for
-        ELECTED_S."""
+        """Repeats a request during an election. Raises LocalError if it is refused, if its outcome is unknown, or if
+        there is no leader for ELECTED_S."""
         deadline = time.monotonic() + ELECTED_S
         while True:
             try:
@@ -125,7 +126,7 @@ class LocalMembers:
             time.sleep(POLL_S)
 
     def _change(self, change: Callable[[], dict[str, Any]]) -> None:
-        """Makes a change of the members when no other is in progress. Raises LocalError."""
+        """Changes the members; waits while another change is in progress. Raises LocalError."""
         when_settled(lambda: self._patiently(change), self._tell)
 
     def _is_member(self, node_id: int) -> bool:
@@ -157,7 +158,7 @@ class LocalMembers:
             raise _no_member(self._name(node_id), node_id, members)
         joined = self.add(replaces=node_id)
         self._tell(f"removing node {self._name(node_id)}")
-        return joined, self.remove(node_id, below_three=True)  # as many nodes stay as there were
+        return joined, self.remove(node_id, below_three=True)  # the number of nodes stays the same
 
     def remove(self, node_id: int, *, below_three: bool = False) -> Path | None:
         """Removes a node from the cluster, then stops it and moves its folder aside. Returns the folder's new path.
@@ -219,7 +220,7 @@ class LocalMembers:
             self._asked = True
             self._change(lambda: self._api.post("/v1/members", request))
         if is_running(record) and _lacks_secret(record, join.get("secret_key", "")):
-            stop_nodes([record])  # an interrupted attempt started it without; a node reads its secret when it starts
+            stop_nodes([record])  # it was started without the secret, which a node reads only when it starts
         if not is_running(record):
             self._tell(f"starting node {record.name}")
             self._cluster.start(record.name)
@@ -264,7 +265,7 @@ class LocalMembers:
             time.sleep(POLL_S)
 
     def _look(self) -> dict[str, Any] | None:
-        """Returns the members; None while no node can tell, for example during an election."""
+        """Returns the members; None while no node can answer, for example during an election."""
         try:
             return self.members()
         except LocalError as error:
@@ -281,7 +282,7 @@ class LocalMembers:
         removed = group_folder(data, self._group) / REMOVED
         removed.mkdir(exist_ok=True)
         target = removed / f"n{node_id}"
-        if record.home.exists():  # not where its disk is lost, or an interrupted attempt has moved it
+        if record.home.exists():  # the folder is missing if the disk is lost, or if an interrupted attempt has moved it
             record.home.rename(target)
         rest = [
             replace(node, replaces=None) if (node.group, node.replaces) == record.key else node
@@ -295,7 +296,7 @@ class LocalMembers:
 def _locked_in_turn(data: Path) -> Iterator[None]:
     """Takes the lock of the directory as `locked` does, but waits up to LOCK_S while another command holds it, for
     example the restart of a node. Raises LocalError if there is no cluster, or if the lock is not free in time."""
-    read_cluster(data)  # a directory without a cluster is told at once
+    read_cluster(data)  # raises at once if the directory has no cluster
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:
         while True:
@@ -312,8 +313,8 @@ def _locked_in_turn(data: Path) -> Iterator[None]:
 def unfinished(
     nodes: list[NodeRecord], node_id: int | None, replaces: int | None, join: dict[str, Any]
 ) -> NodeRecord | None:
-    """Returns the node that an interrupted command began to make, if any: one that replaces the same node, or that is
-    no member yet."""
+    """Returns the node that an interrupted command began to make, if any: one that replaces the same node, or one that
+    is no member yet; None if there is none."""
     for node in nodes:
         if replaces is not None and node.replaces == replaces:
             return node
@@ -323,21 +324,21 @@ def unfinished(
 
 
 def with_files(nodes: Sequence[NodeRecord], replaces: int | None) -> list[NodeRecord]:
-    """Returns the nodes that have a configuration on this machine; the one that is to be replaced comes last, because
-    its disk may be the lost one."""
+    """Returns the nodes that have a configuration file on this machine. The node that is to be replaced comes last,
+    because its disk may be lost."""
     there = [node for node in nodes if node.config_path.is_file()]
     return sorted(there or nodes, key=lambda node: node.id == replaces)
 
 
 def _lacks_secret(record: NodeRecord, wanted: str) -> bool:
-    """Returns True if the running node says that it has another secret than the cluster, or none."""
+    """Returns True if the running node reports that it has no secret, or another one than the cluster."""
     status = fetch_status(address_of(record))
     return status is not None and bool(wanted) and status.get("secret", {}).get("key", wanted) != wanted
 
 
 def unheard(node: NodeName, status: dict[str, Any] | None, *, led: bool) -> LocalError:
-    """Returns the error for a node that runs and does not join. `status`: its own, None if it does not answer. `led`:
-    True if the cluster has a leader."""
+    """Returns the error for a node that runs and does not join. `status`: the node's own status, None if it does not
+    answer. `led`: True if the cluster has a leader."""
     if not led:
         return LocalError(
             f"the cluster has had no leader for {UNHEARD_S:.0f} s, so node {node} cannot join",
@@ -346,7 +347,7 @@ def unheard(node: NodeName, status: dict[str, Any] | None, *, led: bool) -> Loca
         )
     said = [] if status is None else [alarm["text"] for alarm in status.get("alarms", ())]
     said += [link["finding"] or link["reason"] for link in (status or {}).get("links", ())]
-    told = dict.fromkeys(text for text in said if text)  # each once: the links often say the same
+    told = dict.fromkeys(text for text in said if text)  # each reason once, because links often report the same
     return LocalError(
         f"node {node} runs, but the leader has heard nothing of it for {UNHEARD_S:.0f} s",
         "; ".join(told) or ("it does not answer" if status is None else "it gives no reason"),

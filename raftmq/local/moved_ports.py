@@ -1,4 +1,4 @@
-"""Reports the ports of nodes that a start has moved to the groups that have the old ones in their logs."""
+"""After a start with other ports, tells each group the new addresses of its nodes if its log still has the old ones."""
 
 from __future__ import annotations
 

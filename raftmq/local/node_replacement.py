@@ -1,7 +1,7 @@
 """`raftmq node replace NODE --config FILE --via URL`: a new node on this machine takes the place of another one.
 
 The new node is added as a learner, started by its operator, and promoted by the leader; then the old node is removed.
-The command checks before each step if it was made, so an interrupted command continues when it is typed again.
+Before each step, the command checks whether the step was already done, so an interrupted command can be repeated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ POLL_S = 1.0
 def replace_elsewhere(
     node: int, config: Path, via: str, secret: Path | None, tell: Callable[[str], object], poll_s: float = POLL_S
 ) -> list[int]:
-    """Replaces `node`; returns the voters once the new node votes and `node` is removed. `tell` gets each stage, also
-    again while it lasts; `poll_s`: time between two looks at it. Raises ConfigError, LocalError."""
+    """Replaces `node`; returns the voters once the new node votes and `node` is removed. `tell` is called with each
+    stage, and again while the stage lasts; `poll_s`: seconds between two checks. Raises ConfigError, LocalError."""
     own = load(config, os.environ).node.id
     if own == node:
         raise LocalError(
@@ -61,7 +61,7 @@ def replace_elsewhere(
     members = _until_it_votes(api, own, node, tell, poll_s)
     if node in members:
         tell(f"node {own} votes; removing node {node}")
-        remove = f"/v1/members/{node}?below_three=true"  # as many nodes stay as there were
+        remove = f"/v1/members/{node}?below_three=true"  # the number of nodes stays the same
         when_settled(lambda: while_passing(lambda: api.delete(remove)), tell)
     members, _ = _members(api)
     return sorted(each for each, member in members.items() if member["role"] == "voter")
@@ -70,13 +70,13 @@ def replace_elsewhere(
 def _until_it_votes(
     api: AdminApi, own: int, node: int, tell: Callable[[str], object], poll_s: float
 ) -> dict[int, dict[str, Any]]:
-    """Waits until `own` is a voter and, while `node` is still a member, up to SETTLED_S for the commit of that: the
-    removal comes after it. Returns the members."""
+    """Waits until `own` is a voter and, while `node` is still a member, then waits up to SETTLED_S until that change is
+    committed, because the removal must come after it. Returns id -> member."""
     voted_at = None
     while True:
         members, committed = _members(api)
         if members.get(own, {}).get("role") != "voter":
-            voted_at = None  # another leader may not have that entry
+            voted_at = None  # a new leader may not have that entry
         else:
             voted_at = voted_at or time.monotonic()
             if committed or node not in members or time.monotonic() - voted_at >= SETTLED_S:
@@ -87,7 +87,8 @@ def _until_it_votes(
 
 
 def _progress(own: int, member: dict[str, Any]) -> str:
-    """Returns what is waited for, and how far that is. A node that does not lead knows only the role."""
+    """Returns, in words, how far the new node has caught up. If the answer is not the leader's, it has only the
+    role."""
     if member["role"] == "voter":
         return f"node {own} becomes a voter; waiting until that is committed"
     waiting = f"node {own} is a learner; waiting until it has caught up and votes"
@@ -100,6 +101,6 @@ def _progress(own: int, member: dict[str, Any]) -> str:
 
 
 def _members(api: AdminApi) -> tuple[dict[int, dict[str, Any]], bool]:
-    """Returns (the members by id, True if the last change of them is committed)."""
+    """Returns (the members by id, True if the last change of the members is committed)."""
     found = while_passing(lambda: api.get("/v1/members"))
     return {member["id"]: member for member in found["members"]}, found["committed"]

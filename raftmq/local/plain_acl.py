@@ -1,7 +1,7 @@
 """Translates `plain_acl.yml`, RocketMQ's ACL 1.0, into users and rules, and names what has no counterpart.
 
-An address on one of its white lists needed no signature. Nothing here makes such a request pass: a rule belongs to a
-user, and a user is who signs. No text of the plan contains a secret.
+RocketMQ accepts requests from addresses on its white lists without a signature. RaftMQ cannot: each rule belongs to a
+user, and only a signature identifies a user. No text of the plan contains a secret.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PlainAclError(ValueError):
 
 
 class Unquoted(str):
-    """An unquoted text that YAML would take for something else, such as the number 0123456701. RocketMQ, which knows
-    that a secret is a text, takes it as it is written."""
+    """An unquoted text that YAML would read as something else, for example 0123456701 as a number. RocketMQ reads it as
+    text, because it expects a secret there."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ def document_of(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # the package yaml has no types
-        """Reads such values as `Unquoted`."""
+        """A YAML loader that reads such values as `Unquoted`."""
 
     for kind in ("int", "float", "bool", "timestamp", "value"):
         Loader.add_constructor(
@@ -57,7 +57,7 @@ def document_of(text: str) -> Any:
 
 
 class PlannedUser(NamedTuple):
-    """One account as it becomes a user."""
+    """An account of the file, and the user that it becomes."""
 
     name: str
     secret: str
@@ -70,11 +70,11 @@ class PlannedUser(NamedTuple):
 
 
 class AclPlan(NamedTuple):
-    """Everything that an import does, and what it cannot."""
+    """The result of a translation: what an import would do, and what has no counterpart."""
 
     users: tuple[PlannedUser, ...]
     notes: tuple[str, ...]
-    """A text for each line whose meaning changes by the import."""
+    """A text for each line of the file whose meaning the import changes."""
     unsigned: tuple[str, ...]
     """Addresses that needed no signature and will need one, each with the account that had it."""
     left_out: tuple[str, ...]
@@ -165,8 +165,8 @@ def _rules(account: dict[str, Any], name: str, notes: list[str], left_out: list[
 
 
 def _resource(kind: str, name: str) -> tuple[str, str]:
-    """Returns the kind and the name of the resource that a name means: a retry topic is its group's, and so are the
-    dead letters."""
+    """Returns (kind, name) of the resource that a name stands for: the topics of a group's retries and dead letters
+    stand for the group."""
     for prefix in (_RETRY, _DLQ):
         if name.startswith(prefix):
             return "Group", name.removeprefix(prefix)

@@ -1,7 +1,7 @@
 """Processes and ports on this machine: starts a node, recognises it later, ends it, and finds out who holds a port.
 
-A process counts as a node, or as one of the registry, only if its command line runs the module of that with exactly
-its configuration file; so a pid that the system has since given to another program is never signalled.
+A process counts as a node, or as one of the registry, only if its command line runs the node's or the registry's module
+with exactly its configuration file; so a pid that the system has since given to another program is never signalled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import psutil
 
 Started = NodeRecord | RegistryRecord
-"""The record of whatever is started here as a process of its own."""
+"""The record of a process that is started here: a node, or one of the registry."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes that this very process started, by pid: it must wait for them when they end, or they stay as zombies."""
@@ -103,8 +103,8 @@ def kill_node(node: Started) -> bool:
 
 
 def stop_nodes(nodes: Iterable[Started], timeout_s: float = 10.0) -> list[NodeName]:
-    """Stops the running nodes with SIGTERM, and with SIGKILL after `timeout_s`. Returns the names of those that had to
-    be killed."""
+    """Stops the running nodes with SIGTERM, and kills those that still run after `timeout_s` with SIGKILL. Returns the
+    names of those that had to be killed."""
     running = [(node, process) for node in nodes if (process := find_process(node)) is not None]
     for _, process in running:
         _signal(process, signal.SIGTERM)
@@ -143,8 +143,8 @@ def check_ports(
     owner: Callable[[int], str | None] = port_owner,
     nameless_s: float = NAMELESS_PORT_S,
 ) -> None:
-    """Raises LocalError for the first port that another process holds; the error names the process if `owner` tells. A
-    port that nobody owns is waited for, `nameless_s` at most."""
+    """Raises LocalError for the first port that another process holds; the error names the process if `owner` finds it.
+    If no owner can be found, waits for the port, at most `nameless_s` seconds."""
     for node in nodes:
         for purpose, port in node.ports.items():
             if taken := _taken(port, owner, nameless_s):
@@ -158,10 +158,10 @@ def check_ports(
 
 
 def _taken(port: int, owner: Callable[[int], str | None], nameless_s: float) -> tuple[int, str | None] | None:
-    """Returns errno and owner of a port that cannot be bound, else None.
+    """Returns (errno, owner) of a port that cannot be bound; None if it can be bound.
 
-    It waits for a port without a known owner: a process that is killed in the middle of an fdatasync keeps its sockets
-    until the disk answers, but has no name any more.
+    Waits up to `nameless_s` seconds for a port without a known owner: a process that is killed in the middle of an
+    fdatasync keeps its sockets until the disk answers, but has no name any more.
     """
     deadline = time.monotonic() + nameless_s
     while error := _bind_error(port):
@@ -215,9 +215,9 @@ def free_base_port(count: int, seed: int | None = None) -> int:
 def _reserve(base: int, count: int) -> bool:
     """Reserves the blocks that contain these ports; returns False if a RaftMQ command of this machine has one of them.
 
-    Seconds pass between the choice of a port and its first listener, and a node that restarts leaves its ports for as
-    long. A reservation is a name in Linux's abstract namespace, which is no file, and is released when its process
-    ends.
+    The reservation is needed because seconds pass between the choice of a port and its first listener, and during the
+    restart of a node. A reservation is a name in Linux's abstract namespace, which is no file, and is released when its
+    process ends.
     """
     taken = []
     for block in range(base // _BLOCK, (base + count - 1) // _BLOCK + 1):
@@ -230,14 +230,14 @@ def _reserve(base: int, count: int) -> bool:
                 for other in taken:
                     other.close()
                 return False
-            name.close()  # a system without such names: as good as it gets
+            name.close()  # a system without abstract sockets: go on without a reservation
     _reserved.extend(name.detach() for name in taken)
     return True
 
 
 def _free_range() -> tuple[int, int]:
-    """Returns the range in which to look for free ports: the first candidate that does not overlap the ephemeral
-    ports."""
+    """Returns the range in which to look for free ports: the first of several ranges that does not overlap the
+    ephemeral ports."""
     taken = ephemeral_ports()
     for low, high in _PLACES:
         if taken.stop <= low or high <= taken.start:
@@ -248,7 +248,7 @@ def _free_range() -> tuple[int, int]:
 
 
 def log_tail(node: Started, lines: int = 8) -> list[str]:
-    """Returns the last lines of the node's log, those of the file before included if a new one has just begun."""
+    """Returns the last lines of the node's log, including lines of the previous file if a new one has just begun."""
     found = _tail(Path(node.log))
     if len(found) < lines:
         found = _tail(Path(f"{node.log}.1")) + found

@@ -1,6 +1,6 @@
 """The registry of a local cluster of several groups (docs/registry.md): three processes in addition to the nodes.
 
-    .raftmq/registry/r1/registry.toml     the process's settings; with it the registry is there
+    .raftmq/registry/r1/registry.toml     the process's settings; its existence means that there is a registry
     .raftmq/registry/r1/node.log          what it printed
     .raftmq/registry/r1/data/             its directory; if it is lost, the others and the groups fill it again
 
@@ -43,22 +43,22 @@ from raftmq_wire.errors import ExitCode, LocalError
 COUNT = 3
 PORTS = 3 * COUNT
 _USUAL = 9866
-"""The first of the usual ports: they end where those of RocketMQ's name servers begin."""
+"""The first of the usual ports: they lie just below the ports of RocketMQ's name servers."""
 _HOME = re.compile(r"r([1-9])", re.ASCII)
 READY_S = 15.0
-"""Seconds for which a start waits for the registry: nodes dial it within two."""
+"""Seconds for which a start waits for the registry; nodes connect to it within two seconds."""
 _ORPHAN_S = 5.0
 """Seconds in which the child of a killed process ends."""
 _ASK_S = 3.0
 
 
 class RegistryView(NamedTuple):
-    """One process: if it runs, and what it answers to clients."""
+    """One process of the registry: whether it runs, and whether it answers clients."""
 
     record: RegistryRecord
     running: bool
     answer: str
-    """Why it does not answer them; "" if it does."""
+    """The reason why the process does not answer clients; "" if it does."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the process as `raftmq status --json` shows it."""
@@ -85,7 +85,7 @@ def addresses_of(records: Iterable[RegistryRecord]) -> tuple[str, ...]:
 
 
 def why_none(data: Path) -> str:
-    """Returns the reason why a cluster of several groups in that directory can have no registry; "" if it can."""
+    """Returns the reason why a cluster of several groups in that directory cannot have a registry; "" if it can."""
     if speaks_tls(data):
         return "it speaks no TLS, and the nodes of this cluster speak nothing else"
     if importlib.util.find_spec("pysyncobj") is None:
@@ -150,7 +150,8 @@ def _free_row(known: Sequence[NodeRecord]) -> int:
 
 
 def free_beside(records: Iterable[RegistryRecord]) -> Callable[[int], bool]:
-    """Returns the question whether a port is free, also while these processes do not run."""
+    """Returns a function that says whether a port is free. Ports of `records` count as taken, even while these
+    processes do not run."""
     taken = {port for record in records for port in record.ports.values()}
     return lambda port: port not in taken and is_free(port)
 
@@ -178,7 +179,7 @@ def write_registry(data: Path, records: Sequence[RegistryRecord], uuid: UUID) ->
 
 
 def check_cluster(records: Iterable[RegistryRecord], uuid: UUID) -> None:
-    """Raises LocalError if the files are of another cluster. `uuid`: that of this one."""
+    """Raises LocalError if the files belong to another cluster. `uuid`: the uuid of this cluster."""
     for record in records:
         found = registry_file.load(record.config_path).cluster_id
         if found != uuid:
@@ -196,8 +197,8 @@ def remove_registry(data: Path) -> None:
 
 
 def names_another(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord]) -> bool:
-    """Returns True if the files of these nodes name a registry whose processes are not in the data directory: it is run
-    by other means."""
+    """Returns True if the files of these nodes name a registry whose processes are not in the data directory: then
+    somebody else runs it."""
     named = [load(node.config_path).cluster.registry for node in nodes]
     return not records and any(named)
 
@@ -225,7 +226,8 @@ def report_on(record: RegistryRecord) -> DirectoryReport:
 
 
 def fault_of(record: RegistryRecord) -> LocalError | None:
-    """Returns the error for a process that would end with its directory, which nothing needs; None if it can start."""
+    """Returns the error for a process that could not start with its directory; None if it can start. Nothing else needs
+    that directory."""
     report = report_on(record)
     if not report.fault:
         return None
@@ -243,8 +245,8 @@ def wait_for_orphans(records: Sequence[RegistryRecord]) -> None:
 
 
 def answer_of(record: RegistryRecord) -> str:
-    """Asks a process what clients ask; returns why it does not answer them, "" if it does. A node that denies it has
-    answered."""
+    """Sends a client's request to a process. Returns the reason why it does not answer, "" if it does. A refusal counts
+    as an answer."""
     try:
         with socket.create_connection((HOST, record.port), _ASK_S) as link, link.makefile("rb") as reader:
             link.settimeout(_ASK_S)
@@ -266,7 +268,7 @@ def view_registry(records: Sequence[RegistryRecord]) -> list[RegistryView]:
 
 
 def wait_ready(records: Sequence[RegistryRecord], timeout_s: float = READY_S) -> list[RegistryView]:
-    """Waits until each of these processes answers clients, or has ended; returns what they answer then."""
+    """Waits until each of these processes answers clients, or has ended; returns their views."""
     found: list[RegistryView] = []
 
     def is_over() -> bool:
@@ -293,9 +295,9 @@ def provide(
     make: bool,
     why: str,
 ) -> list[RegistryRecord]:
-    """Returns the processes as a start finds or makes them; [] if there are none. `nodes`: those whose directories are
-    there. `known`: the processes of cluster.json. `make`: there are to be some, if the nodes name no others. `why`: the
-    reason why none may run. Raises LocalError."""
+    """Finds or makes the processes of the registry at a start; returns them, [] if there are none. `nodes`: the nodes
+    whose directories exist. `known`: the processes in cluster.json. `make`: True to make a registry if the nodes name
+    none. `why`: the reason why none may run; "" if one may. Raises LocalError."""
     records = with_pids(read_registry(data), known)
     if records:
         check_cluster(records, uuid())

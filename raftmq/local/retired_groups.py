@@ -1,5 +1,5 @@
-"""Groups of brokers of a local cluster that have retired (docs/adr/0113): their nodes are stopped, their folders
-are with those of removed nodes, so that no start finds them."""
+"""Groups of brokers of a local cluster that have retired (docs/adr/0113): their nodes are stopped, and their folders
+are moved to those of removed nodes, so that no start finds them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def retired_groups(data: Path) -> dict[int, Path]:
 
 
 def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) -> set[int]:
-    """Returns those of `groups` that have retired. `first`: the nodes of the first group. The running ones of them are
-    asked; without any, a folder that was moved aside counts, or the mark that `set_aside` left. Raises LocalError."""
+    """Returns those of `groups` that have retired. `first`: the nodes of the first group. Asks those of them that run.
+    If none runs, a group counts as retired if its folder was moved aside or its mark says so. Raises LocalError."""
     marked = {group for group in groups if says_retired(mark_beside(data / GROUPS_SECRET, group))}
     found = marked | (retired_groups(data).keys() & set(groups))
     running = [address_of(node) for node in first if is_running(node)]
@@ -46,8 +46,8 @@ def retired(data: Path, groups: Collection[int], first: Sequence[NodeRecord]) ->
 
 
 def _heard(addresses: Sequence[Address]) -> set[int]:
-    """Returns the groups that any of these nodes knows to have retired. A group never returns from that, and a follower
-    learns it a moment later. Raises LocalError if no node answers."""
+    """Returns the groups that any of these nodes knows to have retired. Retirement is final, so one such answer is
+    enough; followers learn of it a moment later. Raises LocalError if no node answers."""
     found: set[int] = set()
     failed: list[LocalError] = []
     for address in addresses:
@@ -63,7 +63,7 @@ def _heard(addresses: Sequence[Address]) -> set[int]:
 
 
 def has_retired(group: int) -> LocalError:
-    """Returns the error for a start that is to make a group whose number was used."""
+    """Returns the error for a start that would make a group with the number of a retired one."""
     return LocalError(
         f"group {group} has retired",
         "its number is never used again; nothing was made",
@@ -86,7 +86,7 @@ def set_aside(data: Path, group: int) -> Path | None:
     removed = folder / REMOVED
     removed.mkdir(exist_ok=True)
     for node in nodes:
-        if node.home.exists():  # an interrupted attempt has moved it
+        if node.home.exists():  # an interrupted attempt has already moved the folder
             node.home.rename(removed / node.home.name)
         cluster = cluster.without(node.name)
     sync_folder(folder)

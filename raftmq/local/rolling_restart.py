@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 TOGETHER_S = 60.0
-"""Seconds within which one command starts nodes and registry."""
+"""If processes were started within so many seconds of each other, one command has started nodes and registry
+together."""
 
 Restart = Callable[[int], object]
 """A function that stops a node and starts it; it may return before the new process runs."""
@@ -50,8 +51,8 @@ class RollingRestart:
         tell: Callable[[str], object] = lambda text: None,
         group: int = FIRST_GROUP,
     ) -> None:
-        """`wait_s`: time for one node to be allowed to stop, and again to be ready. `grace_s`: time between its drain
-        and its stop."""
+        """`wait_s`: seconds to wait until one node may be stopped, and again until it is ready. `grace_s`: time between
+        its drain and its stop."""
         self._addresses = dict(addresses)
         self._restart = restart
         self._wait_s = wait_s
@@ -120,8 +121,8 @@ def restart_registry(
     cluster: LocalCluster, tell: Callable[[str], object] = lambda text: None, *, older: bool = False
 ) -> list[Restarted]:
     """Restarts the running processes of a local cluster's registry, one by one, so that two of them always serve.
-    `older`: only those that were started well before every node, as before an upgrade. Raises LocalError at the first
-    that does not come back."""
+    `older`: True for only those processes that were started well before all nodes, that is, before an upgrade of the
+    nodes. Raises LocalError at the first that does not come back."""
     done: list[Restarted] = []
     oldest_s = min((found.create_time() for node in cluster.nodes if (found := find_process(node))), default=0.0)
     for record in cluster.registry:
@@ -142,7 +143,7 @@ def by_command(command: str, addresses: Mapping[int, str]) -> Restart:
     def restart(node: int) -> None:
         host, _ = split_address(addresses[node])
         variables = {"RAFTMQ_NODE": str(node), "RAFTMQ_NODE_ADMIN": addresses[node], "RAFTMQ_HOST": host}
-        # The operator's own command, run as the operator.
+        # the operator's own shell command, run with the operator's rights
         ended = subprocess.run(command, shell=True, env={**os.environ, **variables}, check=False)
         if ended.returncode:
             raise LocalError(

@@ -13,7 +13,7 @@ from typing import TypeVar
 from raftmq.local.http.admin_http import ApiRefusal
 
 SETTLED_S = 30.0
-"""Time in seconds to wait for the other change: an election, and an entry on the disks of a majority."""
+"""Time in seconds to wait for another change to end: long enough for an election and a commit."""
 FIRST_S, LONGEST_S = 0.1, 2.0
 """Pauses in seconds between two attempts: the first, and the longest to which they double."""
 
@@ -25,8 +25,8 @@ def while_passing(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Repeats a request for SETTLED_S while the answer is that there is no leader, or that something else has to be
-    committed first. Raises what `ask` raises."""
+    """Repeats a request, for at most SETTLED_S, while it is refused because there is no leader or because something
+    else has to be committed first. Raises what `ask` raises."""
     return _repeated(ask, lambda error: error.is_passing, lambda error: None, sleep, clock)
 
 
@@ -36,8 +36,9 @@ def when_settled(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Makes a change of the members, again and again while another is in progress, for SETTLED_S; says so once through
-    `tell`. Only that refusal is waited for, because it says that nothing was proposed. Raises what `change` raises."""
+    """Makes a change of the members. Repeats it, for at most SETTLED_S, while another change is in progress, and
+    reports this once through `tell`. Only that refusal is waited for, because it says that nothing was proposed. Raises
+    what `change` raises."""
 
     def say(error: ApiRefusal) -> None:
         tell(f"{error.what} ({error.why}); waiting until it is committed")

@@ -76,7 +76,7 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_
             return Created(False, known)
         if not is_empty(directory):
             _clear(config, directory, begun)
-        _check_nobody_runs(config)  # the first check: its hint is the command that replaces this node
+        _check_nobody_runs(config)  # checked first, because its hint is the command that replaces this node
         check_nameless(config)
         if until_ms is not None:
             check_allowed(until_ms)
@@ -92,7 +92,7 @@ def create_first(config_path: Path, env: Mapping[str, str] | None = None, until_
                 write_mark(mark, str(cluster_uuid))
             except LocalError:
                 if is_fresh and not mark.exists():
-                    _remove(begun)  # nothing was made
+                    _remove(begun)  # nothing was made yet
                 raise
         _make(config, genesis, now_ms, keys_of_new([config]), others)
         _remove(begun)
@@ -146,7 +146,7 @@ def _make(config: Config, genesis: Genesis, now_ms: int, keys: tuple[bytes, ...]
         create_node_dir(OsFileSystem(), directory, identity, genesis)
         _finish(config, keys, str(genesis.cluster_uuid), claims)
     except (OSError, StorageError, LocalError) as error:
-        shutil.rmtree(directory, ignore_errors=True)  # it was empty, and nothing in it was promised to anybody
+        shutil.rmtree(directory, ignore_errors=True)  # it was empty before, and nothing in it was promised to anybody
         if isinstance(error, LocalError):
             raise
         raise directory_error(error, directory) from error
@@ -228,7 +228,7 @@ def _claim(addresses: list[str], node: int, token: str, key: bytes, wait_s: floa
     until = time.monotonic() + wait_s
     while True:
         try:
-            return api.post("/v1/members/claims", body)  # the same claim twice is the same claim
+            return api.post("/v1/members/claims", body)  # the same token makes the same claim
         except LocalError as error:
             if error.what == HTTPS_ALONE:
                 fix = "the same with --tls DIR    (a copy of the first node's, with ca.crt and ca.key)"
@@ -285,7 +285,7 @@ def _check_nobody_runs(config: Config) -> None:
 
 
 def _answers(address: str) -> bool:
-    """Returns True if a node answers at the address, whatever it says."""
+    """Returns True if a node answers at the address, with success or with an error."""
     try:
         loaded(exchange(address, "GET", "/v1/health/live", timeout_s=ASK_S).body)
     except (OSError, http.client.HTTPException, ValueError):
@@ -341,7 +341,8 @@ def next_steps(config: Config, file: Path, tls_dir: Path | None = None) -> list[
 
 
 def _enforce(config: Config, tls_dir: Path | None) -> list[str]:
-    """Returns the step without which no request is judged, if the new cluster has a first user."""
+    """Returns the commands that switch enforcement on, if the new cluster has a first user; until then no request is
+    checked."""
     if not (config.auth.key_file and config.auth.first_user_file):
         return []
     own = next((peer.admin for peer in config.peers if peer.id == config.node.id), "")
@@ -362,8 +363,9 @@ def steps_after_join(config: Config, file: Path, via: str, tls_dir: Path | None)
 
 
 def _certify_first(config: Config, file: Path, tls_dir: Path | None, via: str | None) -> list[str]:
-    """Returns what gives the node a certificate before its start, if it has none and needs one: of the cluster's CA,
-    for the uuid that the node has now. A node that was made over TLS and speaks none itself is cut off."""
+    """Returns the commands that give the node a certificate before its start, if it needs one and has none: issued by
+    the cluster's CA, for the uuid that the node has now. A node that was made over TLS and speaks none itself is cut
+    off."""
     over_tls = via is not None and chosen_tls() is not None
     if tls_dir is not None or not (config.speaks_tls or over_tls):
         return []

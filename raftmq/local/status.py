@@ -1,4 +1,4 @@
-"""The state of a cluster, put together from the nodes' answers about themselves over HTTP."""
+"""The state of a cluster, combined from the nodes' answers about themselves over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATUS_SCHEMA = 1
 
 
 class NodeView(NamedTuple):
-    """One node: if its process runs, and its own status (`/v1/status`), None if it does not answer."""
+    """One node: whether its process runs, and its own status (`/v1/status`), None if it does not answer."""
 
     record: NodeRecord
     running: bool
@@ -50,8 +50,8 @@ class GroupStatus(NamedTuple):
         return self.nodes[0].record.group if self.nodes else FIRST_GROUP
 
     def of_group(self, group: int) -> GroupStatus:
-        """Returns the same view with `group` as the group of every node. A node outside a local cluster tells only its
-        id."""
+        """Returns the same view with `group` as the group of every node. A node outside a local cluster reports only
+        its id within its group."""
         return GroupStatus([node._replace(record=replace(node.record, group=group)) for node in self.nodes])
 
     @property
@@ -128,7 +128,8 @@ class GroupStatus(NamedTuple):
         return {"schema": STATUS_SCHEMA, **self._leading(), "nodes": [_node_json(view) for view in self.nodes]}
 
     def group_json(self) -> dict[str, Any]:
-        """Returns what the output says of this group, if there are several; its nodes are listed with all others."""
+        """Returns this group's object in the output for several groups; its nodes are listed elsewhere, with those of
+        all groups."""
         return {"group": self.group, **self._leading()}
 
     def _leading(self) -> dict[str, Any]:
@@ -159,8 +160,9 @@ def _node_json(view: NodeView) -> dict[str, Any]:
 
 
 def json_of(views: Sequence[GroupStatus]) -> dict[str, Any]:
-    """Returns the output of `raftmq status --json`, without the findings. `views`: of all groups, the first one first.
-    Leader, term and the like are those of the first group; `groups` is there only if there are several."""
+    """Returns the output of `raftmq status --json`, without the findings. `views`: the views of all groups, the first
+    group's first. Leader, term and the like are those of the first group; `groups` is there only if there are
+    several."""
     first, *others = views
     told = first.to_json()
     if others:
@@ -211,7 +213,7 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> GroupSta
     by_address = {address: node for node, address in members.items()}
     first = next((address for address, status in asked.items() if status), "")
     for address, status in asked.items():
-        # It may have refused us: no token is sent to an address that a node named.
+        # The node may have refused this user; no token is sent to an address that only a node named.
         if status is None and address in others:
             asked[address] = _told_by(first, by_address[address], timeout_s)
     views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]

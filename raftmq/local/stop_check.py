@@ -14,8 +14,8 @@ POLL_S = 0.5
 
 
 def ask(addresses: Sequence[str], node: NodeName) -> dict[str, Any] | None:
-    """Asks the group of a node, whose addresses are given: sends `GET /v1/members/{id}/can-stop`; returns None if no
-    leader can answer: then the cluster serves nothing that a stop could end."""
+    """Asks the group of a node, whose addresses are given: sends `GET /v1/members/{id}/can-stop` and returns the
+    answer. Returns None if there is no leader to answer: then the cluster accepts no writes anyway."""
     try:
         return AdminApi(addresses, "raftmq node list").local(f"/v1/members/{key_of(node)[1]}/can-stop")
     except LocalError as error:

@@ -83,7 +83,7 @@ def files_of_node(address: str) -> Iterator[tuple[str, str]]:
             return
         try:
             yield f"{name}.json", json.dumps(json_without_secrets(loaded(body)), indent=1, ensure_ascii=False)
-        except (ValueError, RecursionError):  # no JSON, or nested too deeply to be walked
+        except (ValueError, RecursionError):  # not JSON, or nested too deeply to be searched for secrets
             yield f"{name}.txt", without_secrets(body.decode(errors="replace"))
         if status not in (200, 503):
             yield f"{name}.status.txt", f"{status}\n"

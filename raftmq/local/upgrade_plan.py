@@ -30,7 +30,7 @@ class NodePlan(NamedTuple):
 
 
 class UpgradePlan(NamedTuple):
-    """The remaining steps, with the one that is safe now."""
+    """The remaining steps of an upgrade; at most one is `next`, which is safe now."""
 
     version: str
     """The version of this command, to which the nodes are upgraded."""
@@ -51,7 +51,8 @@ def view_of(addresses: list[str]) -> dict[str, Any]:
 
 def plan_of(addresses: Mapping[int, str], version: str, known: int, asked: Sequence[str] = ()) -> UpgradePlan:
     """Asks the cluster and returns the plan. `addresses`: node -> "host:port" of its HTTP API. `asked`: the addresses
-    that a person named, whose nodes tell about the others, too; () if all are known to be right. Raises LocalError."""
+    that the user named, whose nodes also report about the others; () if all addresses may be asked directly. Raises
+    LocalError."""
     everybody = list(asked) or list(addresses.values())
     view = view_of(everybody)
     if known < view["level"]:
@@ -87,7 +88,8 @@ def _version_at(address: str | None) -> str:
 
 
 def _version_told(asked: list[str], node: int) -> str:
-    """Returns the version of a node as the nodes that were named tell it: a token goes to no other address."""
+    """Returns the version of a node as the nodes at the named addresses report it; tokens are sent to no other
+    address."""
     try:
         status = AdminApi(asked, "raftmq upgrade plan").local(f"/v1/members/{node}/status")
     except LocalError:
@@ -107,8 +109,8 @@ def _in_the_way(addresses: list[str], node: int) -> str:
 
 
 def require_all(plan: UpgradePlan, group: int = FIRST_GROUP) -> None:
-    """Raises LocalError if an upgrade of a group must not begin: a member is down, or two levels lie between the
-    versions."""
+    """Raises LocalError if an upgrade of a group must not begin: if a member is down, or if the versions are too many
+    levels apart."""
     down = [each for each in plan.nodes if each.step == "down"]
     if down:
         name = name_of(group, down[0].node)

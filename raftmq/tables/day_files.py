@@ -2,7 +2,8 @@
 an export, or of a round of `raftmq table run`.
 
 A file contains consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the
-first offset, on disk also the one after the last, and a unique part, so that two attempts never write the same file.
+first offset, and a unique part, so that two attempts never write the same file. On disk the name also has the offset
+after the last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from raftmq.tables.table_folder import TableFolder, TablePlace, folder_at
 
 DAY_MS = 86_400_000
 ERROR = "_error"
-"""The column that says why a row's body does not fit; null if it does."""
+"""The name of the column with the reason why a row's body does not fit the columns; null if it fits."""
 ROW_GROUP_ROWS = 1 << 17
 
 
@@ -38,11 +39,11 @@ class DayFile(NamedTuple):
 def write_day_files(
     where: TablePlace, topic: str, queue_id: int, batches: Iterable[Any], prefix: str = ""
 ) -> Iterator[DayFile]:
-    """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other. Names of files
-    begin with `prefix`.
+    """Writes all batches, whose rows are consecutive messages of one queue with the columns `queue_offset` and
+    `store_ms`; yields each complete file. Names of files begin with `prefix`.
 
-    Each file is durable before it is yielded. Raises OSError and StoreFailed; files that are complete by then stay,
-    without being yielded.
+    Each file is durable before it is yielded. Raises OSError and StoreFailed; files that were completed before the
+    error stay, even if they were not yielded.
     """
     folder = folder_at(where)
     open_file: _OpenFile | None = None
@@ -63,7 +64,7 @@ def write_day_files(
 
 
 def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Splits the batches by day; yields (day, consecutive rows of it)."""
+    """Splits the batches by day; yields (day, consecutive rows of that day)."""
     import numpy as np
 
     for batch in batches:

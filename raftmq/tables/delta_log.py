@@ -1,7 +1,7 @@
-"""The Delta log of a table, as the process follows it that keeps the table.
+"""Follows the Delta log of a table, for the process that keeps the table up to date.
 
-deltalake reads all commits since the last checkpoint for each transaction that it is asked for. On disk that is cheap.
-On an object store it would be thousands of requests a round, so there only commits that are new are read, once each.
+To find one transaction, deltalake reads all commits since the last checkpoint. On disk that is cheap. On an object
+store it would take thousands of requests a round, so there this module reads only new commits, and each once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _TOPICS = "raftmqTopics"
-"""The key in `commitInfo` of the topics that the table has."""
+"""The key in a commit's `commitInfo` that lists the topics of the table."""
 _COMMITS_READ = 50
-"""Commits among which the newest of ours is looked for: other programs may have made some."""
+"""The number of newest commits that are searched for one by RaftMQ; other programs may have made the others."""
 _FOLLOWED_MAX = 50
-"""Commits that are read one by one; after more of them, deltalake is asked again."""
+"""The most new commits that are read one by one. If there are more, deltalake is asked again."""
 
 
 class DeltaLog:
-    """The newest snapshot that was read, and transactions at its version. One thread."""
+    """The newest snapshot of a table that was read, and the transactions at its version. To be used by one thread."""
 
     def __init__(self, where: TablePlace) -> None:
         self._where = where
@@ -70,7 +70,7 @@ class DeltaLog:
         return self._topics
 
     def _caught_up(self) -> DeltaTable:
-        """Returns the table, after what is known of its transactions is that of its version."""
+        """Returns the table, after updating the known transactions to the table's version."""
         table = self.opened()
         version = table.version()
         if version != self._at:
@@ -82,7 +82,8 @@ class DeltaLog:
         return table
 
     def _follow(self, version: int) -> bool:
-        """Takes over what a commit says; returns False if it cannot be read any more. Raises StoreFailed."""
+        """Takes over the transactions and topics of one commit. Returns False if the commit cannot be read any more.
+        Raises StoreFailed."""
         assert isinstance(self._where, StoreFolder)
         text = self._where.commit(version)
         if text is None:
@@ -107,7 +108,7 @@ def opened(where: TablePlace) -> DeltaTable:
 
 def topics_in(table: Any) -> list[str]:
     """Returns the topics of which the table has rows, sorted by name. Each commit that RaftMQ makes lists them."""
-    for count in (1, _COMMITS_READ):  # reads a file for each commit
+    for count in (1, _COMMITS_READ):  # the history reads a file for each commit
         for commit in table.history(count):
             if told := commit.get(_TOPICS):
                 return sorted(json.loads(told))
@@ -115,5 +116,5 @@ def topics_in(table: Any) -> list[str]:
 
 
 def topics_told(topics: Iterable[str]) -> dict[str, str]:
-    """Returns what a commit says of the topics of the table."""
+    """Returns the `commitInfo` entry that lists the topics of the table."""
     return {_TOPICS: json.dumps(sorted(topics), ensure_ascii=False)}

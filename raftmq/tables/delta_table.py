@@ -1,11 +1,11 @@
 """The Delta table of topics: its files, and the offsets up to which each queue is exported, are one commit of the Delta
 log.
 
-For each queue the Delta log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue,
-its version is the offset to read next. Four more say in which topic this offset counts: their versions are the topic's
-id, the number of the Raft group, and the two halves of the cluster's uuid. A commit is made on the snapshot from which
-the offsets were read. If another writer has moved one of these transactions since, the commit fails, and nothing of it
-is visible.
+For each queue the Delta log holds a transaction (`txn` in Delta's protocol): its application id names the topic and
+queue, and its version is the offset to read next. Four further transactions hold the identity of the topic in which the
+offset counts: their versions are the topic's id, the number of the Raft group, and the two halves of the cluster's
+uuid. A commit is made on the snapshot from which the offsets were read. If another writer has moved one of these
+transactions since, the commit fails, and nothing of it is visible.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from raftmq_wire.topic_identity import Position, TopicIdentity
 _ICEBERG = "metadata"
 """The folder of an Iceberg table's metadata, among its files."""
 _FIELD = "raftmq.field"
-"""The key, in the metadata of a column, of the name of the field of JSON bodies that it shows."""
+"""The key in a column's metadata with the name of the JSON field that the column shows."""
 _KEEPER = "raftmq/keeper"
-"""The application of the transaction that says which run has made the last commit of a run on an object store."""
+"""The application id of the transaction whose version is the random number of the run that made the last commit. Only
+runs on an object store write it."""
 _IDENTITY = ("topic-id", "group", "cluster-high", "cluster-low")
-"""The last parts of the applications that together say in which topic a queue's offset counts."""
+"""The last parts of the four application ids whose transactions hold the identity of a queue's topic."""
 
 
 class DeltaTarget:
@@ -47,8 +48,9 @@ class DeltaTarget:
     def __init__(
         self, folder: TablePlace, columns: Sequence[str], more: MoreColumns = NO_MORE, log: DeltaLog | None = None
     ) -> None:
-        """Opens the table, or creates it with these columns and `day`. `log`: used to read it, and by nobody else until
-        the commit. Raises TableError if it has other columns, deltalake's errors, OSError and StoreFailed."""
+        """Opens the table, or creates it with these columns and `day`. `log`: reads the table; until the commit,
+        nothing else may use it. Raises TableError if it has other columns, deltalake's errors, OSError and
+        StoreFailed."""
         self._folder = folder
         self._more = more
         self._log = log or DeltaLog(folder)
@@ -84,7 +86,8 @@ class DeltaTarget:
         return found
 
     def shape(self, rows: TableRows) -> TableRows:
-        """Returns what makes the rows of this table. The days are in the names of folders, not in the files."""
+        """Returns `rows` completed for this table: with its fields, and without `day`, which is in the names of folders
+        and not in the files."""
         return rows._replace(fields=self.fields)
 
     def add_fields(self, fields: Sequence[JsonField]) -> None:
@@ -98,7 +101,8 @@ class DeltaTarget:
         self._snapshot = self.version
 
     def _given(self) -> None:
-        """Makes sure that the fields that the user named have columns. Raises TableError if one has another kind."""
+        """Adds a column for each field that the user named and that has none. Raises TableError if a field has a column
+        of another kind."""
         known = {field.name: field for field in self.fields}
         for name, kind in self._more.given.items():
             if name in known and known[name].kind != kind:
@@ -111,8 +115,8 @@ class DeltaTarget:
             self.add_fields(new_fields(lacking, self.fields, RESERVED))
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
-        """Returns the position to read next; None if the table has no rows of this queue. `met`, the topic that is
-        there now, makes no difference: a table goes on in one topic."""
+        """Returns the position to read next; None if the table has no rows of this queue. `met` is ignored, because a
+        Delta table has one position for each queue, whatever the topic."""
         return _reached(self._log.transaction, topic, queue_id)
 
     @property
@@ -123,13 +127,13 @@ class DeltaTarget:
     def commit(
         self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position], keeper: int | None = None
     ) -> int:
-        """Adds the files and records the positions `reached`; returns the table's version. `keeper`: the number of a
-        run; then all commits fail that carry one, too, and are made on a snapshot from before this one. Raises
-        LostRace.
+        """Adds the files and records the positions `reached`; returns the table's version. `keeper`: the random number
+        of a run. With it, every other commit fails that also carries such a number and was made on an older snapshot.
+        Raises LostRace.
 
-        A store may carry a commit out and its answer be lost. deltalake then sends it again, finds the version taken,
-        and reports a conflict, or it reports the error. So after an error the table is read again and says what
-        happened, if it can be read.
+        A store may carry out a commit although its answer is lost. deltalake then either repeats the commit, finds the
+        version taken and reports a conflict, or reports the error. So after an error the table is read again, to see
+        whether it has the files.
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -174,7 +178,7 @@ class DeltaTarget:
         )
 
     def _names(self, files: Sequence[DayFile]) -> bool:
-        """Reads the table again; returns True if it names the files, which are those of one commit. Raises deltalake's
+        """Reads the table again; returns True if it has the files, which all belong to one commit. Raises deltalake's
         errors, OSError and StoreFailed."""
         with delta_told(self._folder):
             self._table.update_incremental()
@@ -203,9 +207,9 @@ def file_names(table: Any) -> set[str]:
 
 
 def known_names(table: Any) -> set[str]:
-    """Returns the names of the files of a Delta table, and of those that were merged away: older versions name them,
-    and their readers need them until they are vacuumed. Raises deltalake's errors."""
-    merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # only lists them
+    """Returns the names of the files of a Delta table, and of those that were merged away: readers of older versions
+    need these until they are vacuumed. Raises deltalake's errors."""
+    merged = table.vacuum(0, dry_run=True, enforce_retention_duration=False)  # a dry run: only lists the files
     return file_names(table) | {path.rpartition("/")[2] for path in merged}
 
 
@@ -225,8 +229,8 @@ def _reached(transaction: Callable[[str], int | None], topic: str, queue_id: int
 
 
 def _create(where: TablePlace, schema: Any) -> None:
-    """Creates the table. Raises TableError if the folder has Parquet files, since a Delta export creates
-    its table before any file."""
+    """Creates the table. Raises TableError if the folder has an Iceberg table, or Parquet files of another kind of
+    export: a Delta export creates its table before any file."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -245,14 +249,14 @@ def _create(where: TablePlace, schema: Any) -> None:
         )
     uri, options = folder.delta
     if isinstance(where, Path):
-        where.mkdir(parents=True, exist_ok=True)  # its error says what is wrong with the folder
+        where.mkdir(parents=True, exist_ok=True)  # raises an error that says what is wrong with the folder
     try:
         with delta_told(where):
             DeltaTable.create(
                 uri, schema, mode="ignore", partition_by=[DAY], configuration=folder.settings, storage_options=options
             )
     except (DeltaError, StoreFailed):
-        if delta_table(where) is None:  # else another export was faster, or the answer was lost
+        if delta_table(where) is None:  # if it exists, another export was faster, or the answer was lost
             raise
 
 

@@ -14,8 +14,8 @@ class TableError(LocalError):
 
 
 class LostRace(Exception):
-    """Another writer has moved a queue's offset since the snapshot was read. Of this commit only the files `kept` are
-    visible; a Delta table shows none."""
+    """Another writer has moved a queue's offset since the snapshot was read. `kept`: the files of this commit that
+    became visible nevertheless; always empty for a Delta table."""
 
     def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
         super().__init__(why)
@@ -23,8 +23,8 @@ class LostRace(Exception):
 
 
 class CatalogError(LocalError):
-    """The catalog of a table did not answer as it should. The table is as it was, or, if `undecided`, a commit may have
-    happened: the next round reads the table, which says it."""
+    """The catalog of a table did not answer as it should. The table is unchanged, unless `undecided` is True: then a
+    commit may have happened, and the next round reads the table to find out."""
 
     def __init__(self, *told: Any, undecided: bool = False) -> None:
         super().__init__(*told)

@@ -1,5 +1,5 @@
-"""The formats of tables: a Delta table, or, where a place in a catalog is given, an Iceberg table. Only for the latter
-pyiceberg is imported."""
+"""Chooses the format of a table: Iceberg if a place in a catalog is given, else Delta. Only for Iceberg is pyiceberg
+imported."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 
 class Tending(Protocol):
-    """The upkeep of a table, for `with`."""
+    """Merges and deletes files of a table while a run adds to it; for `with`."""
 
     def __enter__(self) -> Tending: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def tend(self) -> Upkept:
-        """Does a step, or begins it and returns what the last one did."""
+        """Either does one step and returns its result, or begins a step in the background and returns the result of the
+        previous one."""
 
 
 def kept(
     where: TablePlace, options: TableOptions, kind: Kind | None = None, *, keeper: Keeper | None = None
 ) -> KeptTable:
-    """Returns the table there. `kind` and `keeper`: used instead of the usual ones of the format and the place. Raises
-    LocalError for an Iceberg table on an object store."""
+    """Returns the table at `where`, to be kept up to date. `kind` and `keeper` replace the usual classes of the format
+    and the place. Raises LocalError for an Iceberg table on an object store."""
     if options.iceberg is None:
         assert kind is None or issubclass(kind, DeltaTarget)
         return KeptTable(where, options, kind or DeltaTarget, keeper=keeper)
@@ -47,8 +48,8 @@ def kept(
 
 
 def upkeep(where: TablePlace, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
-    """Returns what merges and deletes files while a run goes on. `every`: the small files of a day at which they are
-    merged."""
+    """Returns the upkeep of the table during a run. `every`: the number of small files of one day from which on they
+    are merged."""
     if place is None:
         return Upkeep(where, every, keep_hours)
     from raftmq.tables.iceberg_upkeep import IcebergUpkeep

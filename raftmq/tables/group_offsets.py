@@ -1,4 +1,4 @@
-"""The offsets of a table as those of a consumer group, so that the cluster shows, measures and finds its lag."""
+"""Commits the offsets of a table for a consumer group, so that the cluster shows the table's lag as that group's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftmq_wire.topic_identity import Position
 
 
 def commit_offsets(admin: Admin, group: str, positions: Mapping[Queue, Position]) -> None:
-    """Commits the positions for the consumer group, which is made if it is not there. Raises RaftMQError."""
+    """Commits the positions for the consumer group, and creates the group if it does not exist. Raises RaftMQError."""
     for (topic, queue_id), position in positions.items():
         try:
             admin.commit(group, topic, queue_id, position)

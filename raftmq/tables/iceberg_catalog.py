@@ -1,5 +1,5 @@
-"""The catalog of an Iceberg table, as pyiceberg speaks to it: with a limit of time, and with what it writes on disk
-before the catalog names it."""
+"""The catalog of an Iceberg table, through pyiceberg. Requests have a time limit, and files are synced to disk before
+the catalog names them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from raftmq.tables.local_folder import sync_folder
 from raftmq_wire.errors import ExitCode, LocalError
 
 TIMEOUT = "raftmq.timeout-s"
-"""The property with the seconds that a REST catalog has for an answer."""
+"""The name of the property with the seconds within which a REST catalog must answer."""
 _TIMEOUT_S = 60.0
 _IO = "py-io-impl"
 
 
 def load(place: IcebergPlace, folder: Path) -> Catalog:
-    """Returns the catalog. Raises LocalError if there is no such catalog, and CatalogError if it does not answer."""
+    """Returns the catalog. Raises LocalError if pyiceberg has no such catalog configured, and CatalogError if the
+    catalog does not answer."""
     if place.is_default:
         uri = URL.create("sqlite", database=str(folder / CATALOG_FILE)).render_as_string()
         given: dict[str, Any] = {"type": "sql", "uri": uri}
@@ -69,8 +70,8 @@ def existing(catalog: Catalog, place: IcebergPlace, folder: Path) -> Table:
 
 @contextmanager
 def asking(whom: str) -> Iterator[None]:
-    """A context in which a catalog is asked something that changes nothing. Whatever goes wrong becomes a
-    CatalogError: the errors of pyiceberg, requests and SQLAlchemy have no common kind."""
+    """A context for requests to a catalog that change nothing. Every error becomes a CatalogError, because the errors
+    of pyiceberg, requests and SQLAlchemy have no common base class."""
     try:
         yield
     except (LocalError, LostRace):
@@ -85,12 +86,12 @@ def asking(whom: str) -> Iterator[None]:
 
 
 def said(error: BaseException) -> str:
-    """Returns an error of a library in one line."""
+    """Returns the text of a library's error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 class TimedRestCatalog(RestCatalog):  # type: ignore[misc]
-    """A REST catalog that has a limit of time for each answer: pyiceberg waits for ever."""
+    """A REST catalog with a time limit for each answer. pyiceberg's own waits without limit."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -109,8 +110,8 @@ class _Timed(HTTPAdapter):  # type: ignore[misc]
 
 
 class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]
-    """Reads and writes as pyiceberg does, and has local files on disk when they are closed: a catalog must not name
-    what a failure of power takes away."""
+    """Reads and writes as pyiceberg does, and syncs local files when they are closed, so that a catalog never names a
+    file that a power loss removes."""
 
     def new_output(self, location: str) -> PyArrowFile:
         scheme, _, path = self.parse_location(location)

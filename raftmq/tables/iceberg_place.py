@@ -12,16 +12,17 @@ from raftmq.tables.table_folder import TablePlace
 from raftmq_wire.errors import ExitCode, LocalError
 
 CATALOG_FILE = "_catalog.db"
-"""The file of the default catalog, in the folder of the table. Spark's remove_orphan_files leaves alone what has a name
-that begins with `_`."""
+"""The file of the default catalog, in the folder of the table. The name begins with `_`, so that Spark's
+remove_orphan_files leaves the file alone."""
 _UNFIT = re.compile(r"\W")
 NAMESPACE = "raftmq"
-"""The namespace of a table whose name was not given."""
+"""The namespace of a table for which no name was given."""
 
 
 class IcebergPlace(NamedTuple):
-    """A catalog and a table in it. `catalog` is the name of one that pyiceberg's configuration has, `properties` are
-    pyiceberg's own; with neither, it is an SQLite file in the table's folder. `table` is NAMESPACE.NAME."""
+    """A catalog and a table in it. `catalog` is the name of a catalog in pyiceberg's configuration; `properties` are
+    properties of pyiceberg's catalogs. Without both, the catalog is an SQLite file in the table's folder. `table` is
+    NAMESPACE.NAME."""
 
     catalog: str | None = None
     properties: Mapping[str, str] = {}
@@ -33,7 +34,7 @@ class IcebergPlace(NamedTuple):
         return self.catalog is None and not self.properties
 
     def identifier(self, folder: Path) -> str:
-        """Returns the name of the table: by default that of its folder, in a namespace of ours."""
+        """Returns the name of the table: by default that of its folder, in NAMESPACE."""
         return self.table or f"{NAMESPACE}.{_UNFIT.sub('_', folder.name) or 'table'}"
 
 
@@ -50,8 +51,8 @@ def iceberg_folder(where: TablePlace) -> Path:
 
 
 def place_of(catalog: str | None, properties: tuple[str, ...], table: str | None) -> IcebergPlace:
-    """Returns what the options of a command say. Raises LocalError for a property without a value, and for the name of
-    a table without a namespace."""
+    """Returns the place that a command's options name. Raises LocalError for a property without a value, and for the
+    name of a table without a namespace."""
     given: dict[str, str] = {}
     for text in properties:
         name, sign, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""Reads what an Iceberg table says of itself, for `raftmq table status`."""
+"""Reads the state of an Iceberg table, for `raftmq table status`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raftmq_wire.topic_identity import Position
 
 
 def iceberg_facts(folder: Path, place: IcebergPlace) -> TableFacts:
-    """Reads the newest snapshot. Raises TableError if the table is not there or cannot go on where it ends, and
+    """Reads the newest snapshot. Raises TableError if there is no such table, or if no run can continue it; raises
     CatalogError."""
     folder = folder.absolute()
     with load(place, folder) as catalog:

@@ -1,22 +1,22 @@
-"""The Iceberg table of topics: its files, and the positions up to which each queue is in it, are one commit.
+"""The Iceberg table of topics. One commit adds files and records the position that each queue has reached.
 
-The positions are a property of the table, and the commit that adds files sets it. A property, because it survives what
-other programs do: a snapshot of theirs (a compaction by Spark) has none of ours in its summary, and expire_snapshots
-removes the snapshots that have. All positions are one property: if it is gone, it is gone as a whole, and the table is
-refused, instead of one queue that begins again. A property does not go back with rollback_to_snapshot, though, which
-takes rows out of the table. So the property names the snapshot that was committed with it, and the newest snapshot must
-be a descendant of that one. Where expire_snapshots has removed the snapshots between, the last row of each queue must
-be there instead.
+The positions are a property of the table, and the commit that adds files sets it. A summary of a snapshot would not do:
+snapshots of other programs (a compaction by Spark) lack it, and expire_snapshots removes the snapshots that have it.
+All positions are in one property. If it is missing, the table is refused; if each queue had its own, a missing one
+would make that queue begin again. A property does not go back with rollback_to_snapshot, though, which takes rows out
+of the table. So the property names the snapshot that was committed with it, and the newest snapshot must be a
+descendant of that one. Where expire_snapshots has removed the snapshots between, the last row of each queue must be
+there instead.
 
 A commit is made on the snapshot from which the positions were read: the catalog is asked to carry it out only if that
-one is still the newest. Each commit makes a snapshot, even one that adds no file, so of two commits on one snapshot
-the catalog takes one. pyiceberg's own commit is not used. If another writer was faster, it puts the files on top of
-what that one wrote, and repeats the commit, which adds messages twice. And it deletes the manifests of a commit that
-the catalog has refused, although an earlier copy of the request may have been carried out.
+one is still the newest. Each commit makes a snapshot, even one that adds no file, so of two commits on one snapshot the
+catalog takes one. pyiceberg's own commit is not used. If another writer was faster, it puts the files on top of what
+that one wrote, and repeats the commit, which adds messages twice. It also deletes the manifests of a commit that the
+catalog has refused, although the catalog may have carried out an earlier copy of the request.
 
-Nobody knows when the catalog carries out a request whose answer is lost. But once the newest snapshot is another than
-the one on which it was made, it never will. So the name of a file has the id of that one, and the file stays until
-then.
+If the answer to a commit is lost, the catalog may still carry the commit out later, until the newest snapshot is no
+longer the one on which the commit was made. So the name of each file has the id of that snapshot, and the file is not
+removed while that snapshot is the newest.
 """
 
 from __future__ import annotations
@@ -61,23 +61,24 @@ logger = logging.getLogger(__name__)
 POSITIONS = "raftmq.positions"
 """The property with the positions, as JSON: `Record`."""
 _NONE_YET = "none"
-"""The text of a table to which no run has committed yet; another program may have."""
+"""The value of the property for a table to which no run has committed yet. Other programs may have committed to it."""
 FIELDS = "raftmq.fields"
 """The property with the fields of JSON bodies: JSON of name -> column."""
 OURS = "raftmq.commit"
-"""The key in the summaries of snapshots that we made."""
+"""The key that marks snapshots made by RaftMQ in their summaries."""
 _AT = re.compile(r"^run-at(\d+)-")
-"""The form of the names of files that a commit may have named: with the snapshot on which the commit was made."""
+"""The beginning of the names of files that a commit may name: it has the id of the snapshot on which the commit was
+made."""
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
     "commit.manifest-merge.enabled": "true",
 }
-"""Properties of a new table: a commit every few seconds must not leave a file of metadata each."""
+"""Properties of a new table: they have old metadata files deleted, because there is a commit every few seconds."""
 
 
 class Record(NamedTuple):
-    """The positions, and the snapshot with which they were committed."""
+    """The content of the property POSITIONS: the positions, and the snapshot with which they were committed."""
 
     snapshot: int
     sequence: int
@@ -115,8 +116,8 @@ class IcebergTarget:
     def __init__(
         self, catalog: Catalog, place: IcebergPlace, folder: Path, columns: Sequence[str], more: MoreColumns = NO_MORE
     ) -> None:
-        """Opens the table, or creates it in `folder`. Raises TableError if it has other columns, or cannot go on where
-        it ends, and CatalogError."""
+        """Opens the table, or creates it in `folder`. Raises TableError if it has other columns, or if no run can
+        continue it; raises CatalogError."""
         self._folder = folder
         self._identifier = place.identifier(folder)
         self._more = more
@@ -141,13 +142,13 @@ class IcebergTarget:
         return int(self._table.metadata.last_sequence_number)
 
     def shape(self, rows: TableRows) -> TableRows:
-        """Returns what makes the rows of this table: its files have all columns, and the numbers that its schema gives
-        them."""
+        """Returns `rows` completed for this table: with its fields and its schema, whose column ids the files must
+        have."""
         return rows._replace(fields=self.fields, schema=schema_to_pyarrow(self._table.schema()))
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
-        """Returns the position to read next; None if the table has no rows of this queue. `met`, the topic that is
-        there now, makes no difference: a table goes on in one topic."""
+        """Returns the position to read next; None if the table has no rows of this queue. `met` is ignored, because the
+        table has one position for each queue, whatever the topic."""
         return self._record.queues.get((topic, queue_id))
 
     def add_fields(self, fields: Sequence[JsonField]) -> None:
@@ -178,7 +179,7 @@ class IcebergTarget:
         self._table, self._record = changes.send(append.snapshot_id), record
 
     def _data_file(self, file: DayFile) -> DataFile:
-        """Gives a file the name under which the table has it, and returns what the table says of it."""
+        """Renames a file to its final name, and returns the DataFile entry with which the table names it."""
         within, name = file.path.split("/")
         path = self._folder / within / at_name(self._table, name)
         (self._folder / file.path).rename(path)
@@ -186,7 +187,7 @@ class IcebergTarget:
         return data_file(self._table, path)
 
     def _check_columns(self, fixed: Any) -> None:
-        """Raises TableError if the table has other columns, another type of one, or is not partitioned by day."""
+        """Raises TableError if the table has other columns, a column of another type, or is not partitioned by day."""
         there = {column.name: column.field_type for column in self._table.schema().fields}
         wanted = {column.name: column.field_type for column in iceberg_schema(fixed).fields}
         fields = {field.column: field.kind for field in self.fields}
@@ -215,7 +216,8 @@ class IcebergTarget:
         )
 
     def _given(self) -> None:
-        """Makes sure that the fields that were given have columns. Raises TableError if one has another kind."""
+        """Adds a column for each field that the user named and that has none. Raises TableError if a field has a column
+        of another kind."""
         known = {field.name: field for field in self.fields}
         for name, kind in self._more.given.items():
             if name in known and known[name].kind != kind:
@@ -234,16 +236,18 @@ class IcebergTarget:
 
 
 class OneCommit(Transaction):  # type: ignore[misc]
-    """Changes that are sent to the catalog once, for the snapshot on which they were made and no other."""
+    """One commit: changes that are sent to the catalog once, and that are valid only on the snapshot on which they were
+    made."""
 
     def record(self, queues: Mapping[Queue, Position], snapshot_id: int) -> Record:
-        """Adds the positions, which are those of the snapshot that this commit makes."""
+        """Adds the positions of the queues to the commit; `snapshot_id` is the snapshot that the commit makes. Returns
+        the record."""
         made = Record(snapshot_id, self._table.metadata.last_sequence_number + 1, queues)
         self.set_properties({POSITIONS: str(made)})
         return made
 
     def expire(self, snapshot_ids: Sequence[int]) -> None:
-        """Commits that these snapshots are no part of the table any more. Raises LostRace and CatalogError."""
+        """Commits the removal of these snapshots from the table. Raises LostRace and CatalogError."""
         newest = AssertRefSnapshotId(snapshot_id=self._table.metadata.current_snapshot_id, ref=MAIN_BRANCH)
         self._apply((RemoveSnapshotsUpdate(snapshot_ids=[*snapshot_ids]),), (newest,))
         try:
@@ -257,9 +261,9 @@ class OneCommit(Transaction):  # type: ignore[misc]
         return AssertTableUUID(uuid=self._table.metadata.table_uuid)
 
     def send(self, snapshot_id: int) -> Table:
-        """Commits; returns the table as it is then. `snapshot_id` is that of the snapshot that it makes: where the
-        catalog's answer leaves open what happened, the table says it. Raises LostRace if another commit was faster,
-        and CatalogError."""
+        """Sends the commit; returns the table after it. `snapshot_id`: the snapshot that the commit makes. If the
+        catalog's answer leaves the outcome open, the table is read again and searched for it. Raises LostRace if
+        another commit was faster, and CatalogError."""
         table, newest = self._table, self._table.metadata.current_snapshot_id
         try:
             table._do_commit(self._updates, (*self._requirements, self._of_table()))
@@ -311,18 +315,18 @@ def load_or_create(catalog: Catalog, identifier: str, folder: Path, fixed: Any) 
             partition_spec=day_spec(schema),
             properties={**_PROPERTIES, POSITIONS: _NONE_YET},
         )
-    except TableAlreadyExistsError:  # another run was faster
+    except TableAlreadyExistsError:  # another run has created the table
         return catalog.load_table(identifier)
 
 
 def location_of(folder: Path) -> str:
-    """Returns the folder as Iceberg writes it: as it is, without the escapes of a URI."""
+    """Returns the folder as Iceberg writes it: a plain path, without the escapes of a URI."""
     return f"file://{folder}"
 
 
 def checked(table: Table, folder: Path) -> Record:
-    """Returns the positions of the table. Raises TableError if the table is elsewhere, if it has none, or if the
-    snapshot that was committed with them is no part of its history."""
+    """Returns the positions of the table. Raises TableError if the table is in another folder, if it has no positions,
+    or if the snapshot that was committed with them is not in its history."""
     name, newest = ".".join(table.name()), table.metadata.current_snapshot()
     if table.location().rstrip("/") != location_of(folder):
         raise TableError(
@@ -341,7 +345,7 @@ def checked(table: Table, folder: Path) -> Record:
 
 
 def recorded(table: Table) -> Record:
-    """Returns the positions that the table names, without a look at its history. Raises TableError if it has none."""
+    """Returns the positions in the table's property, without checking its history. Raises TableError if it has none."""
     text = table.properties.get(POSITIONS)
     if text == _NONE_YET:
         return _NO_COMMIT
@@ -356,8 +360,8 @@ def recorded(table: Table) -> Record:
 
 
 def _descends(table: Table, record: Record) -> bool:
-    """Returns True if the newest snapshot is the one of the record, or was made on it. If the snapshots between are
-    expired, rows say it."""
+    """Returns True if the newest snapshot is the one of the record, or descends from it. If the snapshots in between
+    have expired, returns True if the last row of each queue is there."""
     last = None
     for last in ancestors_of(table.metadata.current_snapshot(), table.metadata):
         if record.snapshot in (last.snapshot_id, last.parent_snapshot_id):
@@ -368,7 +372,7 @@ def _descends(table: Table, record: Record) -> bool:
 
 
 def _has(table: Table, topic: str, queue_id: int, position: Position) -> bool:
-    """Returns True if the table has the row before the position."""
+    """Returns True if the table has the row just before the position."""
     if not position.offset:
         return True
     row = And(EqualTo("topic", topic), EqualTo("queue_id", queue_id), EqualTo("queue_offset", position.offset - 1))
@@ -377,7 +381,7 @@ def _has(table: Table, topic: str, queue_id: int, position: Position) -> bool:
 
 
 def data_file(table: Table, path: Path) -> DataFile:
-    """Returns what the table says of a file: its day, its rows, and the statistics with which readers skip it."""
+    """Returns the DataFile entry for a file: its day, its rows, and the statistics with which readers skip it."""
     metadata, schema = pq.read_metadata(path), table.schema()
     found = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata,
@@ -399,12 +403,12 @@ def data_file(table: Table, path: Path) -> DataFile:
 
 
 def at_name(table: Table, name: str) -> str:
-    """Returns the name of a file that a commit on the newest snapshot is to name."""
+    """Returns the name for a file that a commit on the newest snapshot will name."""
     return name.replace("run-", f"run-at{table.metadata.current_snapshot_id or 0}-", 1)
 
 
 def strays(table: Table, folder: Path, pattern: str) -> Iterator[Path]:
-    """Yields the files of this pattern that no snapshot names and no commit can name any more."""
+    """Yields the files that match `pattern`, that no snapshot names, and that no commit can name any more."""
     newest = table.metadata.current_snapshot_id or 0
     found = [*folder.glob(f"{DAY}=*/{pattern}")]
     decided = {path for path in found if (at := _AT.match(path.name)) is None or int(at[1]) != newest}
@@ -413,7 +417,7 @@ def strays(table: Table, folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def named_files(table: Table, wanted: set[str]) -> set[str]:
-    """Returns those of the locations that a snapshot of the table names."""
+    """Returns those locations in `wanted` that a snapshot of the table names."""
     left, seen = set(wanted), set()
     newest = table.metadata.current_snapshot()
     others = [each for each in table.metadata.snapshots if newest is None or each != newest]

@@ -35,7 +35,7 @@ KINDS: dict[str, IcebergType] = {
     DOUBLE: DoubleType(),
     BOOLEAN: BooleanType(),
 }
-"""The type of a column of each kind of field."""
+"""Kind of a JSON field -> the Iceberg type of its column."""
 _PLAIN: dict[Any, IcebergType] = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),
@@ -47,7 +47,7 @@ _PLAIN: dict[Any, IcebergType] = {
 
 
 def iceberg_schema(schema: pa.Schema) -> Schema:
-    """Returns the schema in Iceberg's types. A catalog gives the columns other numbers when it makes the table."""
+    """Returns the schema in Iceberg's types. The catalog assigns other column ids when it creates the table."""
     numbers = itertools.count(1)
     return Schema(*(_field(each, numbers) for each in schema))
 
@@ -70,7 +70,7 @@ def _type(arrow: pa.DataType, numbers: Iterator[int]) -> IcebergType:
 
 
 def same_type(one: IcebergType, other: IcebergType) -> bool:
-    """Returns True if two types differ in nothing but the numbers of their parts."""
+    """Returns True if two types are equal apart from the ids of their parts."""
     if isinstance(one, StructType) and isinstance(other, StructType):
         pairs = itertools.zip_longest(one.fields, other.fields)
         return all(a and b and a.name == b.name and same_type(a.field_type, b.field_type) for a, b in pairs)
@@ -87,6 +87,6 @@ def day_spec(schema: Schema) -> PartitionSpec:
 
 
 def is_by_day(spec: PartitionSpec, schema: Schema) -> bool:
-    """Returns True if these are the partitions of a table as `day_spec` says it."""
+    """Returns True if `spec` partitions a table as `day_spec` does."""
     day = schema.find_field(DAY).field_id
     return [(field.source_id, str(field.transform)) for field in spec.fields] == [(day, "identity")]

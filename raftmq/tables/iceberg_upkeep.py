@@ -1,9 +1,9 @@
-"""Keeps an Iceberg table small between the rounds that add to it: files that are too small become larger ones,
-snapshots that nobody needs are expired, and files that no snapshot names any more are removed.
+"""Keeps an Iceberg table small between the rounds that add to it: small files are merged, unneeded snapshots are
+expired, and files that no snapshot names any more are removed.
 
-Each step is a commit on the newest snapshot, as a round is: of the two the catalog takes one. So a run does the steps
-between its rounds and not beside them. A merge is a `replace` in Iceberg's words: a reader that follows the table's
-snapshots takes nothing for new.
+Each step is a commit on the newest snapshot, as a round is. If both were made at the same time, the catalog would
+refuse one, so a run does the steps between its rounds. A merge is a `replace` in Iceberg's terms, so a reader that
+follows the table's snapshots sees no new rows.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from raftmq.tables.upkeep import SMALL_BYTES, TARGET_BYTES, Upkept
 
 _HOUR_MS = 3_600_000
 _MERGING = "_merging-"
-"""The prefix of the names of files that a merge writes. A run, which removes what a killed one has left, leaves them
-alone."""
+"""The prefix of the names of files that a merge writes. A starting run, which removes the files of a killed one, leaves
+these alone."""
 _METADATA_HOURS = 24
-"""Hours for which a file of metadata stays at least: a commit that is under way names it only at its end."""
+"""Hours for which a file of metadata stays at least: a commit in progress names its metadata file only at its end."""
 _EXPIRE_AT = 100
-"""The fewest snapshots that a run expires in a commit: each commit writes a file itself."""
+"""The fewest snapshots that a run expires in one commit, because each such commit writes a metadata file itself."""
 _SWEEP_S = 3600
 """Seconds between two searches of a run for files that no snapshot names."""
 
@@ -107,8 +107,8 @@ def small_tasks(table: Table) -> dict[Any, list[FileScanTask]]:
 
 
 def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) -> tuple[int, Table]:
-    """Writes the rows of the files into larger ones and commits these instead; returns their number, and the table as
-    it is then."""
+    """Writes the rows of the files into larger ones, and commits these in their place. Returns (the number of new
+    files, the table after the commit)."""
     record = checked(table, folder)
     made: list[Path] = []
     groups = [*_groups(tasks)]
@@ -127,7 +127,7 @@ def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) 
         return len(made), changes.send(replace.snapshot_id)
     except LostRace:
         for path in made:
-            path.unlink(missing_ok=True)  # a run may have removed it as a stray
+            path.unlink(missing_ok=True)  # a run may have removed the file as a stray
         raise
 
 
@@ -174,7 +174,8 @@ def _rewritten(table: Table, folder: Path, tasks: Sequence[FileScanTask]) -> Pat
 
 
 class _Replace(_OverwriteFiles):  # type: ignore[misc]
-    """A commit that replaces files by others with the same rows. pyiceberg makes no summary of a `replace`."""
+    """A commit that replaces files by others with the same rows. It makes the snapshot's summary itself, because
+    pyiceberg cannot make that of a `replace`."""
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         found = super()._summary(snapshot_properties or {})
@@ -183,9 +184,9 @@ class _Replace(_OverwriteFiles):  # type: ignore[misc]
 
 def expire(table: Table, keep_hours: int, at_least: int) -> int:
     """Expires RaftMQ's own snapshots if at least `at_least` of them may go: those older than `keep_hours`, and, after
-    an hour, those whose files are all in the next one, too. The newest of its own stays, because the recorded positions
-    name it. Returns the number of expired snapshots. Raises TableError if the table has no positions, LostRace and
-    CatalogError."""
+    an hour, those whose files are all in the next one, too. RaftMQ's newest snapshot stays, because the recorded
+    positions name it. Returns the number of expired snapshots. Raises TableError if the table has no positions,
+    LostRace and CatalogError."""
     now_ms = int(time.time() * 1000)
     kept = {ref.snapshot_id for ref in table.refs().values()} | {recorded(table).snapshot}
     loses = {each.parent_snapshot_id for each in table.snapshots() if _operation(each) is not Operation.APPEND}
@@ -207,8 +208,8 @@ def _operation(snapshot: Snapshot) -> Operation | None:
 
 
 def sweep(table: Table, folder: Path, keep_hours: int) -> int:
-    """Removes what no snapshot names and no commit can name any more: files of rows, and, when they are old, files of
-    metadata and of a merge that was killed. Returns the number of files of rows."""
+    """Removes files that no snapshot names and no commit can name any more: data files, and, once they are old,
+    metadata files and files of a killed merge. Returns the number of removed data files."""
     old_s = time.time() - max(keep_hours, _METADATA_HOURS) * 3600
     with asking(f"the catalog {table.catalog.name}"):
         found = [*strays(table, folder, "run-at*.parquet")]
@@ -225,7 +226,7 @@ def sweep(table: Table, folder: Path, keep_hours: int) -> int:
 
 
 def _metadata_of(table: Table) -> set[str]:
-    """Returns the locations of the files of metadata that the table needs."""
+    """Returns the locations of the metadata files that the table still needs."""
     known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     for snapshot in table.snapshots():
         known |= {snapshot.manifest_list, *(manifest.manifest_path for manifest in snapshot.manifests(table.io))}

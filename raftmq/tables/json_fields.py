@@ -1,7 +1,8 @@
-"""The fields of JSON bodies as typed columns: which kind a field has, which values fit it, and which fields are new.
+"""Turns the fields of JSON bodies into typed columns: decides the kind of each field, which values fit it, and which
+fields are new.
 
-A field that is not in the table yet gets the kind that most of its values have. From then on the kind stays: a value of
-another kind does not fit, and the row says so.
+A new field gets the kind that most of its values have, and keeps it. A value of another kind does not fit, and the
+row's error column says so.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 STRING, LONG, DOUBLE, BOOLEAN = "string", "long", "double", "boolean"
 KINDS = (STRING, LONG, DOUBLE, BOOLEAN)
-"""The kinds, named as Delta's types are. Of several that are equally frequent the first is taken."""
+"""The kinds of fields, named as Delta's types. If several kinds are equally frequent in a field, it gets the first in
+this order."""
 FIELDS_MAX = 500
-"""Columns that come by themselves: names that are data, such as users' ids, must not make a column each."""
+"""The most columns that are added automatically. If field names are data, such as users' ids, there must not be a
+column for each."""
 _NAME_MAX = 100
 _TOLD_MAX = 5
-"""Fields that a row's error names."""
+"""The most fields that a row's error names."""
 _UNFIT = re.compile(r"[^\w\-]")
 Met = Mapping[str, Mapping[str, int]]
-"""Field -> kind -> values of it, of fields that have no column."""
+"""Field without a column -> kind -> the number of its values."""
 
 
 class JsonField(NamedTuple):
@@ -38,10 +41,10 @@ class JsonField(NamedTuple):
 
 
 class Fields:
-    """Reads the fields of bodies. One thread; it collects what it `met`."""
+    """Reads the fields of bodies, and counts those without a column in `met`. To be used by one thread."""
 
     def __init__(self, known: Sequence[JsonField], *, grows: bool) -> None:
-        """`grows`: other fields than those known become columns, so they are collected."""
+        """`grows`: True if unknown fields are to become columns, so that they are counted."""
         self._kinds = {field.name: field.kind for field in known}
         self._grows = grows and len(known) < FIELDS_MAX
         self._full = grows and not self._grows
@@ -91,8 +94,8 @@ def merge(all_met: Sequence[Met]) -> Met:
 
 
 def new_fields(met: Met, known: Sequence[JsonField], reserved: Sequence[str]) -> list[JsonField]:
-    """Returns the fields of `met` that get a column, the most frequent first, and only those if there are too many.
-    `reserved`: names that columns of fields cannot have."""
+    """Returns the fields of `met` that get a column, the most frequent first. At most FIELDS_MAX fields get columns,
+    those in `known` included. `reserved`: names that columns of fields cannot have."""
     by_count = sorted(met, key=lambda name: (-sum(met[name].values()), name))
     taken = {name.casefold() for name in (*reserved, *(field.column for field in known))}
     found = []
@@ -104,8 +107,8 @@ def new_fields(met: Met, known: Sequence[JsonField], reserved: Sequence[str]) ->
 
 
 def column_name(name: str, taken: set[str]) -> str:
-    """Returns a name for the column of a field that every reader takes, and that is not among `taken`, in lower case:
-    Spark does not tell names apart by case."""
+    """Returns a name for the column of a field that every reader accepts, and that is not in `taken`. `taken` has names
+    in lower case, because Spark ignores the case of names."""
     base = _UNFIT.sub("_", name)[:_NAME_MAX] or "_"
     if base.casefold() in taken:
         base = f"body_{base}"
@@ -131,7 +134,7 @@ def _kind_of(value: object) -> str:
 
 
 def _fitting(value: Any, kind: str) -> object | None:
-    """Returns the value as the column has it, without any loss; None if it does not fit."""
+    """Returns the value as the column stores it, without any loss; None if it does not fit."""
     found = _kind_of(value)
     if kind == STRING and found == STRING:
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,5 +1,5 @@
-"""Chooses what makes a run the keeper of a table: a lock on disk (`local_keeper.py`), a lease on an object store
-(`store_keeper.py`)."""
+"""Chooses how a run becomes the only keeper of a table: with a lock on disk (`local_keeper.py`), or with a lease on an
+object store (`store_keeper.py`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Keeper(Protocol):
     """The prefix of the names under which files of a round are written."""
 
     def take(self) -> None:
-        """Takes the table. Raises TableError if another run keeps it, OSError and StoreFailed."""
+        """Makes this run the keeper of the table. Raises TableError if another run keeps it, OSError and
+        StoreFailed."""
 
     def give_back(self) -> None:
         """Lets the next run take the table."""
@@ -30,28 +31,29 @@ class Keeper(Protocol):
         """Raises TableError if another run has taken the table over."""
 
     def commit(self, target: DeltaTarget, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:
-        """Shows the files and commits them (`DeltaTarget.commit`)."""
+        """Commits files that `shown` has returned, and the positions; returns the table's version
+        (`DeltaTarget.commit`)."""
 
     def shown(self, files: Sequence[DayFile]) -> list[DayFile]:
         """Gives the files the names under which the table has them. Raises OSError."""
 
     def remove_strays(self) -> None:
-        """Has files of runs removed that no version of the table names, now or after the next commit. Raises OSError
-        and deltalake's errors."""
+        """Removes the files of runs that no version of the table names, either now or after the next commit. Raises
+        OSError and deltalake's errors."""
 
 
 def keeper_of(where: TablePlace) -> Keeper:
-    """Returns the keeper of the table there."""
+    """Returns the keeper for a table at `where`."""
     if not isinstance(where, StoreFolder):
         return LocalKeeper(where)
-    from raftmq.tables.store_keeper import StoreKeeper  # loads what an object store needs
+    from raftmq.tables.store_keeper import StoreKeeper  # loads the libraries of an object store
 
     return StoreKeeper(where)
 
 
 def is_kept(where: TablePlace) -> bool:
-    """Returns True if a run keeps the table there now. On a store: if its lease was renewed lately, by the store's
-    clock and this machine's. Raises OSError and StoreFailed."""
+    """Returns True if a run keeps the table at `where` now. On a store, that is so if its lease was renewed lately,
+    judged by the store's clock and this machine's. Raises OSError and StoreFailed."""
     if not isinstance(where, StoreFolder):
         return has_lock(where)
     from raftmq.tables.store_keeper import has_lease
@@ -60,7 +62,7 @@ def is_kept(where: TablePlace) -> bool:
 
 
 def check_store(folder: StoreFolder) -> None:
-    """Makes sure that a table can be on the store. Raises StoreFailed."""
+    """Checks that the store suits a table. Raises StoreFailed if it does not."""
     from raftmq.tables.store_keeper import probe_store
 
     probe_store(folder)

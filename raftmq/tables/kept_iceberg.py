@@ -25,8 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class KeptIceberg(KeptTable):
-    """The same as KeptTable for an Iceberg table, with its folder as the location of the table. The keeper of the
-    folder makes the run the only one, and shows its files; which of them the table names, the catalog says."""
+    """The same as KeptTable for an Iceberg table, with its folder as the location of the table. The folder's keeper
+    makes sure that there is only one run, and makes its files visible. The catalog decides which files belong to the
+    table."""
 
     folder: Path
 
@@ -39,7 +40,7 @@ class KeptIceberg(KeptTable):
         *,
         keeper: Keeper | None = None,
     ) -> None:
-        """`keeper`: used instead of the usual one of the folder."""
+        """`keeper`: used instead of the usual keeper of the folder."""
         super().__init__(folder, options, keeper=keeper)
         self._place = place
         self._target = kind
@@ -58,13 +59,13 @@ class KeptIceberg(KeptTable):
         return self._target(self._catalog, self._place, self.folder, self.options.columns, self.options.more)
 
     def commit(self, target: KeptTarget, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> int:
-        """Commits to what `open` has returned; returns the table's version. Raises LostRace, TableError, CatalogError
-        and OSError."""
+        """Commits to the snapshot that `open` has returned; returns the table's version. Raises LostRace, TableError,
+        CatalogError and OSError."""
         return target.commit(files, reached)
 
     def remove_strays(self) -> None:
-        """Removes files of runs that the table does not name and never will. While the catalog does not say what the
-        table names, they stay. Raises OSError."""
+        """Removes files of runs that the table does not name and never will. If the catalog cannot be asked which files
+        the table names, all stay. Raises OSError."""
         for path in self.folder.glob(f"{DAY}=*/{HIDDEN}*"):
             path.unlink(missing_ok=True)
         try:

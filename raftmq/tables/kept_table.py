@@ -1,8 +1,8 @@
-"""A table that one process keeps up to date: it is the only one that does.
+"""A table that one process at a time keeps up to date.
 
-One run keeps a table at a time, by a lock in its folder or a lease on its store, and removes what a killed one has left
-(`keepers.py`). `raftmq table run` and `raftmq spark table` keep tables in the same way, so each goes on where the other
-ended.
+A lock in the table's folder, or a lease on its store, makes sure of this. A new run removes the files that a killed one
+has left (`keepers.py`). `raftmq table run` and `raftmq spark table` keep tables in the same way, so each goes on where
+the other ended.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class TableOptions(NamedTuple):
     round_messages: int = ROUND_MESSAGES
     more: MoreColumns = NO_MORE
     iceberg: IcebergPlace | None = None
-    """The place in a catalog, if it is an Iceberg table."""
+    """The table's place in a catalog if it is an Iceberg table; None for a Delta table."""
 
 
 class Round(NamedTuple):
-    """The result of a round. `version` is the table's, None if nothing was committed; `left` are the messages that
-    were there when the round began and are in no commit yet."""
+    """The result of a round. `version` is the table's, None if nothing was committed; `left`: the number of messages
+    that were stored when the round began and are not in the table yet."""
 
     messages: int = 0
     files: int = 0
@@ -70,7 +70,7 @@ class KeptTarget(TableSnapshot, Protocol):
         """The version of the table, which each commit raises by one."""
 
     def shape(self, rows: TableRows) -> TableRows:
-        """Returns what makes the rows of this table, of what makes those of one without fields."""
+        """Returns `rows`, made for a table without fields, completed with this table's fields and schema."""
 
     def add_fields(self, fields: Sequence[JsonField]) -> None:
         """Adds columns, in a commit of its own, and reads the table again."""
@@ -90,7 +90,7 @@ class KeptTable:
         *,
         keeper: Keeper | None = None,
     ) -> None:
-        """`keeper`: used instead of the usual one of the place."""
+        """`keeper`: used instead of the usual keeper of the place."""
         self.folder = folder
         self.options = options
         self._kind = kind
@@ -98,10 +98,10 @@ class KeptTable:
         self._log = DeltaLog(folder)
 
     def __enter__(self) -> KeptTable:
-        """Takes the table, makes it if it is not there, and has removed what a killed process has left. Raises
-        TableError, OSError and StoreFailed."""
+        """Takes the table, creates it if it does not exist, and removes the files that a killed process has left.
+        Raises TableError, OSError and StoreFailed."""
         if isinstance(self.folder, Path):
-            self.open()  # makes the folder, in which the lock is
+            self.open()  # makes the folder in which the lock is
         self._keeper.take()
         try:
             self.open()
@@ -127,20 +127,20 @@ class KeptTable:
         return target
 
     def commit(self, target: KeptTarget, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> int:
-        """Commits to what `open` has returned; returns the table's version. Raises LostRace, deltalake's errors and
-        OSError."""
+        """Commits to the snapshot that `open` has returned; returns the table's version. Raises LostRace, deltalake's
+        errors and OSError."""
         assert isinstance(target, DeltaTarget)
         return self._keeper.commit(target, files, reached)
 
     @property
     def rows(self) -> TableRows:
-        """The rows of a table that has no fields of bodies yet; `read` are the columns that all of them are made of."""
+        """The rows of a table that has no fields of bodies yet; its `read` names the columns that a read must bring."""
         return TableRows(self.options.columns, self.options.more)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """A context in which files are written and committed. After an error no file is left that the table does not
-        name; whether the commit happened, the table says."""
+        """A context in which files are written and committed. After an error, files that the table does not name are
+        removed. Whether the commit happened is seen by reading the table."""
         try:
             yield
         except BaseException:
@@ -148,9 +148,9 @@ class KeptTable:
             raise
 
     def written(self, target: KeptTarget, write: Callable[[TableRows], Written]) -> Written:
-        """Calls `write`, which writes the files of a round under hidden names. Fields without a column get one, and
-        then the files are written again: all files of a commit have the same columns. Raises LostRace, deltalake's
-        errors, and those of `write`."""
+        """Calls `write`, which writes the files of a round under hidden names. If the bodies have new fields, adds
+        columns for them and has the files written again, because all files of a commit have the same columns. Raises
+        LostRace, deltalake's errors, and those of `write`."""
         done = write(target.shape(self.rows))
         new = new_fields(done.met, target.fields, RESERVED)
         if not new:
@@ -180,13 +180,14 @@ class KeptTable:
         return Round(messages, len(files), sum(file.bytes for file in files), version, reached=reached)
 
     def remove_strays(self) -> None:
-        """Has files of runs removed that no version of the table names (`keepers.py`). Raises OSError and deltalake's
+        """Removes the files of runs that no version of the table names (`keepers.py`). Raises OSError and deltalake's
         errors."""
         self._keeper.remove_strays()
 
 
 def ends_of(admin: Admin, topics: Sequence[str]) -> dict[Queue, Kept]:
-    """Returns what each queue of the topics keeps, as the leader reports it. Raises RaftMQError."""
+    """Returns queue -> the range of offsets that it keeps, for all queues of the topics, as the leader reports it.
+    Raises RaftMQError."""
     ends: dict[Queue, Kept] = {}
     for topic in topics:
         ends |= kept_of(topic, admin.describe_topic(topic))

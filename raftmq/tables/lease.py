@@ -1,13 +1,12 @@
 """The lease of a table on an object store: which run keeps the table now.
 
 The lease is one object. A run creates or replaces it with conditional writes, and replaces it again every few seconds.
-Who wants it watches it for as long as its holder says: an object that does not change meanwhile is a lease that is
-over.
-Only the duration is measured, by the watcher's own clock, so clocks need not agree.
+A run that wants the lease watches the object for the duration that the object names. If it does not change meanwhile,
+the lease is over. Only a duration is measured, by the watcher's own clock, so clocks need not agree.
 
-Nothing that a table promises depends on it. A holder that was paused may go on beside the next one, until it looks: a
-commit of either is on the snapshot that it has read, and fails if the other one was faster. The lease saves the work
-that would be done in vain.
+The correctness of a table does not depend on the lease. A holder that was paused may continue beside the next one until
+it notices. Each of them commits on the snapshot that it has read, and the commit fails if the other one was faster. The
+lease only avoids wasted work.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 NAME = "_raftmq/lease"
-"""The name of the object. Tools that remove strange files of a table leave those whose names begin with `_`."""
+"""The name of the object. Tools that remove unknown files of a table leave files alone whose names begin with `_`."""
 OVER_AFTER_S = 20.0
 RENEWED_EVERY_S = 5.0
 _LONGEST_S = 600.0
@@ -51,7 +50,7 @@ class LeaseText(msgspec.Struct, frozen=True):
 
 
 class Held(Exception):
-    """Another run has renewed the lease while it was watched. The text says which."""
+    """Raised when another run has renewed the lease while it was watched. The text names that run."""
 
 
 class Seen(NamedTuple):
@@ -71,7 +70,7 @@ class Lease:
     def __init__(self, store: ObjectStore, over_after_s: float = OVER_AFTER_S) -> None:
         self.holder = secrets.token_hex(8)
         self.lost = ""
-        """Says who has taken the lease over; "" while nobody is known to have."""
+        """The run that has taken the lease over, in words; "" if none is known to have."""
         self._store = store
         self._over_after_s = over_after_s
         self._renewed = 0
@@ -79,8 +78,8 @@ class Lease:
         self._renewing: asyncio.Task[None] | None = None
 
     async def take(self, waiting: Callable[[str, float], None]) -> None:
-        """Takes the lease, and renews it from now on. Calls `waiting` with the holder and the seconds before it watches
-        another one's lease. Raises Held and StoreError."""
+        """Takes the lease, and renews it from now on. If another run has it, first calls `waiting` with that holder and
+        the seconds for which its lease will be watched. Raises Held and StoreError."""
         watched: LeaseText | None = None
         until_s = 0.0
         loop = asyncio.get_running_loop()
@@ -108,8 +107,8 @@ class Lease:
             await self._store.replace(NAME, self._content(""), found[1])
 
     async def _replaced(self, over: LeaseText | None) -> bool:
-        """Writes the lease if there is none, it was given back, it is ours, or it is still the one that is `over`;
-        returns True if it is ours now. Raises StoreError."""
+        """Writes the lease if there is none, if it was given back, if this run holds it, or if it still has the content
+        `over`, whose time has passed. Returns True if this run holds the lease now. Raises StoreError."""
         found = await self._read()
         try:
             if found is None:
@@ -119,7 +118,7 @@ class Lease:
             else:
                 return False
         except (AlreadyExists, Conflict, NotFound):
-            found = await self._read()  # it may be ours: the answer to an earlier attempt was lost
+            found = await self._read()  # this run may have written it: an earlier answer may be lost
             return found is not None and found[0].holder == self.holder
         return True
 
@@ -137,7 +136,7 @@ class Lease:
         try:
             stored = await self._store.get(NAME, _BYTES_MAX)
         except NotFound as error:
-            if error.fix:  # there is no bucket
+            if error.fix:  # there is not even a bucket
                 raise
             return None
         return decoded(stored.data), stored.tag
@@ -148,8 +147,8 @@ class Lease:
 
 
 def decoded(data: bytes) -> LeaseText:
-    """Returns the content of a lease; of an object that is none, a lease of nobody known that is watched like any
-    other."""
+    """Returns the content of a lease. An object that is no lease counts as the lease of an unknown holder, and is
+    watched like any other."""
     try:
         return msgspec.json.decode(data, type=LeaseText)
     except msgspec.MsgspecError:
@@ -168,8 +167,8 @@ async def seen(store: ObjectStore) -> Seen | None:
 
 
 class StoreThread:
-    """An event loop in a thread of its own, for `with`: it makes the calls of threads that wait, and renews leases
-    while they do something else."""
+    """An event loop in a thread of its own, for `with`. Other threads run coroutines on it and wait for them; meanwhile
+    it also renews leases."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

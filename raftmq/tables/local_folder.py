@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 
 class LocalFolder(NamedTuple):
-    """A folder of this machine, or one that all machines with Spark's tasks see. Pickled to tasks."""
+    """A folder of this machine, or one that all machines with Spark's tasks can reach. It can be pickled and sent to
+    tasks."""
 
     path: Path
 
@@ -24,11 +25,11 @@ class LocalFolder(NamedTuple):
 
     @property
     def settings(self) -> dict[str, str | None] | None:
-        """The properties of a new Delta table."""
+        """The properties of a new Delta table; None for the defaults."""
         return None
 
     def new_file(self, within: str, prefix: str, name: str) -> LocalFile:
-        """Returns a file of the sub-folder `within`, which is made. Raises OSError."""
+        """Returns a new file in the sub-folder `within`, which it creates if necessary. Raises OSError."""
         return LocalFile(self.path / within, prefix, name)
 
     def has_files(self, day: str) -> bool:

@@ -1,7 +1,7 @@
 """Makes a run the keeper of a table on disk, and removes the files that killed and failed rounds leave.
 
-A lock in the folder ends with its process. So whoever has it is alone: files of runs that no version names are of
-nobody, and are removed at once. Until the moment before a commit they have hidden names.
+A lock in the folder ends with its process, so the holder is the only run. Files of runs that no version names belong to
+no other run, and are removed at once. Files have hidden names until just before the commit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position
 
 SHOWN = "run-"
-"""The prefix of the names of files of runs that the table may name. Files of exports have another."""
+"""The prefix of the names of files of runs that the table may name. Files of exports have another prefix."""
 HIDDEN = f"_{SHOWN}"
-"""The prefix on disk until then."""
+"""The prefix of files of runs on disk until just before the commit."""
 LOCK = "_raftmq.lock"
 
 
@@ -69,7 +69,7 @@ class LocalKeeper:
         return found
 
     def remove_strays(self) -> None:
-        """Removes them now, but for those that older versions name."""
+        """Removes the strays now, except for files that older versions of the table name."""
         from deltalake import DeltaTable
 
         named = known_names(DeltaTable(str(self._folder)))

@@ -1,4 +1,5 @@
-"""Which messages a table lacks: the ranges between the offsets that it has reached and the ends of the queues."""
+"""Computes which messages a table lacks: the ranges between the offsets that it has reached and the ends of the
+queues."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ Queue = tuple[str, int]
 
 
 class TableSnapshot(Protocol):
-    """A snapshot of a table, as far as a plan needs it: a Delta table, or a folder of Parquet files."""
+    """The part of a table's snapshot that a plan needs: a Delta table, or a folder of Parquet files."""
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
-        """Returns the position to read next; None if the table has no rows of this queue. `met`: the topic that is
-        there now."""
+        """Returns the position to read next; None if the table has no rows of this queue. `met`: the identity of the
+        present topic."""
 
 
 class Kept(NamedTuple):
@@ -34,7 +35,7 @@ class Kept(NamedTuple):
 
 
 def kept_of(topic: str, described: Described) -> dict[Queue, Kept]:
-    """Returns what each queue of the topic keeps."""
+    """Returns queue -> the range of offsets that it keeps, for each queue of the topic."""
     return {
         (topic, queue.queue_id): Kept(queue.min_offset, queue.max_offset, queue.counted_in or described.identity)
         for queue in described.queues
@@ -42,9 +43,9 @@ def kept_of(topic: str, described: Described) -> dict[Queue, Kept]:
 
 
 def moved(target: TableSnapshot, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> dict[Queue, Position]:
-    """Returns the positions that change without a row: positions that an earlier release stored without the topic's
-    identity get that of the present topic; with `accept_loss`, positions in a deleted topic are replaced by the
-    beginning of the present one."""
+    """Returns queue -> new position, for positions that change although no row is added: positions that an earlier
+    release stored without the topic's identity get that of the present topic; with `accept_loss`, positions in a
+    deleted topic are replaced by the beginning of the present one."""
     found = {}
     for queue, kept in ends.items():
         reached = target.reached(*queue, kept.counted_in)
@@ -86,7 +87,8 @@ def missing(target: TableSnapshot, ends: Mapping[Queue, Kept], *, accept_loss: b
 
 
 def first_of(ranges: list[QueueRange], most: int) -> list[QueueRange]:
-    """Returns a part of each range, in proportion: at most about `most` messages in all, and at least one."""
+    """Returns the beginning of each range, in proportion to its length: at most about `most` messages in all, and at
+    least one."""
     total = sum(each.end - each.start for each in ranges)
     if total <= most:
         return ranges
@@ -115,5 +117,5 @@ def check_continues(files: Sequence[DayFile], ranges: Sequence[QueueRange]) -> N
 
 
 def reached_by(ranges: Sequence[QueueRange]) -> dict[Queue, Position]:
-    """Returns the positions of a table that has these ranges."""
+    """Returns the positions that a table has reached once these ranges are in it."""
     return {(each.topic, each.queue_id): Position(each.end, each.counted_in) for each in ranges}

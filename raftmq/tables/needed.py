@@ -1,4 +1,4 @@
-"""The columns of a table: those that a person names, with those that a table cannot do without."""
+"""The columns of a table: those that a user names, which must include those that every table needs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Plain Parquet files of an export, in folders by day: the names of the files are the record of what was exported.
 
 The name of a visible file has the topic, the queue, the file's first offset, and the identity of the topic in which the
-offset counts; its footer says how many rows follow.
-Tasks write files under hidden names, which readers of such folders ignore. The driver makes each visible with a hard
-link, which fails if the name is taken, in the order of the offsets. So the visible files of a queue always contain each
-message below some offset once, and the next run continues there.
+offset counts; its footer says how many rows follow. Tasks write files under hidden names, which readers of such folders
+ignore. The driver makes each visible with a hard link, in the order of the offsets; the link fails if the name is
+taken. So the visible files of a queue always contain each message below some offset once, and the next run continues
+there.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
 
 HIDDEN = "_"
-"""The prefix of hidden files: Spark, pyarrow and others take no file for data whose name begins with it."""
+"""The prefix of hidden files: Spark, pyarrow and other readers ignore files whose names begin with it."""
 _VISIBLE = "part-"
 _IN = "@"
-"""The character before the identity in a file's name; no name of a topic has it."""
+"""The character before the identity in a file's name; no topic's name contains it."""
 _LOCK = "_raftmq.lock"
 
 
@@ -72,19 +72,19 @@ class ParquetTarget:
         self._check_columns(columns)
 
     def reached(self, topic: str, queue_id: int, met: TopicIdentity | None = None) -> Position | None:
-        """Returns the position to read next in the topic `met`, the present one; if the folder has no messages of it,
-        the position in another topic of the same name. None if there are no messages at all."""
+        """Returns the position to read next. `met`: the identity of the present topic. If the folder has no messages of
+        it, returns the position in an earlier topic of the same name; None if it has no messages of the queue at
+        all."""
         ends = self._reached.get((topic, queue_id), {})
-        if met is None or met not in ends:  # unnamed files lie before the first one with an identity
+        if met is None or met not in ends:  # files without an identity are older than the first file with one
             named = [identity for identity in ends if identity is not None]
             met = max(named, key=lambda each: each.topic_id, default=None)
         return Position(ends[met], met) if met in ends else None
 
     def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> None:
-        """Makes the files visible, one by one. Files of an earlier release have no identity in their names: where a
-        queue of `reached` gets no new file, its last one is given the name that it would have today. Raises LostRace if
-        another export has added messages of the same queue first; its `kept` are the files that became visible
-        nevertheless."""
+        """Makes the files visible, one by one. Files of an earlier release have no identity in their names: if a queue
+        of `reached` gets no new file, its last file is renamed to have the identity. Raises LostRace if another export
+        has added messages of the same queue first; its `kept` are the files that became visible nevertheless."""
         kept: list[DayFile] = []
         with self._locked():
             now = self._ends()
@@ -105,7 +105,7 @@ class ParquetTarget:
             (self._folder / file.path).unlink(missing_ok=True)
 
     def _show(self, file: DayFile, identity: TopicIdentity | None) -> bool:
-        """Makes a file visible; returns False if there is a file that begins at the same offset."""
+        """Makes a file visible; returns False if a file that begins at the same offset is already visible."""
         written = self._folder / file.path
         try:
             os.link(written, written.with_name(_name((file.topic, file.queue_id), file.start, identity)))
@@ -116,8 +116,8 @@ class ParquetTarget:
         return True
 
     def _complete(self, reached: Mapping[Queue, Position]) -> None:
-        """Renames the last file of each queue that has no identity in its name to one with that of the position. It is
-        a rename, so a reader sees the rows once at any time."""
+        """Renames the last file of each queue, if it has no identity in its name, to have the position's identity. A
+        rename is atomic, so a reader always sees the rows exactly once."""
         last = self._last() if reached else {}
         for queue, position in reached.items():
             start, path = last.get(queue, {}).get(None, (0, None))
@@ -126,8 +126,8 @@ class ParquetTarget:
                 sync_folder(path.parent)
 
     def _ends(self) -> dict[Queue, dict[TopicIdentity | None, int]]:
-        """Returns, for each queue and each topic that it was a queue of, the offset after the last message in a visible
-        file. Only the last file is opened."""
+        """Returns queue -> identity of the topic (None in old names) -> the offset after the last message in a visible
+        file. Only the last file of each is opened."""
         import pyarrow.parquet as pq
 
         return {
@@ -136,7 +136,8 @@ class ParquetTarget:
         }
 
     def _last(self) -> dict[Queue, dict[TopicIdentity | None, tuple[int, Path]]]:
-        """Returns the first offset and the path of the last visible file of each queue and each topic."""
+        """Returns queue -> identity of the topic (None in old names) -> (first offset, path) of the last visible
+        file."""
         last: dict[Queue, dict[TopicIdentity | None, tuple[int, Path]]] = {}
         for path in self._visible():
             place, _, identity = path.stem.removeprefix(_VISIBLE).partition(_IN)

@@ -1,7 +1,7 @@
-"""A table's folder on an object store: s3://bucket/prefix and its like.
+"""A table's folder on an object store, for example s3://bucket/prefix.
 
-A file is there once its upload has ended, whole, and is never renamed or changed. Its name is never used again, so an
-upload may be sent again when its answer was lost. Address, region and keys of the store come from the environment, in
+A file appears, complete, when its upload has ended, and is never renamed or changed. Its name is never used again, so
+an upload may be repeated if its answer was lost. Address, region and keys of the store come from the environment, in
 each process that reads or writes: what is pickled to Spark's tasks is only the URL. Only the server's packages
 (`cluster.tier.store`) know how to reach a store: they are imported where a store is used.
 """
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _PREFIX = re.compile(r"[a-z0-9]+://[A-Za-z0-9._@-]+(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
-"""The obstore and deltalake libraries must see the same prefix, whatever each of them escapes."""
+"""The URLs that are accepted. They have only characters that need no escapes, because obstore and deltalake escape
+differently."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 PART_BYTES = 8 << 20
-"""Bytes of one request of an upload."""
+"""The bytes of one request of an upload."""
 PARTS_AT_ONCE = 2
 RETRIES = 8
-"""Repetitions of a request that reads, lists, removes, or writes a file under a name of its own."""
+"""The number of times that a request is repeated that reads, lists or removes files, or writes a file under a unique
+name."""
 LIST_CHUNK = 1000
 _NEEDS = "a table on an object store"
 
 
 class StoreFailed(LocalError):
-    """The object store of a table refused a request, or gave no answer: what it was asked to write may be there. With
-    `passes` the same request may succeed later."""
+    """The object store of a table refused a request, or gave no answer; then a write may still have happened. `passes`:
+    True if the same request may succeed later."""
 
     def __init__(self, what: str, why: str, fix: str, *, passes: bool) -> None:
         super().__init__(what, why, fix, ExitCode.UNREACHABLE if passes else ExitCode.FAILED)
@@ -47,7 +49,7 @@ class StoreFailed(LocalError):
 
 
 class StoreFolder(NamedTuple):
-    """A prefix of a bucket. Pickled to tasks."""
+    """A prefix of a bucket. It can be pickled and sent to tasks."""
 
     url: str
 
@@ -64,7 +66,8 @@ class StoreFolder(NamedTuple):
 
     @property
     def settings(self) -> dict[str, str | None]:
-        """The properties of a new Delta table. A reader asks the store for each commit since the last checkpoint."""
+        """The properties of a new Delta table. They make checkpoints more frequent, because a reader fetches each
+        commit since the last checkpoint."""
         return {"delta.checkpointInterval": "10"}
 
     def commit(self, version: int) -> str | None:
@@ -95,8 +98,8 @@ class StoreFolder(NamedTuple):
         return any(path.startswith(day) and path.endswith(".parquet") for path in found)
 
     def files(self, prefix: str) -> Iterator[list[str]]:
-        """Yields the paths of files in sub-folders, where names of files begin with `prefix`, a page of the listing at
-        a time. Raises StoreFailed."""
+        """Yields the paths of files in sub-folders, if the file's own name begins with `prefix`, one page of the
+        store's listing at a time. Raises StoreFailed."""
         import obstore
 
         with told(self.url, "the listing"):
@@ -159,8 +162,8 @@ class StoredFile:
         return self._name, self._written
 
     def give_up(self) -> None:
-        """Forgets what was written. Parts that were uploaded stay with the store, which removes them by a rule of its
-        own: no client can be sure to live until then."""
+        """Forgets what was written. Parts that were uploaded stay with the store, and must be removed by a lifecycle
+        rule of the store, because this process may die before it could remove them."""
         self._upload = None
 
 
@@ -190,7 +193,7 @@ def store_folder(text: str, name: str) -> StoreFolder:
 
 
 def is_url(text: str) -> bool:
-    """Returns True for what is a URL and no path."""
+    """Returns True if the text is a URL, and False if it is a path."""
     return _URL.match(text) is not None
 
 
@@ -210,7 +213,7 @@ def told(url: str, name: str) -> Iterator[None]:
         raise failed(url, error) from None
     except FileNotFoundError as error:
         found = store_error(error, name, of_environment(url))
-        if found.fix:  # no bucket
+        if found.fix:  # there is no bucket
             raise failed(url, found) from None
         raise
     except (BaseError, OSError, NotImplementedError, ValueError) as error:
@@ -218,7 +221,7 @@ def told(url: str, name: str) -> Iterator[None]:
 
 
 def failed(url: str, error: StoreError) -> StoreFailed:
-    """Returns the error for a person. `StoreFailed.passes` says if it may pass without anybody doing anything."""
+    """Returns the error for a person. Its `passes` is True if the fault may pass by itself."""
     return StoreFailed(
         f"the store {url} failed", error.what, error.fix or "look at the store, then try again", passes=error.retryable
     )

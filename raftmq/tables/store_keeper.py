@@ -75,14 +75,14 @@ class StoreKeeper:
 
     def give_back(self) -> None:
         try:
-            with contextlib.suppress(StoreError):  # the lease ends by itself
+            with contextlib.suppress(StoreError):  # a failure does no harm: the lease ends by itself
                 self._thread.call(self._lease.give_back())
             self._thread.call(self._store.close())
         finally:
             self._thread.__exit__()
 
     def check(self, target: DeltaTarget) -> None:
-        """Raises TableError if another run has the lease, or has committed since a commit of this one."""
+        """Raises TableError if another run has taken the lease, or has committed after this run's last commit."""
         who = self._lease.lost
         if not who and self._has_committed and target.keeper != self._run:
             who = "another run"
@@ -95,7 +95,8 @@ class StoreKeeper:
             )
 
     def commit(self, target: DeltaTarget, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:
-        """Commits, and removes the strays that this makes impossible to commit (the module's rule)."""
+        """Commits, then removes the strays that this commit has made impossible to commit, by the rule of the module's
+        docstring."""
         strays = self._strays(target) if self._may_have_strays else []
         version = target.commit(files, reached, self._run)
         self._has_committed = True
@@ -109,11 +110,11 @@ class StoreKeeper:
         return version
 
     def shown(self, files: Sequence[DayFile]) -> list[DayFile]:
-        """Returns the files: nothing is visible but what the table names."""
+        """Returns the files unchanged: on a store, a file is visible only if the table names it."""
         return list(files)
 
     def remove_strays(self) -> None:
-        """Has files that no version names removed after the next commit."""
+        """Schedules the removal: the next commit removes files that no version names."""
         self._may_have_strays = True
 
     def _strays(self, target: DeltaTarget) -> list[str]:
@@ -129,20 +130,20 @@ class StoreKeeper:
 
 
 async def probed(store: ObjectStore) -> None:
-    """Makes sure that the store honours conditional writes (`probe`). An answer that was lost proves nothing, and the
-    probe is made again. Raises StoreError."""
+    """Checks that the store honours conditional writes (`probe`). If an answer is lost, repeats the probe. Raises
+    StoreError."""
     for left in reversed(range(_PROBES_MAX)):
         try:
             await probe(store, _PROBES, secrets.token_hex(8))
         except (AlreadyExists, Conflict, NotFound) as error:
-            if error.fix or not left:  # with a remedy: there is no bucket
+            if error.fix or not left:  # an error with advice: there is no bucket
                 raise
         else:
             return
 
 
 def probe_store(folder: StoreFolder) -> None:
-    """Makes sure that the store honours conditional writes. Raises StoreFailed."""
+    """Checks that the store honours conditional writes. Raises StoreFailed if it does not."""
     with StoreThread() as thread, _told(folder):
         store = RetryingStore(folder.objects(), _POLICY, random.Random(), RequestCounts())
         thread.call(probed(store))
@@ -150,7 +151,7 @@ def probe_store(folder: StoreFolder) -> None:
 
 
 def has_lease(folder: StoreFolder) -> bool:
-    """Returns True if a lease of the table was renewed lately, by the store's clock and this machine's. Raises
+    """Returns True if a lease of the table was renewed lately, judged by the store's clock and this machine's. Raises
     StoreFailed."""
     with StoreThread() as thread, _told(folder):
         found = thread.call(seen(folder.objects()))

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 TableFolder = LocalFolder | StoreFolder
 TablePlace = Path | StoreFolder
-"""The name of a table's place: a path of this machine, or a prefix of a bucket."""
+"""The place of a table: a path of this machine, or a prefix of a bucket."""
 
 _REQUEST = "Error performing"
-"""A part of deltalake's text of an error if a request to the store is what failed."""
+"""The text that deltalake's errors contain if a request to the store failed."""
 
 
 def folder_at(where: TablePlace) -> TableFolder:
-    """Returns the folder."""
+    """Returns the TableFolder for a place."""
     return where if isinstance(where, StoreFolder) else LocalFolder(where)
 
 
 def absolute(where: TablePlace) -> TablePlace:
-    """Returns the place as a process with another working directory finds it."""
+    """Returns the place with an absolute path, so that it is valid in any working directory."""
     return where if isinstance(where, StoreFolder) else where.absolute()
 
 
@@ -43,13 +43,14 @@ def delta_table(where: TablePlace) -> DeltaTable | None:
     with delta_told(where):
         try:
             return DeltaTable(uri, storage_options=options)
-        except TableNotFoundError:  # `is_deltatable` keeps all other threads waiting while a store does not answer
+        except TableNotFoundError:  # not `is_deltatable`, which blocks all other threads while a store does not answer
             return None
 
 
 @contextlib.contextmanager
 def delta_told(where: TablePlace) -> Iterator[None]:
-    """A context in which errors of deltalake that are the store's become StoreFailed; its texts may repeat headers."""
+    """A context in which deltalake's errors about requests to the store become StoreFailed. Texts of deltalake are not
+    shown unchanged, because they may contain headers of requests."""
     from deltalake.exceptions import DeltaError
 
     if not isinstance(where, StoreFolder):

@@ -1,5 +1,5 @@
-"""The rows of a table: the columns of a read, and those that are made of them: Kafka's names, and the fields of JSON
-bodies with what did not fit."""
+"""Makes the rows of a table: the columns of a read, and columns made from them: those with Kafka's names, and the
+fields of JSON bodies, with the errors of bodies that do not fit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KAFKA = {
     "timestamp": "store_time",
     "headers": "properties",
 }
-"""Kafka's name -> the column that it is made of. `topic` has the same name."""
+"""Kafka's name of a column -> the column that it is made from. `topic` has the same name in both."""
 RESERVED = (*COLUMNS, *KAFKA, RAW, ERROR, DAY)
 
 
 class MoreColumns(NamedTuple):
-    """The columns of a table that are made of others. `given`: field -> kind of the fields that become columns; with
-    `grows` all others do, too."""
+    """The columns of a table that are made from others. `given`: field -> kind, of the JSON fields that become columns;
+    with `grows`, all other fields become columns too."""
 
     kafka: bool = False
     json: bool = False
@@ -51,8 +51,9 @@ class Written(NamedTuple):
 
 
 class TableRows(NamedTuple):
-    """Makes the rows of a table. Pickled to tasks. `fields` are those that the table has. `schema` is that of files
-    that have the day, too; with None they have the columns as they come."""
+    """Makes the rows of a table. It can be pickled and sent to tasks. `fields`: the fields that have columns. `schema`:
+    the schema of the files, in which the day is a column; with None, files have the columns in their order and without
+    the day."""
 
     columns: tuple[str, ...]
     more: MoreColumns = NO_MORE
@@ -73,7 +74,7 @@ class TableRows(NamedTuple):
         self, where: TablePlace, topic: str, queue_id: int, batches: Iterable[pa.RecordBatch], prefix: str
     ) -> tuple[list[DayFile], Met]:
         """Writes the rows of the batches, which have the columns `read`, to one file per day; returns the files, and
-        the fields of bodies that have no column. Raises OSError and StoreFailed."""
+        the counts of fields that have no column. Raises OSError and StoreFailed."""
         fields = Fields(self.fields, grows=self.more.grows)
         made = self._made(batches, fields) if self.more.json or self.more.kafka else batches
         if self.schema is not None:

@@ -1,8 +1,8 @@
 """Keeps a table up to date with topics, in one process and without Java: `raftmq table run`.
 
-A round reads what the table lacks, at most `round_messages`, writes files by day, and commits them together with the
-offsets that they reach. Only the table says where the next round continues, so nothing is there twice and nothing is
-left out, wherever a run is killed and whichever other process writes to the table.
+A round reads messages that the table lacks, at most `round_messages`, writes files by day, and commits them together
+with the offsets that they reach. The offsets are kept only in the table. So each message is in the table exactly once,
+even if a run is killed or another process writes to the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class TableRun:
-    """The rounds of one run, for `with`. Blocking; one thread."""
+    """The rounds of one run, for `with`. Its methods block, and are called by one thread."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class TableRun:
         *,
         keeper: Keeper | None = None,
     ) -> None:
-        """`kind` and `keeper`: used instead of the usual ones of the format and the place."""
+        """`kind` and `keeper`: used instead of the usual classes of the format and the place."""
         self._mq = mq
         self._topics = topics
         self._kept = kept(folder, options, kind, keeper=keeper)
@@ -60,9 +60,9 @@ class TableRun:
         self._kept.__exit__()
 
     def round(self) -> Round:
-        """Adds what the table lacks, in one commit. Raises TableError if it cannot go on where it ends, Unreadable and
-        other RaftMQErrors for what cannot be read now, and OSError. After an error nothing visible is left, and the
-        next round finds out whether the commit happened."""
+        """Adds messages that the table lacks, in one commit. Raises TableError if the table cannot be continued where
+        it ends, Unreadable and other RaftMQErrors for messages that cannot be read now, and OSError. After an error
+        nothing visible is left, and the next round finds out whether the commit happened."""
         accept_loss = self._options.accept_loss
         ends = ends_of(self._mq.admin, self._topics)
         target = self._kept.open()

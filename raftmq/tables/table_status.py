@@ -21,8 +21,8 @@ from raftmq_wire.topic_identity import Position
 
 
 class QueueStatus(NamedTuple):
-    """The state of one queue: messages that the table lacks, and the age in seconds of the oldest of them. `problem`
-    says why the table cannot go on there; "" if it can."""
+    """The state of one queue: messages that the table lacks, and the age in seconds of the oldest of them. `problem`:
+    the reason why the table cannot be continued in this queue; "" if it can."""
 
     topic: str
     queue_id: int
@@ -33,10 +33,10 @@ class QueueStatus(NamedTuple):
 
 
 class TableStatus(NamedTuple):
-    """The newest version of a table: `small` of its `files` have less than 16 MiB, and `unfit` of its `rows` have
-    bodies that do not fit the columns of fields; `committed_ms` is the time of the last commit, by the clock of its
-    writer. `kept`: a run keeps the table now. `behind` and `behind_s` are the sum and the maximum of those of the
-    queues. `gone` are topics of the table that are not there any more."""
+    """The newest version of a table. `small`: the number of its files below 16 MiB. `unfit`: the number of its rows
+    with bodies that do not fit the columns of fields. `committed_ms`: the time of the last commit, by the clock of its
+    writer. `kept`: True if a run keeps the table now. `behind` and `behind_s`: the sum and the maximum of those of the
+    queues. `gone`: topics of the table that no longer exist."""
 
     version: int
     committed_ms: int
@@ -53,8 +53,8 @@ class TableStatus(NamedTuple):
 
 
 class TableFacts(NamedTuple):
-    """The newest version of a table, as it tells itself: the `sizes` of its files, and what returns the `positions` of
-    those of some queues that it has."""
+    """Facts about the newest version of a table: for example the `sizes` of its files. `positions` is a function that
+    takes queues and returns the positions of those that the table has."""
 
     version: int
     committed_ms: int
@@ -66,8 +66,8 @@ class TableFacts(NamedTuple):
 
 
 def table_status(mq: Client, folder: TablePlace, facts: TableFacts | None = None) -> TableStatus:
-    """Compares the table with its topics. `facts` are those of a table that is no Delta table. Raises TableError if
-    there is no table that a run or an export made, and RaftMQErrors."""
+    """Compares the table with its topics. `facts`: the facts of an Iceberg table; None for a Delta table. Raises
+    TableError if there is no table that a run or an export made, and RaftMQErrors."""
     facts = delta_facts(folder) if facts is None else facts
     kept: dict[Queue, Kept] = {}
     gone: list[str] = []
@@ -96,7 +96,7 @@ def table_status(mq: Client, folder: TablePlace, facts: TableFacts | None = None
 
 
 def delta_facts(folder: TablePlace) -> TableFacts:
-    """Reads a Delta table. Raises TableError if there is none, or none of ours."""
+    """Reads a Delta table. Raises TableError if there is none, or if neither a run nor an export made it."""
     table = opened(folder)
     adds = table.get_add_actions(flatten=True)
     topics = topics_in(table)
@@ -116,7 +116,7 @@ def delta_facts(folder: TablePlace) -> TableFacts:
 
 
 def _unfit(adds: Any) -> int:
-    """Returns the number of rows with an error, which the statistics of the files say."""
+    """Returns the number of rows whose error column is set, from the statistics of the files."""
     name = f"null_count.{ERROR}"
     if name not in adds.schema.names:
         return 0

@@ -16,17 +16,19 @@ from raftmq.tables.table_folder import TablePlace, delta_told
 from raftmq.tables.table_rows import DAY
 
 SMALL_BYTES = 16 << 20
-"""Bytes below which a file is small."""
+"""The size in bytes below which a file counts as small."""
 TARGET_BYTES = 64 << 20
-"""Bytes of a file that is made of small ones."""
+"""The size in bytes of the files into which small ones are merged."""
 STORE_PAUSE_S = 60.0
-"""Seconds between two steps on an object store: each reads the table anew, in requests that cost time and money."""
+"""Seconds between two steps on an object store: each step reads the table again, with requests that cost time and
+money."""
 KEEP_HOURS = 7 * 24
 """Hours for which files stay that the newest version does not name: readers of older versions need them."""
 
 
 class Upkept(NamedTuple):
-    """The result of a step: files that became others, those that they became, and files that were deleted."""
+    """The result of a step: the number of files that were merged, of the files that they became, and of files that were
+    deleted."""
 
     merged: int = 0
     made: int = 0
@@ -72,10 +74,10 @@ def vacuum(folder: TablePlace, keep_hours: int = KEEP_HOURS) -> Upkept:
 
 
 class Upkeep:
-    """Upkeep in another thread, one step at a time, for `with`. Rounds continue during a step."""
+    """Does upkeep in another thread, one step at a time, for `with`. Rounds continue during a step."""
 
     def __init__(self, folder: TablePlace, every: int, keep_hours: int) -> None:
-        """`every`: the small files of a day at which they are merged."""
+        """`every`: the number of small files of one day from which on they are merged."""
         self._folder = folder
         self._every = every
         self._keep_hours = keep_hours
@@ -91,8 +93,9 @@ class Upkeep:
         self._pool.shutdown(wait=True)
 
     def tend(self) -> Upkept:
-        """Begins a step unless one is under way, on an object store also unless one began lately; returns what the last
-        one did. Raises its error, once: the next call begins anew."""
+        """Begins a step, unless one is running or, on an object store, one began less than STORE_PAUSE_S ago. Returns
+        the result of the last step if it has ended since the last call, else zeros. If that step failed, raises its
+        error once; the next call begins a new step."""
         if self._running is not None and not self._running.done():
             return Upkept()
         ended, self._running = self._running, None

@@ -50,7 +50,7 @@ class RaftMQCluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C reaches the test alone, which then ends the cluster
+            start_new_session=True,  # Ctrl-C then reaches only the test, which ends the cluster
             text=True,
         )
         try:
@@ -63,9 +63,9 @@ class RaftMQCluster:
         self.access_key: str = first.get("access_key", "")
         """The name of the first user of a secured cluster, a Super; "" if no user is asked for."""
         self.secret_key: str = first.get("secret_key", "")
-        """Its secret."""
+        """The secret of the first user; "" if there is none."""
         self.tls_ca: str = first.get("tls_ca", "")
-        """The file with the CA of a secured cluster; "" if it speaks plain text."""
+        """The file with the CA of a secured cluster; "" if the cluster speaks plain text."""
         self.ready_s: float = first["ready_s"]
         """Seconds from the start of the nodes until they accepted messages."""
 
@@ -112,8 +112,8 @@ class RaftMQCluster:
     @contextlib.contextmanager
     def partition(self, *groups: int | Iterable[int]) -> Iterator[None]:
         """A context in which the links between groups of nodes are cut: `partition(1)` separates node 1 from all
-        others, which is the same as `partition([1, 2], [3])` for the other groups given in full. Nodes in no group form
-        a group together. Clients reach all nodes."""
+        others, and `partition([1, 2], [3])` separates nodes 1 and 2 from node 3. Nodes that are in no group form a
+        group together. Clients reach all nodes."""
         self._ask("cut", groups=[[group] if isinstance(group, int) else list(group) for group in groups])
         try:
             yield

@@ -1,1 +1,1 @@
-"""The client's consumers: group membership, pulls, positions, and handing messages out to the caller."""
+"""The client's consumers: group membership, pulls, positions, and delivery of messages to the caller."""

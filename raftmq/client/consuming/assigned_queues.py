@@ -1,7 +1,5 @@
-"""The queues of one consumer, which are its share of the topics. It takes and gives up queues as members of the group
-come and go.
-
-Besides its topics, a consumer reads its share of `%RETRY%group`, where messages come again that the group could not
+"""The queues that one consumer reads: its share of the topics. The consumer takes up and gives up queues as members of
+the group come and go. It also reads its share of `%RETRY%group`, the topic with messages that the group failed to
 handle.
 """
 
@@ -40,8 +38,8 @@ _log = logging.getLogger("raftmq")
 
 
 class QueueShare:
-    """Membership and feeds of one consumer. `on_change` runs when there may be something to read, `fail(error)` when a
-    background task ends with an error."""
+    """Keeps one consumer's group membership, and a feed for each queue that it reads. `on_change` runs when there may
+    be something to read, `fail(error)` when a background task ends with an error."""
 
     def __init__(
         self,
@@ -63,18 +61,19 @@ class QueueShare:
         self.retry_topic = RETRY_PREFIX + group
         self.feeds: dict[QueueKey, QueueFeed] = {}
         self.leaving: dict[QueueKey, QueueFeed] = {}
-        """Queues that belong to other members now, and whose last message this reader is still handling."""
+        """Queues that now belong to other members, while this reader still handles the last message of each."""
         self.assigned = False
         """True once this consumer has taken its share. A new leader may not list it as a member yet."""
         self.behind = False
-        """True while it has not begun to read queues of its share whose group of brokers does not answer."""
+        """True while this consumer has not begun to read some queues of its share, because their group of brokers does
+        not answer."""
         self.missing: frozenset[QueueKey] = frozenset()
         """Queues that belong to this consumer and are still locked by others."""
         self.tasks: list[asyncio.Task[None]] = []
         self.rebalance = asyncio.Event()
         self.locking = asyncio.Lock()
-        """Held while locks are requested or released: a lock request that arrived behind an unlock would keep the queue
-        from its owner."""
+        """Held while locks are requested or released. Otherwise a lock request could reach the server after the unlock,
+        and keep the queue from its next owner."""
         self._view = view
         self._patience = view.environment.patience
         self._inbox = inbox
@@ -105,8 +104,8 @@ class QueueShare:
         return self._puller.trimmed
 
     async def open(self) -> None:
-        """Joins the group and starts to pull. Raises NotFound if a topic does not exist, Denied if one may not be read
-        and the reader does not wait for messages, and other RaftMQErrors."""
+        """Joins the group and starts to pull. Raises NotFound if a topic does not exist, Denied if a topic may not be
+        read and the consumer has `follow=False`, and other RaftMQErrors."""
         try:
             routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
             if not self._follow:
@@ -150,13 +149,13 @@ class QueueShare:
                 gone = isinstance(error, NotFound)
                 gone_since = (self._loop.time() if gone_since is None else gone_since) if gone else None
                 too_long = gone_since is not None and self._loop.time() - gone_since > self._patience.gone_s
-                # An offset beyond the end does not pass by itself either.
+                # An offset beyond the end of the queue is an error that does not pass by itself either.
                 if too_long or error.code == ResponseCode.PULL_OFFSET_MOVED:
                     raise
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
-        """Starts reading the queues that the members' common rule assigns to this consumer, and stops reading the
+        """Starts reading the queues that `allocate_averagely` assigns to this consumer, and stops reading the
         others."""
         members = await self.member.members()
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
@@ -179,8 +178,8 @@ class QueueShare:
         self._on_change()
 
     async def _take_up(self, new: list[QueueKey]) -> None:
-        """Starts to read these queues. Those of a group of brokers that does not answer are left for the next time, if
-        the reader waits for messages and there are others."""
+        """Starts to read the queues in `new`. If a group of brokers does not answer, its queues are left for the next
+        rebalance, provided that the reader follows new messages and other queues can be read."""
         self.behind = False
         if not self._view.groups.several:
             await self._begin_to_read(new)
@@ -203,19 +202,19 @@ class QueueShare:
             self._pulls[key] = self.spawn(partial(self._keep_pulling, feed))
 
     async def _retry_queues(self) -> Sequence[int]:
-        """Returns the queues of the group's retry topic; none if there is no such topic. The cluster creates it for a
-        group's first member, unless the group wants no retries."""
+        """Returns the ids of the queues of the group's retry topic; () if there is no such topic. The cluster creates
+        it for a group's first member, unless the group wants no retries."""
         try:
             return (await self._view.route(self.retry_topic, timeout_s=10.0, fresh=True)).readable
         except NotFound:
             return ()
 
     async def locked(self, mine: Iterable[QueueKey]) -> frozenset[QueueKey]:
-        """Locks this consumer's queues, also those that it has locked already; returns those that it may read. Drops
-        queues whose locks it has lost."""
+        """Locks the queues in `mine`, and renews the locks that the consumer holds already. Returns the queues that it
+        may read, and drops the queues whose locks it has lost."""
         wanted = frozenset(key for key in mine if key.topic in self.locks)
         for key in [key for key in self._under_lock() if not self.locks[key.topic].holds(key.queue_id)]:
-            self._lose(key)  # somebody else may have read on meanwhile
+            self._lose(key)  # another member may have read on in the meantime
         held: set[QueueKey] = set()
         async with self.locking:  # `leaving` may change while the lock is awaited
             for topic, locks in self.locks.items():
@@ -229,23 +228,24 @@ class QueueShare:
         return readable
 
     def _under_lock(self) -> dict[QueueKey, QueueFeed]:
-        """The feeds that are read under a lock: those of the consumer's own topics, without the retry topic."""
+        """Returns the feeds that are read under a lock: those of the consumer's own topics, not those of the retry
+        topic."""
         return {key: feed for key, feed in self.feeds.items() if key.topic in self.locks}
 
     def _lose(self, key: QueueKey) -> None:
-        """Drops a queue whose lock is lost. Messages that were read and not committed come again, to the client that
-        then holds the lock."""
+        """Drops a queue whose lock is lost. Messages that were read and not committed are delivered again to the client
+        that then holds the lock."""
         _log.warning("group %s: %s: its lock is lost", self.group, key)
         self._pulls.pop(key).cancel()
         self._inbox.revoke(self.feeds.pop(key))
 
     async def _make_feed(self, key: QueueKey, *, again: bool = False) -> QueueFeed:
-        """Returns the feed of a queue. `again`: its topic was created again while this consumer read it, so that all of
-        its messages are new."""
+        """Returns the feed of a queue. `again`: the topic was deleted and created again while this consumer read it, so
+        all of its messages are new."""
         topic, queue_id = key
         committed = at = await self.offsets.kept_position(self.group, topic, queue_id)
         if at is None:
-            start = self._start if topic in self.topics else "earliest"  # what failed before must not be skipped
+            start = self._start if topic in self.topics else "earliest"  # no failed message may be skipped
             if again and not isinstance(start, datetime.datetime):
                 start = "earliest"
             at = await self.offsets.begin(topic, queue_id, start)
@@ -274,8 +274,8 @@ class QueueShare:
             _log.warning("group %s: %s: released without a commit: %s", self.group, key, error)
 
     async def _hand_over(self, locks: QueueLocks, key: QueueKey, feed: QueueFeed) -> None:
-        """Releases a queue's lock, and so lets the next owner begin, once the reader has handled the queue's last
-        message."""
+        """Waits until the reader has handled the queue's last message, then releases the queue's lock, so that the next
+        owner can begin."""
         while self._inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
             await asyncio.sleep(self._patience.dealt_with_every_s)
         try:
@@ -333,7 +333,7 @@ class QueueShare:
                 fresh = await self._make_feed(key, again=True)
             except Denied:
                 raise
-            except Refused:  # there is no such queue
+            except Refused:  # the new topic has no such queue
                 self._drop(feed)
                 self.rebalance.set()
                 return None
@@ -351,7 +351,7 @@ class QueueShare:
         fresh.gone_position = max(feed.gone_position, feed.last_position)
         self._inbox.revoke(feed)
         self.feeds[key] = fresh
-        self.rebalance.set()  # it may have more queues
+        self.rebalance.set()  # the new topic may have more queues
         text = "group %s was at offset %d of %s and goes on at %d: %s"
         _log.warning(text, self.group, feed.position, key, fresh.position, why)
 
@@ -388,8 +388,8 @@ class QueueShare:
     # -- ending
 
     async def commit(self, feed: QueueFeed, position: int) -> None:
-        """Commits a position of a feed, unless it is already committed, the group was reset in the meantime, or the
-        queue's lock is lost."""
+        """Commits a position of a feed, unless it is already committed, an operator has reset the group's offsets in
+        the meantime, or the queue's lock is lost."""
         resets = feed.resets
         async with feed.committing:
             if feed.committed != position and feed.resets == resets and feed.may_read():
@@ -414,8 +414,8 @@ class QueueShare:
         await self.offsets.commit(self.group, feed.topic, feed.queue_id, kept)
 
     async def _why_gone(self, feed: QueueFeed) -> str:
-        """Returns why a feed's offsets mean nothing in the topic that has the name now; "" if they do, or if there is
-        no such topic."""
+        """Returns, in words, why a feed's offsets no longer count in the topic of this name; "" if they do, or if there
+        is no such topic."""
         with contextlib.suppress(NotFound, Refused):
             _, met = await self.offsets.counted(RequestCode.GET_MAX_OFFSET, feed.topic, feed.queue_id)
             return why_another(feed.counted_in, met)
@@ -434,7 +434,7 @@ class QueueShare:
     async def leave(self, feeds: Iterable[QueueKey]) -> None:
         """Releases the locks and leaves the group."""
         for topic, locks in self.locks.items():
-            with contextlib.suppress(RaftMQError):  # the locks expire
+            with contextlib.suppress(RaftMQError):  # a failed unlock does no harm: the locks expire
                 await locks.unlock({key.queue_id for key in feeds if key.topic == topic})
         await self.member.leave()
 
@@ -444,7 +444,8 @@ def _groups_of(routes: Iterable[Route]) -> frozenset[int]:
 
 
 def _check_readable(routes: Iterable[Route]) -> None:
-    """Raises Denied if a topic has no queues to read: what is read to its end would end at once."""
+    """Raises Denied if a topic has no readable queues. Without this check, a consumer with `follow=False` would end at
+    once without a word."""
     for route in routes:
         if not route.readable:
             remark = unreadable_topic(route.topic, PERM_WRITE)

@@ -1,5 +1,5 @@
-"""AsyncConsumer: reads the queues that its group assigns to it, and commits the messages that were handed out or
-acknowledged."""
+"""AsyncConsumer: reads the queues that its group assigns to it, and commits the offsets of messages that were handed
+out or acknowledged."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class AsyncConsumer:
     """One member of `group` reading one topic or several. Iterate over it; `commit()` covers all messages that were
     handed out so far.
 
-    Leaving the `async with` block commits too. After an exception it commits without the message handed out last, which
-    then comes again. Without a block, the iteration opens the consumer, and the end of the iteration or of the client
-    closes it. A consumer hands each message out once; after a crash or a rebalance the messages that were not committed
-    come again, to the consumer that then owns the queue. `trimmed` counts offsets that retention removed before they
-    were read.
+    Leaving the `async with` block commits too. If the block ends with an exception, the message handed out last is not
+    committed, and is delivered again. Without a block, the iteration opens the consumer, and the end of the iteration
+    or of the client closes it. A consumer hands each message out once; after a crash or a rebalance the messages that
+    were not committed are delivered again, to the consumer that then owns the queue. `trimmed` counts offsets that
+    retention removed before they were read.
 
     With `manual_ack`, a message counts as handled once `ack(message)` is called, in any order. Commits, which are then
     made every 5 s, stop in each queue before the first message that is not acknowledged.
 
     With `ordered`, a consumer reads a queue only while it holds the queue's lock, so one consumer of the group reads it
-    at a time, one message after the other. The next owner begins when this reader has asked for the message after the
-    last one, or closes. All members of the group should be ordered. A reader that handles one message for longer than
-    the lock lasts loses the queue.
+    at a time, one message after the other. After a rebalance, the next owner begins once this reader has asked for a
+    message after the queue's last one, or has closed. All members of the group should be ordered. A reader that handles
+    one message for longer than the lock lasts loses the queue.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class AsyncConsumer:
 
     @property
     def at_end(self) -> bool:
-        """True if a consumer with `follow=False` has handed out all that it is to read."""
+        """True if a consumer with `follow=False` has handed out all messages that it has to read."""
         share = self._share
         if self._follow or not self.inbox.empty or self.inbox.resting or share.missing or not share.assigned:
             return False
@@ -156,7 +156,8 @@ class AsyncConsumer:
 
     async def wait(self, timeout_s: float | None) -> bool:
         """Waits until `inbox.take` may find a message. Returns False at the end, or after `timeout_s` without a
-        message. Raises the error that ended the reading, and RuntimeError before the consumer is open."""
+        message. Raises the error that ended the reading in the background, and RuntimeError if the consumer is not
+        open."""
         self._view.bind_loop()
         self._check_open()
         try:
@@ -205,11 +206,11 @@ class AsyncConsumer:
         """Continues reading at another place: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or
         a message, which then comes again.
 
-        An offset that a program has kept should come as a Position, with the topic's identity: it means nothing in a
-        topic that was deleted and created again. It moves the queues that this consumer reads at present; `topic` and
-        `queue_id` choose among them. The group's offsets move with the next commit. Raises ValueError for a queue that
-        this consumer does not read, for an offset outside the queue, and for a position or a message of another topic;
-        RaftMQError if the offsets cannot be asked for.
+        A program that stores an offset should pass it as a Position, which has the topic's identity, because the offset
+        is meaningless once the topic was deleted and created again. `seek` moves the queues that this consumer reads at
+        present; `topic` and `queue_id` choose among them. The group's offsets move with the next commit. Raises
+        ValueError for a queue that this consumer does not read, for an offset outside the queue, and for a position or
+        a message of another topic; RaftMQError if the offsets cannot be asked for.
         """
         self._check_open()
         if queue_id is not None:
@@ -247,7 +248,7 @@ class AsyncConsumer:
         return (await offsets.begin(*key, to)).offset
 
     async def _check_there(self, key: QueueKey, message: Message) -> None:
-        """Raises ValueError if another message has the offset of this one now, or if the queue ends before: its topic
+        """Raises ValueError if another message now has this message's offset, or if the queue ends below it: the topic
         was deleted and created again. A message that retention removed passes. Raises RaftMQError."""
         offset = message.queue_offset
         gone = await self._share.offsets.max_offset(*key) <= offset
@@ -338,15 +339,15 @@ class AsyncConsumer:
             self._loop.call_later(seconds, self._resume, feed, feed.resets)
 
     def _resume(self, feed: QueueFeed, resets: int) -> None:
-        if feed.resets == resets:  # otherwise a reset has resumed the queue already
+        if feed.resets == resets:  # else a reset of the group has resumed the queue already
             self.inbox.resume(feed)
             self._changed.set()
 
     async def run(
         self, handle: Callable[[Message], Awaitable[object]], *, commit_every_s: float = COMMIT_EVERY_S
     ) -> None:
-        """Calls `handle` for each message, one after the other, until the iteration would end; commits every
-        `commit_every_s`.
+        """Calls `handle` for each message, one after the other, until there are no more messages to read, as in an
+        iteration; commits every `commit_every_s` seconds.
 
         If `handle` raises an exception, it is logged and the message is retried as by `retry(message)`. Raises
         RaftMQError if the retry is not possible, or if nothing can be read; messages that were not handled then come
@@ -368,7 +369,7 @@ class AsyncConsumer:
                 await self._try_to_commit()
 
     def _log_failure(self, message: Message) -> None:
-        """Logs the exception that is being handled, and says what happens to its message."""
+        """Logs the exception that is being handled, and whether the message is retried or becomes a dead letter."""
         log_failure(self.group, message, self._max_retries, self._ordered)
 
     def _pace(self, commit_every_s: float) -> RunTimes:
@@ -388,8 +389,8 @@ class AsyncConsumer:
         return {queue_id: position.offset for queue_id, position in self.bookmarks(topic).items()}
 
     def bookmarks(self, topic: str | None = None) -> dict[int, Position]:
-        """Returns the same offsets as `positions`, in a form to be stored: each with the topic in which it counts.
-        `seek` accepts them, and refuses them in another topic."""
+        """Returns the offsets of `positions` in a form to be stored: each as a Position, with the identity of its
+        topic. `seek` accepts a Position, and refuses it in another topic."""
         if topic is None and len(self.topics) > 1:
             raise ValueError(f"this consumer reads several topics: positions(topic), one of {', '.join(self.topics)}")
         wanted = self.topics[0] if topic is None else topic
@@ -419,7 +420,7 @@ class AsyncConsumer:
             return
         feed = self._share.feeds.get(self._key_of(message))
         if feed is not None and message.position <= feed.gone_position:
-            return  # it is of a topic that was deleted, where nothing is left to come again
+            return  # the message is of a deleted topic, from which nothing can be delivered again
         if feed is None or feed.revoked:
             raise Failed(
                 f"commit of {message.place}: the queue has gone "
@@ -437,7 +438,7 @@ class AsyncConsumer:
                 raise outcome
 
     async def _try_to_commit(self) -> None:
-        """Commits. A failure is logged only: the next commit covers what this one did not."""
+        """Commits; only logs a failure, because the next commit covers the same messages."""
         try:
             await self.commit()
         except RaftMQError as error:

@@ -25,16 +25,18 @@ _JOIN_PAUSE_S = 0.05
 
 
 class MemberList(msgspec.Struct, frozen=True):
-    """The answer to 38: the members of a group, and what each wants if they share its queues by topic."""
+    """The reply to request 38 (GET_CONSUMER_LIST_BY_GROUP): the members of a group, and the topics that each one
+    reads."""
 
-    consumerIdList: list[str] = []  # the protocol's name
+    consumerIdList: list[str] = []  # the protocol's field name
     raftmqWishes: list[list[str]] = []
     raftmqWishOf: list[int] = []
-    """The place in `raftmqWishes` of each member's topics; as long as the list of ids, or empty."""
+    """Index in `raftmqWishes` of the topics of each member in `consumerIdList`. Empty if the broker does not know
+    them."""
 
     def sharers(self, topic: str) -> list[str]:
-        """Returns the members among which the topic's queues are divided: those that want it, or all if no member said
-        what it wants. Raises IndexError or ValueError if the answer is not well-formed."""
+        """Returns the members among which the topic's queues are divided: those that read the topic, or all if the
+        broker does not know who reads what. Raises IndexError or ValueError if the answer is not well-formed."""
         if not self.raftmqWishOf:
             return self.consumerIdList
         wanted = [topic in wish for wish in self.raftmqWishes]
@@ -42,22 +44,23 @@ class MemberList(msgspec.Struct, frozen=True):
 
 
 def together(lists: Sequence[MemberList]) -> MemberList:
-    """Returns the members that any of the lists has, each with what it wants."""
+    """Merges the lists of several groups of brokers. Returns the members that are in any of them, each with its
+    topics."""
     wishes: dict[str, list[str] | None] = {}
     for each in lists:
         unknown: list[list[str] | None] = [None] * len(each.consumerIdList)
         of = [each.raftmqWishes[wish] for wish in each.raftmqWishOf]
         wishes.update(zip(each.consumerIdList, of or unknown, strict=True))
     members = sorted(wishes)
-    if None in wishes.values():  # a group of brokers does not know what they want: they share all topics
+    if None in wishes.values():  # if one list lacks topics, all share all topics
         return MemberList(members)
     return MemberList(members, [wishes[member] or [] for member in members], list(range(len(members))))
 
 
 def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
-    """Returns the places of the queues of the member `me`, among `queues` queues in their order. Members get
-    consecutive shares; if the division leaves a remainder, the first members get one queue more. Every member computes
-    the same from the same sorted list (RocketMQ's AllocateMessageQueueAveragely, the default of its Java clients)."""
+    """Returns which of `queues` queues, numbered in their order, the member `me` reads. Each member gets a consecutive
+    range; if the division leaves a remainder, the first members get one queue more. Every member computes the same from
+    the same sorted list (RocketMQ's AllocateMessageQueueAveragely, the default of its Java clients)."""
     ordered = sorted(members)
     if me not in ordered:
         return range(0)
@@ -116,17 +119,17 @@ class GroupMember:
 
     @property
     def groups(self) -> frozenset[int]:
-        """The groups of brokers that have queues of the topics, without those that have retired since; each keeps its
-        own list of members. The first if none is left: the next route says where the topics are."""
+        """The groups of brokers that have queues of the topics, without retired groups; each keeps its own list of
+        members. Returns the first group if none is left, until a new route says where the topics are."""
         there = frozenset(group for group in self._groups if self._view.groups.known(group) is not None)
         return there or frozenset((FIRST_GROUP,))
 
     def belong_to(self, groups: Iterable[int]) -> None:
-        """Sets the groups of brokers that get heartbeats from now on, and are asked for the members."""
+        """Sets the groups of brokers that get heartbeats from now on, and that are asked for the members."""
         self._groups = frozenset(groups)
 
     def close(self) -> None:
-        """Closes the connections, without a word to the nodes."""
+        """Closes the connections without unregistering at the nodes."""
         self._heartbeats.close()
 
     def _on_request(self, group_of_brokers: int, header: Header, _: bytes) -> None:
@@ -163,13 +166,13 @@ class GroupMember:
         await self._heartbeats.beat(self.groups)
 
     async def members(self) -> MemberList:
-        """Returns the group's members, those of all groups of brokers together; none while the cluster knows none.
-        Raises RaftMQError if no group of brokers answers."""
+        """Returns the group's members, those of all groups of brokers together; an empty list while the cluster knows
+        no members. Raises RaftMQError if no group of brokers answers."""
         lists = await self._lists()
         return lists[0] if len(lists) == 1 else together(lists)
 
     async def _lists(self) -> list[MemberList]:
-        """Returns the list of each group of brokers that answers; at least one. Raises RaftMQError."""
+        """Returns the member list of each group of brokers that answers. Raises RaftMQError if none does."""
         if len(self.groups) == 1:
             return [await self._list_of(group) for group in self.groups]
         found = (await of_each({group: self._list_of(group) for group in self.groups})).values()

@@ -1,5 +1,5 @@
 """A client's registration with the nodes: heartbeats (request 34) to every node over separate connections, and the
-unregistering (request 35)."""
+request that unregisters it (35)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _GOODBYE_S = 1.0
 
 
 class Heartbeats:
-    """Sends the heartbeats of one client. Servers tie a client to its connection, so the connections of `links` belong
-    to this client alone, and requests of the servers to it arrive on them."""
+    """Sends the heartbeats of one client. Servers identify a client by its connection. So the connections of `links`
+    are used by this client only, and the servers send their requests to it over them."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Heartbeats:
         producers: list[dict[str, Any]],
         ask: Callable[[int, Header, bytes], None],
     ) -> None:
-        """`consumers` and `producers` are RocketMQ's ConsumerData and ProducerData. `ask` takes the requests of
-        servers, each with the group of brokers that it comes from."""
+        """`consumers` and `producers` are RocketMQ's ConsumerData and ProducerData, sent in each heartbeat. `ask` is
+        called with each request that a server sends, and the number of its group of brokers."""
         self.client_id = f"python@{view.environment.entropy(8).hex()}"
         self._view = view
         self._ask = ask
@@ -60,7 +60,7 @@ class Heartbeats:
 
     async def beat(self, groups: Collection[int] = (FIRST_GROUP,)) -> list[Reply]:
         """Sends a heartbeat to every node of these groups of brokers; a node that does not answer gets the next one.
-        Waits for the leader of one group. Returns the answers."""
+        Waits for an answer from the leader of one group. Returns all answers."""
         if len(groups) == 1:
             return await self._beat_group(*groups)
         found = await of_each({group: self._beat_group(group) for group in groups})

@@ -1,5 +1,5 @@
-"""Queue locks of an ordered consumer: it reads a queue only while the cluster has confirmed recently that it holds the
-queue's lock."""
+"""Queue locks of an ordered consumer. It reads a queue only while a recent answer of the cluster confirms that it holds
+the queue's lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Queue(msgspec.Struct, rename="camel"):
 
 
 class _Granted(msgspec.Struct):
-    lockOKMQSet: list[_Queue] = []  # the protocol's name
+    lockOKMQSet: list[_Queue] = []  # the protocol's field name
 
 
 class QueueLocks:
@@ -41,8 +41,8 @@ class QueueLocks:
         client_id: str,
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`links`: group of brokers -> the connections that carry the client's heartbeats. The cluster grants no lock
-        over others. `now`: the clock in seconds; None: the running loop's."""
+        """`links`: group of brokers -> the connections that carry the client's heartbeats. The cluster grants locks
+        only over these. `now`: a clock in seconds; None means the running loop's clock."""
         self._view = view
         self._links = links
         self._group = group
@@ -50,7 +50,7 @@ class QueueLocks:
         self._client_id = client_id
         self._now = now or asyncio.get_running_loop().time
         self._confirmed_s: dict[int, float] = {}
-        """Queue id -> time of the last lock request that was granted."""
+        """Queue id -> time, in seconds, of the last lock request that was granted."""
 
     def holds(self, queue_id: int) -> bool:
         """Returns True if the queue may be read now. Any thread may call it."""
@@ -58,9 +58,8 @@ class QueueLocks:
         return confirmed_s is not None and self._now() < confirmed_s + CONFIRMED_S
 
     async def lock(self, queue_ids: Collection[int]) -> frozenset[int]:
-        """Requests the locks of these queues, also of those whose lock it holds; returns the queues whose locks it now
-        holds. Raises RaftMQError; then locks held before stay valid until they have not been confirmed for
-        CONFIRMED_S."""
+        """Requests or renews the locks of these queues; returns the queues whose locks the client now holds. If it
+        raises RaftMQError, locks held before stay valid for up to CONFIRMED_S after their last confirmation."""
         parts = _by_group(queue_ids)
         if len(parts) == 1:
             return await self._lock(*parts.popitem())
@@ -77,7 +76,7 @@ class QueueLocks:
         asked_s = self._now()
         what = f"locks of group {self._group} on {self._topic}"
         view = self._view.groups.known(group)
-        if view is None:  # it has retired, and its queues with it
+        if view is None:  # this group of brokers has retired, and its queues with it
             for queue_id in queues:
                 self._confirmed_s.pop(queue_id, None)
             return frozenset()
@@ -103,8 +102,8 @@ class QueueLocks:
         return granted
 
     async def unlock(self, queue_ids: Iterable[int]) -> None:
-        """Releases the locks of these queues, in each group of brokers that answers. Raises RaftMQError if one does
-        not; then each lock there ends when it expires."""
+        """Releases the locks of these queues, in each group of brokers that answers. Raises RaftMQError if a group does
+        not answer; the locks there then end when they expire."""
         parts = _by_group(queue_ids)
         for queues in parts.values():
             for queue_id in queues:
@@ -119,7 +118,7 @@ class QueueLocks:
     async def _unlock(self, group: int, queues: list[int]) -> None:
         what = f"unlocking queues of {self._topic}"
         view, body = self._view.groups.known(group), self._body(queues)
-        if view is None:  # it has retired, and its locks with it
+        if view is None:  # this group of brokers has retired, and its locks with it
             return
         code = RequestCode.UNLOCK_BATCH_MQ
         await view.call(code, {}, body, what=what, timeout_s=_CALL_S, links=self._links(group))
@@ -130,7 +129,7 @@ class QueueLocks:
 
 
 def _by_group(queue_ids: Iterable[int]) -> dict[int, list[int]]:
-    """Returns group of brokers -> its queues among these, ascending."""
+    """Returns group of brokers -> those of the queues that it has, ascending."""
     parts: dict[int, list[int]] = {}
     for queue_id in sorted(set(queue_ids)):
         parts.setdefault(group_of(queue_id), []).append(queue_id)

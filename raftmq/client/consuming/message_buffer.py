@@ -4,7 +4,7 @@ reader's position in each queue.
 A thread may read while the event loop adds batches and revokes queues; each step is under one lock. Invariants, per
 queue: committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice.
 The one exception is a message that its reader puts back: `position` returns to it, and the queue rests until `resume`.
-A seek sets new positions.
+A seek sets new positions in its queue.
 
 A reader that acknowledges each message may do so in any order and on any thread. The `settled` position of a queue is
 its first message that was handed out and not acknowledged.
@@ -38,29 +38,30 @@ class QueueKey(NamedTuple):
 
 
 MAX_UNACKED = 10_000
-"""The most messages that may be handed out and not acknowledged; at this number no more are handed out."""
+"""The most messages that may be handed out and not acknowledged; at this number `take` hands out nothing more."""
 
 
 class QueueFeed:
-    """One queue that this consumer reads at present."""
+    """The state of one queue that this consumer reads: its positions, limits and lock."""
 
     def __init__(self, topic: str, queue_id: int, offset: int, counted_in: TopicIdentity | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.key = QueueKey(topic, queue_id)
         self.counted_in = counted_in
-        """The topic in which the feed's offsets count; None if the cluster does not say."""
+        """The identity of the topic in which the feed's offsets count; None if the cluster does not report it."""
         self.last_position = -1
         """Position in the log of the last message that was pulled."""
         self.gone_position = -1
-        """Messages up to this position in the log are of earlier topics of this name. Positions never go back."""
+        """Messages up to this position in the log belong to deleted topics of the same name. Positions in the log only
+        grow."""
         self.next_offset = offset
         """The offset at which the next pull begins."""
         self.position = offset
         """The reader's position: every message below it was handed out or filtered out."""
         self.committed: int | None = None
         self.end: int | None = None
-        """The offset at which a reader with `follow=False` stops."""
+        """The offset at which a reader with `follow=False` stops; None for a reader that follows."""
         self.ask = 0
         """Broker id of the node to pull from, as the last reply suggested; 0 is the leader."""
         self.asked = ""
@@ -77,8 +78,8 @@ class QueueFeed:
         """Offsets that were handed out and not acknowledged, ascending; filled only for a reader that acknowledges each
         message."""
         self.may_read: Callable[[], bool] = lambda: True
-        """Returns False once the queue's lock has not been confirmed for too long; then no more messages are handed
-        out. Called in any thread."""
+        """Returns whether messages may be handed out: False once the queue's lock has gone unconfirmed for too long.
+        May be called in any thread."""
 
 
 class Batch:
@@ -95,8 +96,8 @@ class Batch:
 
 
 class Inbox:
-    """Batches of pulled messages in order of arrival. `on_room(feed)` runs in the reader's thread when a batch is used
-    up.
+    """Holds batches of pulled messages in order of arrival. `on_room(feed)` runs in the reader's thread when all
+    messages of a batch were handed out.
 
     `acks`: the reader acknowledges each message. Then `on_acked()` runs, in the thread that acknowledges, when the
     number of unacknowledged messages has fallen enough to hand out more; also when a queue is rewound or revoked.
@@ -113,11 +114,11 @@ class Inbox:
         self._current: tuple[QueueFeed | None, Message] | None = None
         """The message that was handed out last, with its feed; the feed is None after a reset of the group."""
         self._resting: dict[QueueFeed, deque[Batch]] = {}
-        """Batches of queues that rest: nothing of them is handed out until `resume`."""
+        """Batches of queues that rest: none of their messages are handed out until `resume`."""
         self._on_room = on_room
 
     def put(self, batch: Batch) -> None:
-        """Adds a batch, behind which the feed's next pull begins. Drops it if the queue was revoked."""
+        """Adds a batch and moves the feed's `next_offset` behind it. Drops the batch if the queue was revoked."""
         feed = batch.feed
         with self._lock:
             if feed.revoked:
@@ -168,9 +169,9 @@ class Inbox:
         return None
 
     def put_back(self, message: Message) -> QueueFeed | None:
-        """Puts the message handed out last back into its queue, with one failure more counted. The queue rests until
-        `resume`, then the message comes again. Returns the queue's feed; None if this consumer has lost the queue, or
-        the group was reset. Raises ValueError for any other message."""
+        """Puts the message handed out last back into its queue, and counts one more failure of it. The queue rests
+        until `resume`, then the message is handed out again. Returns the queue's feed; None if this consumer has lost
+        the queue, or the group was reset. Raises ValueError for any other message."""
         with self._lock:
             if self._current is None or self._current[1].position != message.position:
                 raise ValueError("in an ordered consumer, only the message that was handed out last can be tried again")
@@ -193,7 +194,7 @@ class Inbox:
 
     @property
     def resting(self) -> bool:
-        """True if a message was put back and must not be handed out yet."""
+        """True if a message was put back and its queue still rests."""
         return bool(self._resting)
 
     @property
@@ -213,8 +214,8 @@ class Inbox:
         self._tell(room=room)
 
     def _settle_unacked(self, feed: QueueFeed, done: list[int]) -> bool:
-        """Stops waiting for acknowledgements of these offsets. Returns True if that makes room for messages that were
-        not handed out."""
+        """Removes these offsets from the unacknowledged ones. Returns True if the number of unacknowledged messages
+        fell below MAX_UNACKED, so that messages can be handed out again."""
         full = self._unacked >= MAX_UNACKED
         for offset in done:
             del feed.unacked[offset]

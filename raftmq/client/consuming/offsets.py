@@ -42,7 +42,7 @@ class Offsets:
     def __init__(
         self, view: ClusterView, timeout_s: float = 10.0, refused_s: float | None = None, committer: str | None = None
     ) -> None:
-        """`committer`: the client id in whose name commits are made. The cluster drops such a commit if another client
+        """`committer`: the client id that commits carry. The cluster drops a commit with a client id if another client
         holds the queue's lock."""
         self._view = view
         self._committer = {} if committer is None else {"raftmqClients": msgspec.json.encode([committer]).decode()}
@@ -73,8 +73,8 @@ class Offsets:
         return await self._number(RequestCode.GET_MAX_OFFSET, topic, queue_id, "offset")
 
     async def counted(self, code: int, topic: str, queue_id: int, **more: str) -> tuple[int, TopicIdentity | None]:
-        """Returns the offset of a queue that the request asks for and, read at the same moment, the topic that it
-        counts in; None if the node is of a release that tells none."""
+        """Sends the request `code`, which asks for an offset of a queue. Returns the offset and the identity of the
+        topic in which it counts, both read at the same moment. The identity is None if the node runs an old release."""
         what, reply = await self._asked(code, topic, queue_id, **more)
         return _int(reply.ext, "offset", what), identity_in(reply, what)
 
@@ -100,7 +100,7 @@ class Offsets:
         return _int(reply.ext, field, what)
 
     async def _asked(self, code: int, topic: str, queue_id: int, **more: str) -> tuple[str, Reply]:
-        """Returns the request in words, and its reply."""
+        """Sends the request `code` about a queue. Returns the request in words, for errors, and the reply."""
         what = f"{_ASKED[code]} of {topic} queue {queue_text(queue_id)}"
         return what, await self._call_at(queue_id, code, {"topic": topic, **more}, what=what)
 
@@ -110,7 +110,8 @@ class Offsets:
         return None if found is None else found.offset
 
     async def kept_position(self, group: str, topic: str, queue_id: int) -> Position | None:
-        """Returns the group's committed offset in the queue, with the topic in which it counts; None if it has none."""
+        """Returns the group's committed offset in the queue, with the identity of the topic in which it counts; None if
+        it has none."""
         what = f"committed offset of {group} on {topic} queue {queue_text(queue_id)}"
         reply = await self._call_at(
             queue_id,
@@ -156,7 +157,7 @@ class Offsets:
             self._unsettled.discard(sequence)
 
     async def begin(self, topic: str, queue_id: int, start: Start) -> Position:
-        """Returns the position that `start` means in this queue."""
+        """Returns the position at which a group that starts at `start` begins to read this queue."""
         if isinstance(start, datetime.datetime):
             return await self._at(topic, queue_id, int(start.timestamp() * 1000))
         code = RequestCode.GET_MIN_OFFSET if start == "earliest" else RequestCode.GET_MAX_OFFSET

@@ -22,7 +22,7 @@ MAX_PULL_MESSAGES = 1024
 MAX_PULL_BYTES = 1 << 20
 """Bytes that a pull asks for; the server gives at most as many as its own limits allow."""
 GRACE_S = 5.0
-"""Time that the client waits for the reply beyond the server's hold, in seconds."""
+"""Seconds that the client waits for the reply, beyond the time that the server may hold the pull."""
 
 
 class PullStatus(Enum):
@@ -63,10 +63,10 @@ class PullResult(NamedTuple):
     served_by: int | None = None
     """Node id of the follower that answered; None if the leader answered."""
     staleness_ms: int | None = None
-    """Time in ms since the follower had applied all that its leader had then committed. None if the leader answered, or
-    if the follower never had."""
+    """Milliseconds since the follower last had applied everything that its leader had committed. None if the leader
+    answered, or if the follower never caught up."""
     unreadable: tuple[Message, ...] = ()
-    """Messages whose bodies cannot be decompressed, apart from the others; filled only for a consumer."""
+    """Messages whose bodies cannot be decompressed, left out of `messages`. Filled only for a consumer's pull."""
 
 
 class PulledFrames(NamedTuple):
@@ -99,7 +99,7 @@ class PullRequest(NamedTuple):
     subscription: Subscription = ALL
     wait_s: float = 0.0
     counted_in: TopicIdentity | None = None
-    """The topic in which `offset` counts; None if that is not known."""
+    """The identity of the topic in which `offset` counts; None if it is not known."""
 
     def ext(self) -> dict[str, str]:
         """Returns the ext fields of the request."""
@@ -159,7 +159,7 @@ def read_reply(request: PullRequest, reply: Reply, *, as_stored: bool = False) -
     messages = decode_messages(pulled.frames, as_stored=True, first_queue=first_queue)
     _check_order(request, messages, pulled.next_offset, _what(request))
     tags = request.subscription.tags
-    if tags is not None:  # the server compares hashes, and other tags may have the same
+    if tags is not None:  # the server compares hashes of tags, and different tags may have the same hash
         messages = [message for message in messages if message.tag in tags]
     next_offset = pulled.next_offset
     if not as_stored:

@@ -1,5 +1,4 @@
-"""A consumer's pulls: for each of its queues, one pull is always in flight, or parked at the leader until messages
-come.
+"""A consumer's pulls: for each of its queues, one pull is always in flight, or waits at the leader until messages come.
 
 After a leader change each queue continues at its own next offset, and the pulled messages must follow it without a gap;
 anything else is an error, not a skip.
@@ -34,7 +33,8 @@ _log = logging.getLogger("raftmq")
 
 class QueuePuller:
     """Pulls the queues of one consumer and fills its inbox. `trimmed` counts offsets that retention removed before they
-    were read, `undecoded` the messages that went back because their bodies cannot be decompressed."""
+    were read, `undecoded` the messages that were sent back to the cluster because their bodies cannot be
+    decompressed."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class QueuePuller:
         give_back: Callable[[Message], Awaitable[None]],
     ) -> None:
         """`links`: group of brokers -> the connections to its nodes. `subscriptions`: topic -> the subscription that
-        its pulls carry. `on_news` runs when the inbox or a feed has changed. `give_back` sends a message that cannot be
-        read back to the cluster."""
+        its pulls carry. `on_news` runs when the inbox or a feed has changed. `give_back` returns a message to the
+        cluster whose body cannot be decompressed."""
         self.trimmed = 0
         self.undecoded = 0
         self._view = view
@@ -65,14 +65,15 @@ class QueuePuller:
         self._offsets = Offsets(view)
         self._loop = asyncio.get_running_loop()
         self._off: set[QueueFeed] = set()
-        """Feeds that were refused because their topic, or the group, is switched off."""
+        """Feeds whose pulls were refused because an operator has switched off their topic or the group."""
         self._pulled: set[int] = set()
-        """The groups of brokers that were pulled from."""
+        """The groups of brokers from which messages were pulled."""
         self._queues = 0
         """The number of queues that are pulled from at present; they share the inbox's room."""
 
     async def keep_pulling(self, feed: QueueFeed) -> None:
-        """Pulls a queue until the feed ends. Raises RaftMQError when waiting does not help."""
+        """Pulls a queue until the feed is finished or revoked. Raises RaftMQError for an error that waiting does not
+        end."""
         self._queues += 1
         try:
             await self._keep_pulling(feed)
@@ -110,7 +111,8 @@ class QueuePuller:
                 backoff = Backoff(self._view.jitter)
 
     async def _wait_until_on(self, feed: QueueFeed, error: Denied) -> None:
-        """Waits before the next pull of a topic or group that an operator has switched off, for as long as that is."""
+        """Waits for `switched_off_s` before the next pull of a topic or group that an operator has switched off. The
+        caller repeats this until it is switched on."""
         if feed not in self._off:
             self._off.add(feed)
             _log.warning("group %s waits: %s", self._group, error)
@@ -165,12 +167,12 @@ class QueuePuller:
         return result
 
     async def _take_in(self, feed: QueueFeed, result: PullResult) -> bool:
-        """Puts the messages of a pull into the inbox; returns True if the pull brought none."""
+        """Puts the messages of a pull into the inbox; returns True if the pull brought nothing new."""
         if result.status is PullStatus.MOVED:
             await self._moved(feed, result)
             return True
         if result.status is PullStatus.RESET:
-            async with feed.committing:  # waits for earlier commits before the broker learns that the reset was seen
+            async with feed.committing:  # waits for commits in flight before it acts on the reset
                 self._inbox.rewind(feed, result.next_offset)
             _log.warning("%s: group %s was reset to %d", feed.key, self._group, feed.position)
             return False
@@ -191,9 +193,10 @@ class QueuePuller:
         return idle
 
     async def _moved(self, feed: QueueFeed, result: PullResult) -> None:
-        """Handles an offset outside the queue. If it lies below the first offset, retention was faster: continues at
-        the first offset and counts the removed ones. If it lies above the last, a replica may lag, so the leader is
-        asked; if the leader confirms it, the queue was cut, or deleted and created again."""
+        """Handles an offset outside the queue. If it lies below the first offset, retention has removed messages before
+        they were read: continues at the first offset and counts the removed ones. If it lies above the last offset, the
+        replica may lag, so the leader is asked next. If the leader confirms it, the queue was cut, or deleted and
+        created again."""
         offset = feed.next_offset
         if result.next_offset > offset:
             self.trimmed += result.next_offset - offset
@@ -209,8 +212,8 @@ class QueuePuller:
         check_not_beyond(self._group, feed, await self._offsets.max_offset(feed.topic, feed.queue_id))
 
     async def check_leader(self, timeout_s: float) -> None:
-        """Checks that the leaders of the groups of brokers answer, and drops the connection to one that does not: a
-        parked pull hides that the leader stopped or was deposed."""
+        """Checks that the leader of each group of brokers answers within `timeout_s`, and drops the connection to a
+        leader that does not. A pull that waits at the leader would not show that the leader stopped or was deposed."""
         await asyncio.gather(*(self._check(view, timeout_s) for view in self._view.groups.living(self._pulled)))
 
     async def _check(self, view: ClusterView, timeout_s: float) -> None:
@@ -227,8 +230,8 @@ class QueuePuller:
 
 
 def check_not_beyond(group: str, feed: QueueFeed, end: int) -> None:
-    """Raises Failed if the group's place in the queue lies beyond the end, which the leader has confirmed: the group
-    would miss the messages that are yet to come up to there."""
+    """Raises Failed if the group's position in the queue lies beyond `end`, the end that the leader has confirmed.
+    Reading on from there would skip the next messages that are stored."""
     if feed.next_offset > end:
         queue = queue_text(feed.queue_id)
         raise Failed(
@@ -239,13 +242,13 @@ def check_not_beyond(group: str, feed: QueueFeed, end: int) -> None:
 
 
 def _of_first_topic(message: Message) -> Message:
-    """Returns a message that came again, with the topic that it was first sent to."""
+    """Returns a message of a retry topic with the name of the topic to which it was first sent."""
     return msgspec.structs.replace(message, topic=message.properties.get(RETRY_TOPIC, message.topic))
 
 
 def _passes(error: RaftMQError) -> bool:
-    """Returns True for errors of a pull that may soon pass: a subscription that the node does not know yet, a busy or
-    changing leader."""
+    """Returns True if an error of a pull may soon pass by itself: the node does not know the subscription yet, or the
+    leader is busy or changing."""
     if isinstance(error, Unreachable) or error.retryable:
         return True
     return error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_NOT_EXIST) or (

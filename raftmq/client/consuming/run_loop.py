@@ -12,7 +12,7 @@ _log = logging.getLogger("raftmq")
 
 
 class RunTimes:
-    """The times at which one `run` commits and ends. `now` is the loop's clock."""
+    """The times at which one `run` commits and ends. `now` returns the loop's time in seconds."""
 
     def __init__(self, now: Callable[[], float], commit_every_s: float, max_wait_s: float | None) -> None:
         self._now = now
@@ -22,7 +22,7 @@ class RunTimes:
         self._commit_at = now() + commit_every_s
 
     def patience_s(self) -> float:
-        """Returns the seconds to wait for the next message before there is something else to do."""
+        """Returns the seconds to wait for the next message: until a commit is due or `max_wait_s` is over."""
         until = self._commit_at
         if self._max_wait_s is not None:
             until = min(until, self._handled_at + self._max_wait_s)
@@ -37,7 +37,7 @@ class RunTimes:
         return self._max_wait_s is not None and self._now() - self._handled_at >= self._max_wait_s
 
     def commit_is_due(self) -> bool:
-        """Returns True once per commit interval."""
+        """Returns True if a commit interval has passed since it last returned True."""
         due = self._now() >= self._commit_at
         if due:
             self._commit_at = self._now() + self._commit_every_s

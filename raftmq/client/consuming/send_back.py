@@ -1,8 +1,8 @@
-"""The return of messages that a consumer could not handle (request 36): each comes again later, or becomes a dead
-letter.
+"""The return of messages that a consumer could not handle (request 36): each message is delivered again later, or
+becomes a dead letter.
 
-The cluster waits by RocketMQ's delay levels. A return is identified by the group and the message's position, so a
-return that is repeated after a lost answer leaves one copy.
+The delay is one of RocketMQ's delay levels. A return is identified by the group and the message's position, so a return
+that is repeated after a lost answer leaves one copy.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from raftmq_wire.codes import RequestCode
 RETRY_PREFIX = "%RETRY%"
 """The prefix of retry topics: `%RETRY%group` is the topic in which the messages of `group` come again."""
 RETRY_TOPIC = "RETRY_TOPIC"
-"""The property of a message that comes again which names the topic that it was first sent to."""
+"""The property of a retried message with the name of the topic to which it was first sent."""
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Seconds of the delay levels from 1 on, as `timer.delay_levels` has them by default."""
+"""Seconds of the delay levels 1, 2 and so on: the default of `timer.delay_levels`."""
 BY_BACK_OFF, DEAD = 0, -1
 """Two values that stand in place of a delay level. BY_BACK_OFF: 10 s, and one level more with each failure. DEAD: no
 further attempt."""
@@ -28,8 +28,8 @@ further attempt."""
 
 def level_of(after: Delay, level: int | None) -> int:
     """Returns the shortest level that waits at least `after` (seconds or a timedelta), or `level`; BY_BACK_OFF if
-    neither is given. Raises ValueError if both are given, if there is no such level, and if `after` is more than the
-    longest level."""
+    neither is given. Raises ValueError if both are given, if there is no such level, or if `after` exceeds the longest
+    level."""
     if after is not None and level is not None:
         raise ValueError("a retry comes after a time or at a level, not both")
     if level is not None:
@@ -45,7 +45,7 @@ def level_of(after: Delay, level: int | None) -> int:
 
 
 def seconds_of(after: float | timedelta) -> float:
-    """Returns `after` in seconds. Raises ValueError or TypeError if it is no time to wait."""
+    """Returns `after` in seconds. Raises ValueError or TypeError if it is not a valid delay."""
     seconds = in_seconds("after=", after)
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"after={seconds}; it is a number of seconds from 0 up")

@@ -9,7 +9,7 @@ from raftmq.client.arguments import check_text
 
 
 class Subscription(NamedTuple):
-    """A subscription in the form that requests carry. All members of a group must send the same."""
+    """A subscription in the form that requests carry. All members of a group must send the same subscription."""
 
     kind: str = "TAG"
     """RocketMQ's expressionType."""
@@ -27,7 +27,7 @@ ALL = Subscription()
 
 def subscription(tags: str | None, filter: str | None) -> Subscription:
     """Returns the subscription of "a || b", or of an SQL92 expression such as "price > 10 AND region = 'eu'". Raises
-    ValueError for both."""
+    ValueError if both are given."""
     check_text("tags", tags)
     check_text("filter", filter)
     if filter is None:

@@ -2,10 +2,10 @@
 flight.
 
 Life of a send: `submit` (any order of topics, one order per producer) -> route known, sequence given, frame built -> in
-flight -> reply -> settled. On trouble the window says what to send again; that goes out before anything new.
+flight -> reply -> settled. On trouble the window says which requests to send again; they go out before anything new.
 
-There is one connection at a time. It is given up when it breaks, when nothing is answered for an attempt's time, or
-when another node leads; then all unanswered requests are sent again, with the same bytes, to the new leader.
+There is one connection at a time. The pipeline drops it when it breaks, when no request is answered for an attempt's
+time, or when another node leads; then all unanswered requests are sent again, with the same bytes, to the new leader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from raftmq_wire.queue_numbers import group_of, number_of
 
 
 class _SendReply(msgspec.Struct, gc=False):
-    queueId: int  # the protocol's names
+    queueId: int  # field names of the protocol
     queueOffset: int
     msgId: str = ""
     recallHandle: str = ""
@@ -55,7 +55,7 @@ _decode_reply = msgspec.json.Decoder(_SendReply, strict=False).decode
 
 def read_result(pending: Pending, header: Header, first_queue: int = 0) -> SendResult | list[SendResult]:
     """Returns one result, or one per message of a batch, whose offsets are consecutive. `first_queue`: the number of
-    queue 0 of the group of brokers that answers. Raises Unknown if the reply says "stored" but not where."""
+    queue 0 of the group of brokers that answers. Raises Unknown if the reply reports success but no place."""
     ids = pending.message_ids
     try:
         reply = _decode_reply(header.extFields or b"{}")
@@ -74,7 +74,7 @@ def read_result(pending: Pending, header: Header, first_queue: int = 0) -> SendR
 
 
 def settle(future: AnyFuture, result: SendResult | list[SendResult] | None, error: Exception | None) -> None:
-    """Sets the outcome of a future, unless the caller cancelled it."""
+    """Sets the result, or the error, of a future, unless the caller cancelled it."""
     with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
         if error is not None:
             future.set_exception(error)
@@ -112,14 +112,14 @@ class FlushResult(NamedTuple):
             raise self.first_error
 
     def and_failed(self, error: RaftMQError) -> FlushResult:
-        """Returns the outcomes with this request counted as failed instead of stored: `and_settled` counted it as
-        stored before."""
+        """Returns the numbers with one request moved from `stored` to failed or unknown, by the class of `error`.
+        `and_settled` has counted it as stored before."""
         unknown = isinstance(error, Unknown)
         failed, unknowns, first = self.failed + (not unknown), self.unknown + unknown, self.first_error or error
         return FlushResult(self.stored - 1, failed, unknowns, first)
 
     def and_those(self, others: FlushResult) -> FlushResult:
-        """Returns both outcomes together."""
+        """Returns the sums of both, with the first error of either."""
         first = self.first_error or others.first_error
         stored, failed = self.stored + others.stored, self.failed + others.failed
         return FlushResult(stored, failed, self.unknown + others.unknown, first)

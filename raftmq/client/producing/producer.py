@@ -35,9 +35,9 @@ MAX_BYTES = 8 << 20
 class AsyncProducer:
     """A producer session: a random identity, sequences from 1, one connection to the leader.
 
-    Sends of one producer are stored in the order of the calls, per queue; only a send that a node refused temporarily,
-    while later ones were in flight, can fall behind them. At most `max_messages` and `max_bytes` are unsettled; then
-    `send_soon` waits.
+    Sends of one producer are stored in the order of the calls, per queue; only a send that a node refused temporarily
+    can fall behind later sends that were in flight then. While `max_messages` messages or `max_bytes` bytes are
+    unsettled, `send_soon` waits.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class AsyncProducer:
         self.pipeline = self._make_pipeline(view)
         """The pipeline of the first group of brokers, to which all sends are handed."""
         self._further: dict[int, SendPipeline] = {}
-        """Group of brokers -> its pipeline, for each further group that was sent to: a session is one per group."""
+        """Group of brokers -> its pipeline, for each further group that was sent to: each group has a session of its
+        own."""
         self.pipeline.sort_out_with(self._pipeline_of)
         self.ids = MessageIds(view.environment.entropy(10))
         self.closed = False
@@ -83,12 +84,12 @@ class AsyncProducer:
         return found
 
     async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
-        """Sends a message and waits until a majority has it on disk. Raises Failed, Unknown, Refused, NotFound."""
+        """Sends a message and waits until a majority has it on disk. Raises Failed, Unknown, Refused, or NotFound."""
         future = await self.send_soon(topic, body, **options)
         return await future
 
     async def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> asyncio.Future[SendResult]:
-        """Queues a send; waits only while the producer is full. The returned future ends as `send` would."""
+        """Queues a send; waits only while too much is unsettled. The returned future ends as `send` would."""
         try:
             request = build_single(self.ids, topic, body, **options)
         except TypeError as error:
@@ -120,7 +121,7 @@ class AsyncProducer:
     async def _submit(self, request: SendRequest, future: asyncio.Future[_T]) -> None:
         pipeline = self.pipeline
         if asyncio.get_running_loop() is not pipeline.loop:
-            pipeline.view.bind_loop()  # raises the error that says what is wrong
+            pipeline.view.bind_loop()  # this raises the error for the wrong option
         self.check_open()
         if not self.room.take(request.size):
             await self.room.take_async(request.size)
@@ -135,8 +136,9 @@ class AsyncProducer:
             raise RuntimeError("the producer is closed")
 
     async def flush(self) -> FlushResult:
-        """Waits until every send so far is settled, at most the send timeout. Returns how many were stored since the
-        last flush, and the first error; the futures have the outcome of each."""
+        """Waits until every send so far is settled, at most for the send timeout. Returns how many requests were
+        stored, failed or are unknown since the last flush, and the first error. The future of each send has its own
+        outcome."""
         self.pipeline.view.bind_loop()
         await self.pipeline.drained()
         outcomes = self.pipeline.take_outcomes()
@@ -145,11 +147,11 @@ class AsyncProducer:
         return outcomes
 
     async def close(self) -> None:
-        """Flushes and closes the producer; takes at most the send timeout."""
+        """Flushes and closes the producer; takes at most as long as the send timeout."""
         if not self.closed:
             self.closed = True
             await self.pipeline.close()
-            for pipeline in self._further.values():  # nothing is unsettled: they share their room
+            for pipeline in self._further.values():  # nothing is unsettled, so a new pipeline can use the same room
                 pipeline.abandon()
 
     async def __aenter__(self) -> AsyncProducer:

@@ -32,14 +32,14 @@ from raftmq_wire.signature import Credentials
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode
 _CHECKED_MAX = 10_000
-"""Topics whose names are remembered as right, because each send asks."""
+"""The most topics whose valid names are remembered, because each send checks its topic's name."""
 _OVERHEAD_BYTES = 512
 """Bytes for header and bookkeeping of one send. They are counted, with body and properties, against the producer's
 limit of buffered bytes."""
 
 
 class SendRequest(NamedTuple):
-    """A user's message or batch, checked and encoded as far as possible without knowing the cluster."""
+    """A user's message or batch, checked, and encoded as far as is possible before its queue is chosen."""
 
     topic: str
     body: bytes
@@ -53,12 +53,12 @@ class SendRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that the request counts against the producer's bound."""
+        """The bytes that the request counts against the producer's limit of buffered bytes."""
         return len(self.body) + len(self.properties) + _OVERHEAD_BYTES
 
 
 class Submission(NamedTuple):
-    """A request that is handed over to the event loop, with its future and deadline."""
+    """A request on its way to the event loop, with its future and its deadline (in loop time)."""
 
     request: SendRequest
     future: AnyFuture
@@ -144,8 +144,8 @@ def build_batch(
 
 
 def in_users_words(error: TypeError, call: str, options: Mapping[str, Any], kind: type) -> TypeError:
-    """Rewords a TypeError of a send for the user: if an option is unknown, the error names it and the call that the
-    user wrote; else the error stays."""
+    """Returns a TypeError for a wrong call of a send. If an option is unknown, the error names it and the call that the
+    user wrote; else `error` itself is returned."""
     known = [*kind.__annotations__]
     unknown = [name for name in options if name not in known]
     return TypeError(f"{call}() has no option {unknown[0]}; it has {', '.join(known)}") if unknown else error
@@ -157,7 +157,8 @@ def _check_topic(topic: str) -> None:
 
 
 def _check(topic: str, queue_id: int | None, ordering_key: str | None) -> None:
-    """Refuses everything that would fail on the event loop, where other sends would fail with it."""
+    """Checks the topic and the choice of a queue. Raises now what would otherwise fail on the event loop, where it
+    would fail other sends too."""
     if not isinstance(topic, str):
         raise TypeError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
@@ -190,14 +191,15 @@ class FrameWriter:
     """
 
     def __init__(self, group: str, producer_id: bytes, credentials: Credentials | None = None) -> None:
-        """`credentials`: those of the user who signs. A signed frame is not made from a template."""
+        """`credentials`: the name and secret with which frames are signed, or None. A signed frame is not made from a
+        template."""
         self._credentials = credentials
         self._group = group
         self._producer_id = producer_id.hex()
         self._templates: dict[tuple[str, bool, int], bytes] = {}
 
     def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
-        """Returns the complete frame. A retry sends the same bytes again."""
+        """Returns the complete frame of one request. The bytes are the same for every attempt."""
         if self._credentials is not None:
             return self._signed(request, queue_id, sequence, low, born_ms, self._credentials)
         kind = (request.topic, request.batch, request.sys_flag)

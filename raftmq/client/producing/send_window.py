@@ -1,5 +1,5 @@
-"""The sends of one producer session that are not settled: their identity, order and deadlines, and what a reply means.
-No I/O.
+"""The sends of one producer session that are not settled: their identity, order and deadlines, and the meaning of a
+reply. This module does no I/O.
 
 Rules of this file:
  - Each request has a sequence, ascending from 1. It keeps the sequence, and every byte of its frame, however often it
@@ -41,13 +41,13 @@ STORED = frozenset((0, 10, 11, 12))
 """Codes that mean "stored": success, and RocketMQ's flush timeout, no replica and replica timeout (weak modes only)."""
 
 LOOK_S = 0.05
-"""The least seconds between two looks at a round that has not ended."""
+"""The shortest time in seconds until the next check of a round that has not ended."""
 
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 class NextStep(Enum):
-    """The next step for a request that was answered."""
+    """The next step for a request after its reply."""
 
     OK = "ok"
     AGAIN = "again"
@@ -59,8 +59,8 @@ class NextStep(Enum):
 
 
 def judge(code: int, remark: str | None) -> NextStep:
-    """Returns the next step for a reply, by the first column of the module's table; `maybe` only changes which error
-    FINAL gives."""
+    """Returns the next step for a reply, by the first column of the module's table; `Pending.maybe` changes only the
+    error that FINAL gives."""
     if code in STORED:
         return NextStep.OK
     if code in TRY_AGAIN:
@@ -112,7 +112,7 @@ class Pending:
         """True while it is in flight in a round of its topic's pace."""
         self.refusal: tuple[int, str | None] | None = None
         self.trouble = ""
-        """The address of the connection that ended while the request was in flight, and why it ended."""
+        """Why the connection ended while the request was in flight, with its address; "" if it did not."""
 
 
 class SendWindow:
@@ -140,7 +140,7 @@ class SendWindow:
 
     @property
     def again(self) -> bool:
-        """True if a request waits to be sent again."""
+        """True if a request waits to be sent again now."""
         return self._again
 
     def admit(self, pending: Pending) -> int:
@@ -166,7 +166,7 @@ class SendWindow:
         if verdict is NextStep.OK or verdict is NextStep.FINAL:
             self._settle(pending)
         else:
-            self._again = self._again or code != ResponseCode.FLOW_CONTROL  # otherwise the topic's pace says when
+            self._again = self._again or code != ResponseCode.FLOW_CONTROL  # else the pace of its topic decides
             pending.refusal = (code, remark)
             pending.maybe = pending.maybe or verdict is NextStep.AGAIN_MAYBE
         return verdict
@@ -179,7 +179,7 @@ class SendWindow:
 
     def lost(self, trouble: str = "") -> int:
         """Called when the connection is lost for the reason `trouble`: requests in flight may have been carried out,
-        and are queued to be sent again. Returns their number."""
+        and are marked to be sent again. Returns their number."""
         lost = 0
         for pending in self._order:
             if pending.in_flight and not pending.done:
@@ -192,8 +192,8 @@ class SendWindow:
         return lost
 
     def take_again(self, now: float) -> list[bytes]:
-        """Returns the frames to send again, in sequence order; they count as in flight from now. Those stay behind that
-        would be held beyond their deadline: what became of them would not be known then."""
+        """Returns the frames to send again, in sequence order; they count as in flight from now. A request stays behind
+        if the leader would probably hold it beyond its deadline, because its outcome would then be unknown."""
         self._again = False
         frames = []
         for pending in self._order:
@@ -211,8 +211,8 @@ class SendWindow:
     # --- topics over a quota -----------------------------------------------------------------------------------------
 
     def begin(self, pending: Pending, now: float) -> bool:
-        """Returns True if a request that was admitted now is sent at once; it counts as in flight then. Else it waits
-        for the pace of its topic."""
+        """Returns True if a request that was just admitted may be sent at once, and marks it as in flight. Returns
+        False if it must wait for the pace of its topic."""
         if self._paces and not self._may_go(pending):
             return False
         pending.in_flight = True
@@ -229,7 +229,7 @@ class SendWindow:
         return pending.paced
 
     def _pace(self, pending: Pending, code: int, remark: str | None, now: float) -> None:
-        """Reports a reply to the pace of its topic, which is created by a refusal because of a quota."""
+        """Reports the reply to the pace of its topic. The first refusal because of a quota creates the pace."""
         self._leave_round(pending)
         pace = self._paces.get(pending.topic)
         if code == ResponseCode.FLOW_CONTROL:
@@ -253,8 +253,8 @@ class SendWindow:
         return pace is not None and not pace.is_first
 
     def next_rounds(self, now: float) -> float | None:
-        """Begins the rounds of topics that are due, after which `again` is true. Returns the seconds until the next
-        call; None if no topic has a pace."""
+        """Begins the rounds of topics that are due, and then sets `again`. Returns the seconds until it must be called
+        next; None if no topic has a pace."""
         for topic, pace in list(self._paces.items()):
             if pace.is_over(now):
                 del self._paces[topic]
@@ -264,12 +264,12 @@ class SendWindow:
         return min((max(pace.due - now, LOOK_S) for pace in self._paces.values()), default=None)
 
     def oldest_sent_at(self) -> float | None:
-        """The time when the oldest request in flight was sent."""
+        """The loop time at which the oldest request in flight was sent; None if none is in flight."""
         return next((p.sent_at for p in self._order if p.in_flight and not p.done), None)
 
     def expire(self, now: float, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:
-        """Settles the requests that are past their deadline; deadlines ascend with the sequence. `why` returns the
-        reason why there is no leader."""
+        """Settles the requests that are past their deadline; returns each with its error. Deadlines ascend with the
+        sequence. `why` returns the reason why there is no leader."""
         expired = []
         for pending in self._order:
             if pending.done:
@@ -281,7 +281,8 @@ class SendWindow:
         return expired
 
     def abandon(self, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:
-        """Settles all requests as if past their deadline, because the producer is closed without waiting."""
+        """Settles all requests as if past their deadline, and returns each with its error, because the producer is
+        closed without waiting."""
         return self.expire(float("inf"), why)
 
 
@@ -300,13 +301,13 @@ def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
 
 
 def never_sent(what: str, ids: tuple[str, ...], why: str) -> Unreachable:
-    """Returns the error for messages of which no attempt has left this client. `why` gives the servers' answers."""
+    """Returns the error for messages that this client never sent. `why` describes what the servers answered."""
     text = f"{what}: no leader could be reached before the deadline"
     return Unreachable(f"{text} ({why})" if why else text, retryable=True, hint=hint_for(why), message_ids=ids)
 
 
 def too_large(what: str, size: int, limit: int, ids: tuple[str, ...]) -> Refused:
-    """Returns the error for a request that no frame can hold; the server would close the connection instead of
+    """Returns the error for a request larger than a frame may be. The server would close the connection instead of
     answering."""
     return Refused(
         f"{what} is {size} bytes, a frame holds at most {limit}",

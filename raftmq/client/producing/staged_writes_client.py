@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Committed(NamedTuple):
-    """The result of a committed write."""
+    """The result of a commit."""
 
     write: int
     """The number of the newest committed write of this name."""
     earlier: bool
-    """True if the write was committed before, so that this commit changed nothing."""
+    """True if the write had been committed before this commit, which then changed nothing."""
 
 
 class StagedWrites:
@@ -43,8 +43,8 @@ class StagedWrites:
         self._timeout_s = timeout_s
 
     def open(self, name: str, write: int, *, group: int = FIRST_GROUP) -> int | None:
-        """Opens an attempt at a write in a group of brokers and returns its number there; None if that write, or a
-        later one of the name, is committed."""
+        """Opens an attempt at a write in a group of brokers and returns its number there; None if this write, or a
+        later write of the same name, is already committed."""
         ext = {"name": name, "write": str(write)}
         reply = self._ask(RequestCode.OPEN_ATTEMPT, ext, b"", f"write {write} of {name}", group)
         attempt = reply.ext.get("attempt")
@@ -79,8 +79,9 @@ class StagedWrites:
         return Committed(int(reply.ext["committed"]), reply.ext["earlier"] == "true")
 
     def commit_in_groups(self, name: str, write: int, winners: Mapping[int, Sequence[tuple[int, int]]]) -> Committed:
-        """Commits the write with the messages of the winning attempts of each group of brokers: all or none. The first
-        group decides, the others follow by themselves, within about a second. Raises Refused as `commit`."""
+        """Commits the write with the messages of the winning attempts of each group of brokers: either in all groups or
+        in none. The first group decides; the others follow by themselves within about a second. Raises Refused as
+        `commit` does."""
         of_first = winners.get(FIRST_GROUP, ())
         further = sorted(group for group, of in winners.items() if of and group != FIRST_GROUP)
         if not further:
@@ -99,7 +100,7 @@ class StagedWrites:
         return Committed(int(reply.ext["committed"]), reply.ext["earlier"] == "true")
 
     def _discard(self, name: str, write: int, groups: Iterable[int]) -> None:
-        """Discards attempts that lost; if a group does not answer they expire."""
+        """Discards losing attempts. In a group that does not answer, they stay until they expire."""
         for group in groups:
             with suppress(RaftMQError):
                 self.abort(name, write, group=group)

@@ -1,13 +1,14 @@
-"""The pace of sends to a topic that are refused because of a quota: a few at a time, as many as were stored lately.
+"""The pace of sends to a topic that are refused because of a quota: a few at a time, about as many as were stored in
+the last round.
 
 A refusal says that the rate of a topic is too high, but not which rate is allowed. So requests to the topic go out in
 rounds, like those of a congestion window. A round ends when all of its requests were answered and a pause is over.
-After a round with a refusal, the next has as many requests as were stored, plus one; after one without a refusal, it is
-half as large again. If no more was stored than refused, the pause doubles; otherwise it becomes shorter by its first
-length.
+After a round with a refusal, the next has as many requests as were stored, plus one; after a round without a refusal,
+it is half as large again. If at least as many requests were refused as stored, the pause doubles; otherwise it becomes
+shorter by its first length.
 
-Without a pace each refusal would be repeated after one pause for all, which begins anew with whatever is stored: with
-much in flight, most of what is sent would be refused time and again.
+Without a pace, all refused requests would be sent again together after one common pause. With much in flight, most of
+them would be refused again and again.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import random
 from typing import Final
 
 PAUSE_S: Final = 0.1
-"""The first pause, and the shortest."""
+"""The first and shortest pause, in seconds."""
 PAUSE_S_MAX: Final = 1.0
 GROWS: Final = 1.5
-"""The factor by which a round is larger than one of which nothing was refused."""
+"""The factor by which a round grows after a round without a refusal."""
 FORGET_S: Final = 1.0
 """Seconds without a refusal after which a topic has no pace any more."""
 
 
 class TopicPace:
-    """The rounds of one topic. Times are those of the loop, in seconds."""
+    """The rounds of requests to one topic. Times are loop times, in seconds."""
 
     __slots__ = ("_jitter", "_out", "_pause_s", "_refused", "_refused_at", "_size", "_stored", "due", "refusal", "room")
 
@@ -33,15 +34,15 @@ class TopicPace:
         self._jitter = jitter
         self._pause_s = PAUSE_S
         self._size = 1
-        """The requests that this round may send."""
+        """The number of requests that one round may send."""
         self._stored = self._refused = 0
         self._out = 0
-        """The requests of this round that are not answered."""
+        """The number of requests of this round that are not answered yet."""
         self._refused_at = now
         self.due = now + self._next_pause_s()
-        """The end of the pause."""
+        """The time when the pause ends."""
         self.room = 0
-        """The requests that may be sent yet in this round."""
+        """The number of requests that may still be sent in this round."""
         self.refusal: tuple[int, str | None] = (0, None)
         """The code and the remark of the last refusal."""
 
@@ -69,7 +70,7 @@ class TopicPace:
 
     @property
     def is_first(self) -> bool:
-        """True if the last refusal was the first one of its round."""
+        """True if exactly one request of this round was refused so far."""
         return self._refused == 1
 
     def ended(self, requests: int) -> None:
@@ -77,11 +78,12 @@ class TopicPace:
         self._out -= requests
 
     def is_over(self, now: float) -> bool:
-        """Returns True if nothing waits, and nothing was refused for so long that the topic needs no pace."""
+        """Returns True if no request is unanswered, and nothing was refused for FORGET_S, so that the topic needs no
+        pace."""
         return not self._out and self.room > 0 and now - self._refused_at >= FORGET_S
 
     def next_round(self, now: float) -> bool:
-        """Begins the next round, and returns True, if this one has ended."""
+        """Begins the next round if this one has ended and the pause is over. Returns True if it did."""
         if self._out or now < self.due:
             return False
         if self._refused:

@@ -1,5 +1,5 @@
-"""A producer's answers to transaction checks: the cluster asks what became of a transaction (request 39), the user's
-check function decides, and the producer ends the transaction (request 37).
+"""A producer's answers to transaction checks: the cluster asks for the outcome of a transaction (request 39), the
+user's check function decides, and the producer ends the transaction (request 37).
 
 Requests arrive on the connections that this producer's heartbeats keep open to every node. One check runs at a time, as
 in RocketMQ; while HOLD_MAX checks wait, a further request is dropped, because the cluster asks again.
@@ -38,7 +38,8 @@ class _Check(NamedTuple):
 
 
 class CheckBack:
-    """Answers the checks for one producer of a group. Lifecycle: `open`, then checks at any time, `close`."""
+    """Answers the checks for one producer of a group. Lifecycle: `open`, then the cluster may ask at any time until
+    `close`."""
 
     def __init__(self, view: ClusterView, group: str, decide: Decide, ends: TransactionEnds) -> None:
         self._view = view
@@ -113,7 +114,7 @@ class CheckBack:
                 resolution = await self._resolve(check)
                 if resolution is Resolution.UNDECIDED:
                     self._in_hand.discard(check.half.message_id)
-                else:  # an answer that takes long holds up no other check
+                else:  # sent in the background, so that a slow answer delays no other check
                     self._spawn(self._answer(check.half, resolution))
 
     async def _resolve(self, check: _Check) -> Resolution:
@@ -128,7 +129,7 @@ class CheckBack:
         try:
             await self._ends.ask(half, resolution, what=what, from_check=True)
         except RaftMQError as error:
-            _log.warning("group %s: %s", self._group, error)  # the cluster asks again
+            _log.warning("group %s: %s", self._group, error)  # no retry: the cluster asks again
         finally:
             self._in_hand.discard(half.message_id)
 
@@ -149,10 +150,10 @@ def _resolution(answer: object) -> Resolution:
 
 
 def _parse(group: int, header: Header, body: bytes) -> _Check:
-    """Decodes a check request. Raises KeyError, ValueError, Failed."""
+    """Decodes a check request. Raises KeyError, ValueError or Failed for a malformed one."""
     ext = ext_of(header)
     (message,) = decode_messages(body, first_queue=number_of(group, 0))
-    if message.undecoded:  # the user's check decides by the body, so it must not see another one
+    if message.undecoded:  # the user's function decides by the body, so the body must be readable
         raise Failed(f"{message.place} {message.undecoded}")
     half = Half(message.topic, ext["msgId"], int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"]), group)
     return _Check(half, message)

@@ -1,8 +1,8 @@
 """Ends a transaction: sends END_TRANSACTION (37) until it is settled, and finds out how the message ended.
 
 The answer says how the message ended (ext field `raftmqEnd`) if the leader that answers ended it. After a lost answer,
-or when another producer of the group was faster, the answer only says that the transaction is over. Then the message is
-searched for by its id, because only a committed one can be found.
+or when another producer of the group was faster, the answer only says that the transaction is over. Then the client
+searches for the message by its id: only a committed message can be found.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from raftmq_wire.codes import RequestCode
 from raftmq_wire.queue_numbers import FIRST_GROUP
 
 END_FIELD = "raftmqEnd"
-"""The ext field of the answer to 37 that says how the message ended: "committed", "rolledBack", "parked" (its producers
-did not decide), "dropped" (its topic was deleted), or "earlier" (it had ended before, and how is not known)."""
+"""The ext field of the answer to 37 that says how the message ended: "committed", "rolledBack", "parked" (no producer
+decided in time), "dropped" (its topic was deleted), or "earlier" (it had ended before, and how is not known)."""
 _COMMITTED, _EARLIER = "committed", "earlier"
 _HINT = "The cluster asks a producer of the group, whose check decides; look the message up by its id afterwards."
 
 
 class Resolution(Enum):
-    """The outcome of a transaction. Values are those of RocketMQ's commitOrRollback."""
+    """The outcome of a transaction; the values are those of RocketMQ's field commitOrRollback."""
 
     COMMIT = 0x8
     ROLLBACK = 0xC
@@ -33,15 +33,15 @@ class Resolution(Enum):
 
 
 class Half(NamedTuple):
-    """The identity of a half message: everything that the server compares before it ends one."""
+    """The identity of a half message: all fields that the server compares before it ends the transaction."""
 
     topic: str
     message_id: str
     offset: int
-    """The queue offset from the answer to its send."""
+    """The queue offset from the reply to its send."""
     position: int
     group: int = FIRST_GROUP
-    """The group of brokers that has the message, and decides with the producer."""
+    """The group of brokers that stores the message and ends the transaction."""
 
 
 class TransactionEnds:
@@ -55,8 +55,8 @@ class TransactionEnds:
 
     async def end(self, half: Half, resolution: Resolution) -> None:
         """Ends the transaction as `resolution` says, asking the leader, and the next leader, until it is settled.
-        Returns if the message ended that way. Raises Failed if it ended otherwise or the request does not fit; Unknown
-        if it is not known how the message ended, or not yet."""
+        Returns only if the message ended as `resolution` says. Raises Failed if it ended otherwise or the request does
+        not fit; Unknown if it is not known how the message ended, or not yet."""
         what = f"{resolution.name.lower()} of transaction {half.message_id}"
         try:
             ended = await self.ask(half, resolution, what=what)
@@ -65,7 +65,7 @@ class TransactionEnds:
         except RaftMQError as error:
             if not error.retryable and not isinstance(error, Unknown):
                 raise
-            # A check of the cluster may still end it as the caller wished: no outcome yet is not a failure.
+            # A check may still end the transaction as the caller wants, so an error without an outcome is no failure.
             text, ids = f"{error}; it may have ended, or may end so by a check", (half.message_id,)
             raise Unknown(text, code=error.code, hint=_HINT, message_ids=ids) from error
         if (ended == _COMMITTED) != (resolution is Resolution.COMMIT):
@@ -76,8 +76,7 @@ class TransactionEnds:
             )
 
     async def _look_up(self, half: Half) -> str:
-        """Searches for the half message by its id; returns the outcome of a transaction that is over. Raises
-        RaftMQError."""
+        """Searches for the half message by its id; returns how the finished transaction ended. Raises RaftMQError."""
         try:
             found = await self._admin.query_messages(half.topic, half.message_id, unique=True, as_stored=True)
         except NotFound:

@@ -1,8 +1,8 @@
-"""AsyncTransactionProducer: messages that count only if a local transaction of the program does.
+"""AsyncTransactionProducer: sends messages that become visible only if a local transaction of the program succeeds.
 
-Life of a transaction: the half message is stored (consumers do not see it) -> the block runs, and does what the message
-tells of -> commit or rollback. If neither reaches the cluster, because the program died or was cut off, the cluster
-asks any producer of the group, and its `check` answers from what the program has stored.
+Life of a transaction: the half message is stored (consumers do not see it) -> the block runs, and does the work that
+the message announces -> commit or rollback. If neither reaches the cluster, because the program died or was cut off,
+the cluster asks any producer of the group, and its `check` answers from what the program has stored.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ AsyncCheck = Callable[[Message], Awaitable[Resolution]]
 group."""
 CHECK_AFTER_S_MAX = 86_400
 UNSETTLED_MAX = 10_000
-"""The most decisions that are remembered because the cluster has not confirmed them."""
+"""The most decisions that are remembered while the cluster has not confirmed them."""
 
 
 class AsyncTransactionProducer:
-    """A member of a producer group, for `async with`: it sends transactions, and answers the cluster's checks for those
-    of all members of the group."""
+    """A member of a producer group, for `async with`: it sends transactions, and answers the cluster's checks of
+    transactions of all members of the group."""
 
     def __init__(self, view: ClusterView, group: str, check: AsyncCheck, *, timeout_s: float = TIMEOUT_S) -> None:
         if not group:
@@ -48,8 +48,8 @@ class AsyncTransactionProducer:
         self._check_back = CheckBack(view, group, self._decide, self._ends)
         self._opened = False
         self._decided: dict[str, Resolution] = {}
-        """Transactions of this program whose end the cluster has not confirmed: message id -> decision. It is UNDECIDED
-        while the block runs."""
+        """Transactions of this program whose end the cluster has not confirmed: message id -> decision. The decision is
+        UNDECIDED while the block runs."""
 
     async def open(self) -> AsyncTransactionProducer:
         """Registers this producer with the nodes, so that they can ask it. Raises Refused for an invalid group name,
@@ -92,7 +92,7 @@ class AsyncTransactionProducer:
     # -- for its transactions
 
     async def begin(self, topic: str, body: bytes, check_after_s: float | None, options: SendOptions) -> Half:
-        """Stores the half message of a transaction. Raises the errors of a send."""
+        """Stores the half message of a transaction. Raises as a send does."""
         if not self._opened:
             raise RuntimeError("the transaction producer is not open; use it in a with block")
         properties = {**(options.get("properties") or {}), "TRAN_MSG": "true", "PGROUP": self.group}
@@ -103,7 +103,7 @@ class AsyncTransactionProducer:
             result = await self._producer.send(topic, body, **sent)
         except Unknown as error:
             for message_id in error.message_ids:
-                self._remember(message_id, Resolution.ROLLBACK)  # it may be stored, and its block never runs
+                self._remember(message_id, Resolution.ROLLBACK)  # the message may be stored
             raise
         if result.position < 0:
             raise Unknown(f"half message to {topic}: the answer does not say where it is stored")
@@ -112,19 +112,19 @@ class AsyncTransactionProducer:
         return Half(topic, result.message_id, result.queue_offset, result.position, group)
 
     async def end(self, half: Half, resolution: Resolution) -> None:
-        """Ends the transaction as `resolution` says. Answers checks in the same way until the cluster confirms it."""
+        """Ends the transaction as `resolution` says. Until the cluster confirms it, checks get the same answer."""
         self._remember(half.message_id, resolution)
         try:
             await self._ends.end(half, resolution)
         except Unknown:
-            raise  # the decision stays remembered
+            raise  # the decision stays in `_decided`
         except RaftMQError:
             self.forget(half)
             raise
         self.forget(half)
 
     def forget(self, half: Half) -> None:
-        """Forgets the decision about a transaction, so that the check function decides."""
+        """Forgets the decision about a transaction; the user's check function decides from now on."""
         self._decided.pop(half.message_id, None)
 
     def _remember(self, message_id: str, resolution: Resolution) -> None:
@@ -178,8 +178,8 @@ class AsyncTransaction:
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:
-        """Rolls the message back: consumers never see it. Raises Failed if a check committed it, Unknown as
-        `commit`."""
+        """Rolls the message back: consumers never see it. Raises Failed if a check committed it, and Unknown as
+        `commit` does."""
         await self._end(Resolution.ROLLBACK)
 
     def leave_to_check(self) -> None:
@@ -220,5 +220,5 @@ class AsyncTransaction:
                 await self.rollback()
             except RaftMQError as failure:
                 error.add_note(f"and the message of the transaction was not rolled back: {failure}")
-        else:  # an interruption may have come after the local transaction: only the check can tell
+        else:  # the interruption may have come after the local transaction was done, so only the check can tell
             self.leave_to_check()

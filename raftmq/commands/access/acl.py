@@ -68,8 +68,8 @@ def set_(
 
 
 def _added(user: str, rule: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the rule with the actions of the one that it replaces; its sources stay unless others are given. Raises
-    LocalError if one of the two allows and the other denies."""
+    """Returns `rule` with the actions of the user's earlier rule for that resource added. The earlier rule's sources
+    stay, unless `rule` names others. Raises LocalError if one of the two rules allows and the other denies."""
     kind, _, name = rule["resource"].partition(":")
     for known in rules:
         its_kind, _, its_name = known["resource"].partition(":")
@@ -197,7 +197,8 @@ def import_(
 
 
 def _plan_in(file: Path) -> AclPlan:
-    """Returns the plan for a plain_acl.yml. Raises LocalError, whose text has nothing of the file."""
+    """Returns the plan for a plain_acl.yml. Raises LocalError, whose text quotes nothing of the file, because the file
+    has secrets."""
     import yaml
 
     from raftmq.local.plain_acl import PlainAclError, document_of, plan_of

@@ -89,7 +89,8 @@ def key_(rotate: bool, data_dir: Path | None, data: str | None, admin: str | Non
 
 
 def _new_key(views: list[dict[str, Any]]) -> str:
-    """Returns the key that is first in the file of every node. Raises LocalError."""
+    """Returns the key that is first in the key file of every node. Raises LocalError if the first node has no newer
+    key, or if another node has another key first."""
     first = views[0]
     if not first["keys"] or first["keys"][0] == first["key"]:
         why = "the first line of auth.key_file is the key that encrypts secrets now, or there is none"
@@ -105,15 +106,15 @@ def _new_key(views: list[dict[str, Any]]) -> str:
 
 
 def _views(data_dir: Path | None, data: str | None, admin: str | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Asks the nodes of all groups: what is set in the first one counts in all. Returns the answers, and a sentence
-    about each address without one."""
+    """Asks the nodes of all groups: settings of the first group count in all groups. Returns the answers, and a
+    sentence about each address without one."""
     there = {FIRST_GROUP: addresses(admin, data, data_dir)} if data_dir is not None else None
     asked, silent = ask_all_of(there or all_groups(admin, data, members=True), "/v1/auth")
     return [each.view for each in asked], [f"{address}: {error.what}" for address, error in silent.items()]
 
 
 def _refuse_if_unable(views: list[dict[str, Any]]) -> None:
-    if not any(view["total"] for view in views):  # a node that is behind knows none yet; the log decides
+    if not any(view["total"] for view in views):  # a node that lags knows no Super yet; the log decides
         why = "there is no enabled Super: nobody could change anything any more"
         fix = "raftmq user create NAME --super"
         raise LocalError("nothing can be enforced yet", why, fix, ExitCode.REFUSED)

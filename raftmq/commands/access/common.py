@@ -37,7 +37,7 @@ def people_options(command: F) -> F:
 
 
 def addresses(admin: str | None, data: str | None, data_dir: Path | None) -> list[str]:
-    """Returns the addresses of the cluster, with a proof of the author. Raises LocalError."""
+    """Returns the addresses of the cluster, with the caller's credentials. Raises LocalError."""
     if data_dir is None:
         return admin_addresses(admin, data)
     named = admin or os.environ.get(ADMIN_VARIABLE) or ADMIN_DEFAULT
@@ -46,13 +46,13 @@ def addresses(admin: str | None, data: str | None, data_dir: Path | None) -> lis
 
 
 def api(admin: str | None, data: str | None, data_dir: Path | None, look: str = LOOK) -> AdminApi:
-    """Returns the HTTP API of that cluster. Raises LocalError."""
+    """Returns a client of the HTTP API at these addresses. Raises LocalError."""
     return AdminApi(addresses(admin, data, data_dir), look)
 
 
 def secret_of(data_dir: Path, named: str) -> Path:
-    """Returns the path of the cluster's secret, in a node's data directory or in the folder above it. `named` is the
-    HTTP API that it is for. Raises LocalError."""
+    """Returns the path of the cluster's secret, in a node's data directory or in the folder above it. `named`: the
+    address of the HTTP API for which it is used. Raises LocalError."""
     for folder in (data_dir, data_dir / "data"):
         if (folder / "SECRET").exists():
             return folder / "SECRET"
@@ -65,8 +65,8 @@ def secret_of(data_dir: Path, named: str) -> Path:
 
 
 def secret_options(command: F) -> F:
-    """Adds --secret-file and --generate; without either, the secret is asked for, or is the first line of standard
-    input."""
+    """Adds --secret-file and --generate; without either option, the command asks for the secret, or reads it from the
+    first line of standard input."""
     file = click.option(
         "--secret-file",
         type=LocalPath(path_type=Path, dir_okay=False),
@@ -89,8 +89,8 @@ def new_secret(name: str, file: Path | None, *, generate: bool) -> tuple[str, bo
 
 
 def ask_secret(prompt: str, instead: str, *, confirm: bool = False) -> str:
-    """Asks for a secret on a terminal, without echo; without a terminal reads a line of standard input. `instead`:
-    what to type if there is none. Raises LocalError."""
+    """Asks for a secret on a terminal, without echo; without a terminal reads a line of standard input. `instead`: the
+    command that the error advises if there is no secret. Raises LocalError."""
     if sys.stdin.isatty():
         return str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
     line = sys.stdin.readline(SECRET_FILE_MAX).strip("\r\n")

@@ -65,12 +65,12 @@ def _token(name: str) -> str:
     try:
         return read_token(name)
     except LocalError:
-        return ""  # others may have read it: the file goes; the token ends by itself, or by raftmq user revoke
+        return ""  # the file goes, as others may have read it; the token ends by itself, or by raftmq user revoke
 
 
 def _context(admin: str | None, user: str) -> tuple[str, list[str]]:
-    """Returns the context's name and addresses, after checking that its own cluster answers there. `user` logs in, ""
-    logs out. Raises LocalError."""
+    """Returns the context's name and addresses, after checking that its own cluster answers there. `user`: the user who
+    logs in; "" for a logout. Raises LocalError."""
     name = (admin or os.environ.get(ADMIN_VARIABLE, "")).strip()
     if not name or ":" in name:
         raise LocalError(

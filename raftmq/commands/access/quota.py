@@ -24,7 +24,8 @@ LOOK = "raftmq quota list"
 VALUE = click.IntRange(min=1, max=LIMIT_MAX)
 LOOK_LEARNT = "raftmq quota learnt"
 TOPICS_PER_PART = 8
-"""So many topics with 168 numbers of 20 digits each are less than the largest request."""
+"""The number of topics in one request: so many topics with 168 numbers of 20 digits each fit into the largest
+request."""
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would change.")
 
 

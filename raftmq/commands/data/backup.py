@@ -100,13 +100,13 @@ def create(
 
 
 def _groups(admin: str | None, data: str | None, node: NodeName | None) -> Groups:
-    """Returns the addresses, group -> addresses, at which to look for the node. Without a node these are only the
-    addresses that were given, so that the backup is written on that machine."""
+    """Returns the addresses, group -> addresses, at which to look for the node. Without a node, only the given
+    addresses are returned, so that the backup is written on that machine."""
     return one_group(all_groups(admin, data, members=node is not None), node)
 
 
 def _plans(groups: Groups, node: NodeName | None, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Asks a node of each group what a backup would remove; group -> answer. Raises LocalError."""
+    """Asks a node of each group which old backups a backup would remove; returns group -> answer. Raises LocalError."""
     plans = {}
     for group, addresses in groups.items():
         asked = {**body, "to": of_group(body["to"], group), "dry_run": True}
@@ -122,15 +122,15 @@ def _show_plans(plans: dict[int, dict[str, Any]], as_json: bool) -> None:
 
 
 def _in_folder(group: int, name: str) -> str:
-    """Returns the name of a backup, as it lies in a directory or store of backups."""
+    """Returns the path of a backup, relative to the directory or store of backups."""
     return name if group == FIRST_GROUP else f"{group_folder(Path(), group)}/{name}"
 
 
 def _make_all(groups: Groups, node: NodeName | None, body: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Backs up a node of each group, the first group last: it is to know each version of the truth that another one has
-    copied. Returns group -> backup. Raises LocalError."""
+    """Backs up a node of each group, the first group last: its backup must include every decision that another group's
+    backup has copied from it. Returns group -> backup. Raises LocalError."""
     if any(group != FIRST_GROUP for group in groups) and "://" not in body["to"]:
-        _plans(groups, node, body)  # refuses a place that is not allowed, before a folder is made there
+        _plans(groups, node, body)  # this refuses a place that is not allowed, before a folder is made there
         Path(body["to"]).mkdir(exist_ok=True)
     made = {}
     for group in sorted(groups, key=lambda each: (each == FIRST_GROUP, each)):
@@ -151,7 +151,7 @@ def _choose(addresses: Sequence[str], node: NodeName | None, group: int) -> Admi
     answers, _ = ask_each(addresses, "/v1/status")
     known = {int(status["node"]): (status["role"] == "leader", api) for api, status in answers}
     if not known:
-        return AdminApi(addresses)  # tells what is wrong when it is used
+        return AdminApi(addresses)  # if it does not answer, its use reports the reason
     return known[min(known, key=lambda each: (known[each][0], each))][1]
 
 
@@ -189,7 +189,7 @@ def _lines(made: dict[str, Any]) -> list[str]:
     return [
         f"{made['path']}: node {made['node']} up to index {made['index']}, {made['bytes_total']} bytes, "
         f"{made['bytes_new']} of them copied, read back, {made['seconds']:.1f} s",
-        *([] if made.get("confirmed", True) else [UNCONFIRMED]),  # an older node does not say
+        *([] if made.get("confirmed", True) else [UNCONFIRMED]),  # an older node does not report it
         *(f"removed {name}" for name in made["removed"]),
     ]
 

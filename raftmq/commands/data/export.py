@@ -127,7 +127,7 @@ def _is_full(group: list[Any]) -> bool:
 
 
 def _flush(writer: Any, group: list[Any]) -> None:
-    """Writes all batches as one row group, unless there are none."""
+    """Writes all buffered batches as one row group; does nothing if there are none."""
     import pyarrow as pa
 
     if group:

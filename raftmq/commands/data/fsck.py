@@ -1,5 +1,5 @@
-"""`raftmq fsck`: checks that everything in a stopped node's directory is as it was written, and reports what the node's
-next start would do."""
+"""`raftmq fsck`: checks that everything in a stopped node's directory is intact, and reports what the next start of the
+node would do."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def _of_cluster(directory: Path) -> list[Path]:
 
 
 def node_of(directory: Path) -> NodeName | None:
-    """Returns the name of the node of a data directory, if it is of a further group; else None."""
+    """Returns the name of the node of a data directory, if the node belongs to a further group; None for the first
+    group, and if the identity cannot be read."""
     from raftlog.errors import IdentityError
     from raftlog.storage.files import identity as identities
     from raftlog.storage.files import layout
@@ -99,7 +100,7 @@ def node_of(directory: Path) -> NodeName | None:
     path = directory / layout.IDENTITY
     try:
         own = identities.decode(path.read_bytes(), path)
-    except (OSError, IdentityError):  # the report says so
+    except (OSError, IdentityError):  # the report names the fault
         return None
     return None if own.group_id == FIRST_GROUP else name_of(own.group_id, own.node_id)
 

@@ -1,4 +1,4 @@
-"""The options of commands for Iceberg tables: which catalog has the table, and under which name."""
+"""The options of commands for Iceberg tables: which catalog has the table, and the table's name there."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _CATALOG = (
 
 
 def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
-    """Adds the options to a command, which gets them as `place`: None for a Delta table. With `choose` an option says
-    the format; otherwise the table in the folder does, or that a catalog is named."""
+    """Adds the options to a command, which gets them as `place`: None for a Delta table. With `choose` there is an
+    option for the format. Otherwise the table is an Iceberg table if the folder has one, or if a catalog is named."""
 
     def added_to(command: Callable[..., Any]) -> Any:
         @functools.wraps(command)

@@ -72,7 +72,7 @@ def find(file: Path, topic_id: int, key: str, as_json: bool) -> int:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[int, Read]]:
-    """Opens a file; yields (size, read)."""
+    """Opens a file; yields (its size in bytes, a function that reads from it)."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield os.fstat(descriptor).st_size, lambda at, length: os.pread(descriptor, length, at)

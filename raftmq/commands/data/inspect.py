@@ -1,5 +1,4 @@
-"""`raftmq inspect-consistency`: checks if all nodes hold the same data. RocketMQ's field report 004 asks for such a
-tool."""
+"""`raftmq inspect-consistency`: checks whether all nodes hold the same data."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class Remote:
         self._api = AdminApi([address])
 
     def view(self, index: int | None = None) -> ConsistencyView:
-        """Asks the node for its view of its data, and waits a moment until it has applied the marker. Implements
-        Asks."""
+        """Asks the node for its view of its data, and waits a moment until it has applied the marker. Returns the
+        view."""
         from cluster.repair.consistency_views import ConsistencyView
 
         deadline = time.monotonic() + _APPLY_WAIT_S

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.backup.metadata import Metadata, Plan
 
 CHUNK_BYTES = 32 * 1024
-"""Bytes of one request; the API accepts twice as many."""
+"""The most bytes of one request; the API accepts twice as many."""
 
 
 @command_group()
@@ -105,7 +105,7 @@ def import_(
         api = AdminApi(groups[FIRST_GROUP])
         parts = list(_parts(todo))
         for part in parts:
-            if "topics" in part and not now:  # a refusal comes before anything is changed
+            if "topics" in part and not now:  # first, because it may refuse, before anything is changed
                 api.post("/v1/metadata", part | {"dry_run": True})
         for part in parts:
             api.post("/v1/metadata", part | {"now": True} if now else part)

@@ -1,4 +1,4 @@
-"""`raftmq recovery`: shows what the last start of each node found and did, and why that is safe."""
+"""`raftmq recovery`: shows what the last start of each node found and did, and the reason why that was safe."""
 
 from __future__ import annotations
 

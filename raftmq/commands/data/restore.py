@@ -176,8 +176,8 @@ def _about_group(group: int, manifest: Manifest, found: ChosenBackup) -> list[st
 
 
 def _users(revived: Revived, tokens: int, copy: str) -> list[str]:
-    """Returns lines about the users of the new cluster; nothing if there are none. `copy`: the backup from which they
-    were taken; "" if it is the restored one."""
+    """Returns lines about the users of the new cluster; nothing if there are none. `copy`: the backup from which the
+    users were taken; "" if it is the restored backup itself."""
     if not revived.users:
         return []
     when = f"users and rules are those of {copy}" if copy else "it brings back users as they were then"

@@ -81,7 +81,7 @@ def _told(ran: dict[str, Any]) -> str:
         return f"nothing was removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
     what = counted(ran["segments"], "segment") if ran["segments"] else "queues of topics with a shorter time"
     why = ran["reason"] or "age of topics"
-    if ran["segments"] and ran.get("evicts"):  # an older node does not say so
+    if ran["segments"] and ran.get("evicts"):  # an older node does not report it
         began = "leaving the nodes, slice by slice" if ran.get("sweeping") else "left the nodes"
         return f"{began}: {what} ({why}); the nodes' log begins at position {ran['position']}, the tier keeps the rest"
     if ran.get("sweeping"):

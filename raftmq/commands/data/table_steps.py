@@ -1,4 +1,4 @@
-"""Parts that the commands share that keep a table: `raftmq table run` and `raftmq spark table`."""
+"""Parts shared by the commands that keep a table up to date: `raftmq table run` and `raftmq spark table`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TICK_S = 0.2
 """Interval in seconds at which a command looks for a signal between two rounds."""
 SAMPLED = "json"
-"""The value of --schema with which all fields become columns, as they come."""
+"""The value of --schema with which every field becomes a column when it is first met."""
 
 
 _FOLDER = LocalPath(file_okay=False, path_type=Path)
@@ -50,7 +50,7 @@ class TableType(click.ParamType[Any]):
         return _FOLDER.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Returns what completes a folder."""
+        """Returns the folders that begin with `incomplete`."""
         return _FOLDER.shell_complete(ctx, param, incomplete)
 
 
@@ -136,7 +136,8 @@ class Wanted(NamedTuple):
         return TableOptions(table_columns(self.columns, command), self.accept_loss, self.on_undecodable, more=more)
 
     def check_topics(self, mq: Client) -> None:
-        """Raises RaftMQError for a topic that does not exist; the error names the topic with the most similar name."""
+        """Raises RaftMQError for a topic that does not exist; the error suggests the existing topic with the most
+        similar name."""
         for topic in self.topics:
             with with_near_miss(topic, mq.admin.topics):
                 mq.admin.describe_topic(topic)
@@ -172,8 +173,9 @@ def table_options(command: Callable[..., Any]) -> Any:
 
 @contextlib.contextmanager
 def passing(to: TablePlace, *, again: bool, more: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """A context in which an error that may pass is told and nothing more, with `again`; `more` are kinds of such
-    errors. Others are raised: the topic is another one, or a body cannot be decompressed."""
+    """A context for errors that may pass. With `again`, it only reports them on stderr, because the command tries
+    again; without `again`, it raises them. `more`: further classes of such errors. Other errors are always raised, for
+    example that a body cannot be decompressed."""
     from raftmq.arrow.undecodable import Undecoded
     from raftmq.client.errors import RaftMQError
     from raftmq.tables.errors import CatalogError, LostRace
@@ -206,7 +208,7 @@ def delta_errors() -> tuple[type[Exception], ...]:
 
 
 def tend(upkeep: Tending, to: TablePlace, *, as_json: bool) -> None:
-    """Begins a step of the upkeep unless one is under way, and tells what the last one did."""
+    """Begins a step of the upkeep unless one is running, and prints what the last one did."""
     with passing(to, again=True):
         done = upkeep.tend()
         if any(done):

@@ -141,7 +141,8 @@ def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> 
 
 def _scrub(groups: Groups, wishes: dict[str, bool], as_json: bool) -> int:
     """Has the leader of each group scrub its tier, waits for the end, and prints the results. Returns the worst exit
-    code: that something is wrong, then that a scrub did not finish."""
+    code of all groups: first the one that says that something is wrong, then the one that says that a scrub did not
+    finish."""
     views, codes = {}, {ExitCode.OK}
     for group, addresses in groups.items():
         view = scrubbed(AdminApi(addresses), wishes)

@@ -135,12 +135,12 @@ def _name(survivor: Survivor) -> NodeName:
 
 
 def _whose(survivor: Survivor) -> str:
-    """Returns the group that the node belongs to, in words, if the cluster has several."""
+    """Returns the node's group in words, if the cluster has several groups; else ""."""
     return f"group {survivor.identity.group_id} in " if survivor.other_groups else ""
 
 
 def _cut_off(survivor: Survivor) -> list[str]:
-    """Returns a line about the other groups, if there are any."""
+    """Returns a line about the other groups of the cluster; [] if there are none."""
     if not survivor.other_groups:
         return []
     return [

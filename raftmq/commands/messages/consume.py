@@ -99,7 +99,7 @@ def print_and_commit(
     """Prints messages until the end, `most` or a signal. Printed messages are committed after a second at most by
     `clock`, even if no further message comes.
 
-    Any other exception passes through, so that the consumer does not commit a message that was not printed.
+    Exceptions pass through, so that the consumer does not commit a message that was not printed.
     """
     committed, committed_at = 0, clock()
     while printed.count != most and not stop.asked:

@@ -65,7 +65,8 @@ def list_(group: str, most: int, servers: str | None, as_json: bool) -> None:
 
 
 def _resent(mq: Client, group: str, letters: list[Message]) -> set[str] | None:
-    """Returns the origins of those letters that were resent; None if this user may not read where the copies are."""
+    """Returns the origins of those letters that were resent; None if this user may not read the topic with the
+    copies."""
     from raftmq.client.errors import Denied
 
     try:
@@ -140,9 +141,10 @@ def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bo
 def dead_letters(
     mq: Client, group: str, wanted: set[tuple[int, int]] | None, most: int | None
 ) -> tuple[list[Message], int]:
-    """Returns the oldest dead letters, or those `wanted`, named by (group of brokers, offset), with bodies as stored,
-    and the number of all that are kept; each group of brokers has its own. A consumer group without dead letters has no
-    topic for them: then none are returned. Raises LocalError if there is no such consumer group."""
+    """Returns dead letters, with bodies as stored, and the number of all that are kept. Returns the oldest ones, or
+    those in `wanted`, given as (group of brokers, offset), because each group of brokers has its own. A consumer group
+    without dead letters has no topic for them: then none are returned. Raises LocalError if there is no such consumer
+    group."""
     from raftmq.client.errors import NotFound
 
     found: list[Message] = []
@@ -152,7 +154,7 @@ def dead_letters(
             own = None if wanted is None else {offset for each, offset in wanted if each == number}
             letters, held = _letters_in(mq, PREFIX + group, number_of(number, 0), own, most)
             found, kept = found + letters, kept + held
-    except NotFound:  # it has none, or they were purged meanwhile
+    except NotFound:  # there are none, or they were purged in the meantime
         found, kept, is_there = [], 0, False
     if not is_there and _is_missing(mq, group):
         raise LocalError(
@@ -193,8 +195,8 @@ def _queue_for(letter: Message) -> int:
 
 
 def _is_missing(mq: Client, group: str) -> bool:
-    """Returns True if there is no such group; False also for a user who may not list the groups. It may read the dead
-    letters of this one, else the cluster would have denied the question for their offsets."""
+    """Returns True if there is no such group; False if this user may not list the groups: then the group exists,
+    because reading the offsets of its dead letters was not denied."""
     from raftmq.client.errors import Denied
 
     try:

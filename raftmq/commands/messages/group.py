@@ -97,7 +97,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
             return
         click.confirm(f"delete {name} ({held})?", abort=True, err=True)
     answer = api.delete(path)
-    if len(groups) > 1:  # the others follow the first group; their figures come from the plan, made before the deletion
+    if len(groups) > 1:  # further groups follow the first one; their figures come from before the deletion
         answer |= {field: plan[field] for field in ("offsets", "lag", "members")}
     show(as_json, answer, f"deleted {name} with {answer['offsets']} offsets")
 
@@ -143,7 +143,8 @@ def _moved(
     question: Callable[[int], str] | None,
 ) -> dict[str, Any]:
     """Has `groups` change offsets of the consumer group `name`; returns the answer, whose rows are in `field`. With a
-    `question`, asks first how many rows it would have, and stops unless the person agrees."""
+    `question`, first finds out by a dry run how many rows would change, asks the user, and stops unless the user
+    agrees."""
     path = f"/v1/groups/{quote(name, safe='')}/{act}"
 
     def changed(body: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
 
 
 def _remark(offset: dict[str, Any]) -> str:
-    """Returns what is wrong with a group's offset in one queue; "" if nothing is. An older node does not say."""
+    """Returns what is wrong with a group's offset in one queue; "" if nothing is. An older node does not report it."""
     beyond = offset.get("beyond_end", 0)
     texts = [f"committed {beyond} beyond the end"] if beyond else []
     return ", ".join([*texts, *(["hidden"] if offset.get("hidden") else [])])
@@ -229,7 +230,7 @@ def _remark_on(group: dict[str, Any]) -> str:
 
 
 def _names(members: list[dict[str, Any]]) -> list[str]:
-    """Returns the members' client ids; those of several connections with their addresses."""
+    """Returns the members' client ids; a client with several connections is listed with their addresses."""
     times = Counter(member["client_id"] for member in members)
     return [
         f"{each['client_id']} at {each['address']}" if times[each["client_id"]] > 1 else each["client_id"]

@@ -104,8 +104,8 @@ def message(
 
 
 def _older(found: list[Message], most: int) -> str:
-    """Returns the note that not all messages with the key are shown, and how to see older ones: messages of the same
-    second as the last one may be shown twice."""
+    """Returns the note that not all messages with the key are shown, with the command that shows older ones. That
+    command may show messages of the last second again."""
     until = time_text((found[-1].store_ms // 1000 + 1) * 1000)
     wider = ", or a larger --max" if len(found) == most < MOST else ""
     return f"there may be more than these {len(found)}: --until {until} shows older ones{wider}"
@@ -129,8 +129,8 @@ def _by_id(mq: Client, topic: str | None, message_id: str) -> list[Message]:
 
 
 def _group_of_id(mq: Client, message_id: str, position: int) -> int:
-    """Returns the group of brokers of an offsetMsgId, which names the node that stored the message. Raises
-    LocalError."""
+    """Returns the group of brokers whose log an offsetMsgId points to. The id has the address of the node that stored
+    the message. Raises LocalError."""
     from cluster.config.address import join_address
     from raftmq_wire.message_format import MessageFormatError, decode_message_id
 

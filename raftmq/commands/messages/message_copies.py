@@ -1,8 +1,8 @@
 """Copies of messages: each carries its origin as a property, so that a second run recognises the copies that the first
 one sent.
 
-The origin is `TOPIC/QUEUE/OFFSET@POSITION`. Offsets begin again when a topic is deleted and created; positions in the
-log do not.
+The origin is `TOPIC/QUEUE/OFFSET@POSITION`. The position is needed because offsets restart when a topic is deleted and
+created again, while positions in the log never repeat.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LeftOut(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The result of `send_copies`."""
+    """The result of `send_copies`: how many copies were sent, and what was left out."""
 
     sent: int
     left_out: list[LeftOut]
@@ -61,8 +61,8 @@ def origin_of(one: Message) -> str:
 
 
 def copied_before(mq: Client, to: str, originals: Iterable[Message]) -> set[str]:
-    """Returns the origins that messages of the topic `to` name, reading only messages that can be copies of these
-    originals: a copy is stored after its original. Empty if the topic does not exist."""
+    """Returns the origins that messages of the topic `to` name, and reads only messages that may be copies of these
+    originals, because a copy is stored after its original. Empty if the topic does not exist."""
     import datetime
 
     from raftmq.client.errors import NotFound
@@ -103,7 +103,7 @@ def send_copies(
         except Refused as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
-            left_out.append(LeftOut(one, str(error)))  # this message alone is at fault, so the others go on
+            left_out.append(LeftOut(one, str(error)))  # only this message is at fault, so the others are still sent
             continue
         sent += 1
     return Copied(sent, left_out)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from raftmq.client.consuming.offsets import Start
 
 REPUBLISHED_MAX = 10_000
-"""The most messages of one `republish`: they are held in memory, and each send is confirmed by itself."""
+"""The most messages of one `republish`: they are held in memory, and each is confirmed separately."""
 
 
 class PatternType(click.ParamType["re.Pattern[bytes]"]):
@@ -55,7 +55,7 @@ class SelectedMessages(NamedTuple):
     expression: str | None
 
     def of_topic(self, mq: Client, topic: str) -> Iterator[Message]:
-        """Yields them, queue by queue. Raises LocalError if there is no such topic or queue."""
+        """Yields the selected messages, queue by queue. Raises LocalError if there is no such topic or queue."""
         with with_near_miss(topic, mq.admin.topics):
             known = {queue.queue_id for queue in mq.admin.describe_topic(topic).queues}
         if wrong := sorted(set(self.queues) - known):

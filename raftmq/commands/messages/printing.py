@@ -54,7 +54,7 @@ def stored(one: Message) -> str:
 
 
 def undecoded(count: int) -> str:
-    """Returns the end of a sentence about messages, if the bodies of `count` of them cannot be decompressed."""
+    """Returns the end of a sentence that says that `count` bodies cannot be decompressed; "" for 0."""
     return f"; {counted(count)} could not be decoded: body as stored" if count else ""
 
 
@@ -77,7 +77,7 @@ class Printer:
         self.undecoded += bool(shown.undecoded)
 
     def told(self) -> str:
-        """Returns "3 messages", with the number of those that could not be decoded."""
+        """Returns "3 messages", and how many of them could not be decompressed."""
         return counted(self.count) + undecoded(self.undecoded)
 
 
@@ -111,7 +111,7 @@ def columns_of(one: Message) -> bytes:
 
 
 def remark_on(one: Message) -> str:
-    """Returns the remark that a message has whose body is shown as stored."""
+    """Returns the remark for a message whose body is shown as stored; "" for any other."""
     return f"as stored: the body {one.undecoded}"
 
 

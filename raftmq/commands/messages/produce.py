@@ -86,7 +86,7 @@ def produce(
     finally:
         seconds = time.monotonic() - began
         if sys.exc_info()[0] is not None and not tally.settled:
-            pass  # nothing was tried: the error says why
+            pass  # no send was tried; the error says why
         elif as_json:
             created = tally.near is not None
             print_json(
@@ -111,7 +111,8 @@ class Tally:
         self.sent = self.failed = self.unknown = 0
         self.first: tuple[int, BaseException] | None = None
         self.near: str | None = None
-        """The topic with the nearest name, or "", if the sends created their topic; None if it existed."""
+        """If the sends created their topic: the existing topic with the most similar name, or "". None if the topic
+        existed before."""
         self._lock = threading.Lock()
 
     def settle(self, line: int, future: Future[Any]) -> None:
@@ -189,7 +190,7 @@ def _send(
         disable=not screen.is_terminal,
     )
     with connect(servers) as mq, contextlib.ExitStack() as ends:
-        ends.callback(lambda: _note_created(mq, topic, tally))  # runs last: all sends are settled by then
+        ends.callback(lambda: _note_created(mq, topic, tally))  # runs last, when all sends are settled
         producer = ends.enter_context(mq.producer())
         ends.enter_context(bar)
         task = bar.add_task("sending", total=size)
@@ -213,7 +214,7 @@ def _note_created(mq: Client, topic: str, tally: Tally) -> None:
     if topic not in mq.created_topics or not tally.sent:
         return
     tally.near = ""
-    with contextlib.suppress(RaftMQError):  # not everybody may list the topics
+    with contextlib.suppress(RaftMQError):  # the user may not be allowed to list topics
         tally.near = nearest(topic, [each for each in mq.admin.topics() if each != topic]) or ""
 
 

@@ -57,10 +57,10 @@ def walk(
     expression: str | None = None,
     follow: bool = False,
 ) -> Iterator[Message]:
-    """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the queues' ends
-    when this began, or with `follow` without end. Bodies are as stored: the caller decodes one when it shows it, so
-    that no more than one decompressed body is in memory. A topic that is deleted and created again during this is
-    followed from its first message. Raises NotFound, without `follow` also for such a topic."""
+    """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the ends that the
+    queues had when the walk began; with `follow`, without end. Bodies are as stored. The caller decompresses a body
+    when it needs it, so only one decompressed body is in memory. A topic that is deleted and created again during this
+    is followed from its first message. Raises NotFound, without `follow` also for such a topic."""
     from raftmq.client import NotFound, Position
 
     described = mq.admin.describe_topic(topic)

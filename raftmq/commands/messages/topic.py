@@ -109,8 +109,8 @@ def create(
 
 
 def _check_hides_nothing(groups: Groups, body: dict[str, object]) -> None:
-    """Checks in every group that a change of a topic hides no unread message, if there are several groups: the first
-    one, which decides, knows only its own queues. Raises LocalError."""
+    """Checks in every group that a change of a topic hides no unread message, if there are several groups: this is
+    needed because the first group, which decides, knows only its own queues. Raises LocalError."""
     if len(groups) == 1:
         return
     _, silent = told_by_each(groups, lambda each: each.post("/v1/topics?dry_run=true", body))
@@ -135,7 +135,7 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
     try:
         found: dict[str, str] = _topic(api, name)["attributes"]
     except ApiRefusal as error:
-        if error.code == "not_found":  # then the topic is created
+        if error.code == "not_found":  # the topic does not exist yet, and is created
             return {}
         raise
     return found
@@ -198,7 +198,7 @@ def alter(
     with near_name(api, "/v1/topics", name):
         before = _topic(api, name)
     body = {"name": name, "if_exists": "update", "attributes": before["attributes"] | fresh}
-    if queues is not None:  # else they stay, also where the numbers of read and write queues differ
+    if queues is not None:  # else the numbers of queues stay, even if read and write queues differ
         body["queues"] = queues
     if now:
         body["now"] = True
@@ -226,7 +226,7 @@ def spread(name: str, groups: tuple[int, ...], yes: bool, data: str | None, admi
     with near_name(api, "/v1/topics", name):
         before = _topic(api, name)
     rows = api.local("/v1/broker-groups")["groups"]
-    # A node of an earlier release tells no state.
+    # a node of an earlier release does not report the state
     wanted = groups or tuple(row["group"] for row in rows if row.get("state", "active") == "active")
     if not wanted:
         raise LocalError(
@@ -323,7 +323,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     if not yes:
         click.confirm(f"delete {name} with {_held(before)}?", abort=True, err=True)
     answer = api.delete(path)
-    if len(groups) > 1:  # the others follow the first group; what they had they told before
+    if len(groups) > 1:  # further groups follow the first one; their figures come from before the deletion
         answer["topic"] = before
     show(as_json, answer, f"deleted {name} ({counted(answer['topic']['messages'])})")
 
@@ -365,21 +365,22 @@ def _hot_rows(group: int, answer: dict[str, Any]) -> Iterator[list[object]]:
 
 def _queues(topic: dict[str, Any]) -> str:
     """Returns a text such as "8 queues", "8 queues in group 2", "8 queues in each of the groups 1, 2" or "8 queues in
-    group 1, 6 in group 2"; the groups are left out if the topic has queues in the first one alone. Groups in which it
-    is only read are named behind."""
+    group 1, 6 in group 2"; the groups are left out if the topic has queues in the first one alone. Groups in which the
+    topic is only read are named at the end."""
     placed = {each["group"]: each["write_queues"] for each in topic.get("queues_in_groups", ())}
     placed = {group: count for group, count in placed.items() if count}
     return _written_queues(topic, placed) + _read_out(topic)
 
 
 def _read_out(topic: dict[str, Any]) -> str:
-    """Returns a text such as ", group 2 is read out"; "" if producers write to the topic in all of its groups."""
+    """Returns a text such as ", group 2 is read out", for groups in which the topic takes no new messages; "" if
+    producers write to the topic in all of its groups."""
     rows = topic.get("queues_in_groups", ())
     return "".join(f", group {row['group']} is read out" for row in rows if not row["write_queues"])
 
 
 def _written_queues(topic: dict[str, Any], placed: dict[int, int]) -> str:
-    """Returns the text for the groups to which producers write. `placed`: group -> its write queues."""
+    """Returns the text about the queues in groups to which producers write. `placed`: group -> its write queues."""
     if placed.keys() <= {FIRST_GROUP}:
         return counted(topic["write_queues"], "queue")
     first, *others = placed.items()
@@ -395,14 +396,14 @@ def _mark(queue: dict[str, Any]) -> str:
 
 
 def _topic(api: AdminApi, name: str) -> dict[str, Any]:
-    """Returns the topic itself, which every page of its queues has. Raises LocalError."""
+    """Returns the topic's own fields, without reading further pages of its queues. Raises LocalError."""
     found: dict[str, Any] = api.page(f"/v1/topics/{quote(name, safe='')}?consistency=linearizable")["topic"]
     return found
 
 
 def _bytes(topic: dict[str, Any]) -> str | None:
-    """Returns the size of the topic's messages in a node's log as text, and how many lie in the tier alone; None if it
-    was not measured, or if an older node does not report it."""
+    """Returns the size of the topic's messages in a node's log as text, and how many messages are only in the tier;
+    None if it was not measured, or if an older node does not report it."""
     if topic.get("bytes") is None:
         return None
     size = ("" if topic["bytes_exact"] else "about ") + size_of(topic["bytes"])
@@ -416,7 +417,7 @@ def _held(topic: dict[str, Any]) -> str:
     kept = _bytes({**topic, "evicted": 0})
     if evicted and kept:
         kept = f"{kept} on the nodes, {evicted} of them in the tier alone"
-    hidden = topic.get("hidden", 0)  # an older node does not count them
+    hidden = topic.get("hidden", 0)  # an older node does not report their number
     about = [text for text in (kept, f"{hidden} of them hidden" if hidden else None) if text]
     return counted(topic["messages"]) + (f" ({', '.join(about)})" if about else "")
 

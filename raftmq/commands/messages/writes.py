@@ -1,6 +1,7 @@
 """`raftmq writes`: lists what Spark has staged and which writes are committed, and discards or forgets them.
 
-A write to several groups of brokers has rows in each of them, so each is asked. The first group decides about it.
+A write to several groups of brokers has rows in each of them, so each group is asked. The first group decides whether
+such a write is committed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _show(answer: dict[str, Any]) -> None:
         titles = ["attempt", "name", "write", "state", "messages", "left", "bytes", "last staged"]
         rows = [[*(one[title] for title in titles[:-1]), time_text(one["staged_ms"])] for one in answer["attempts"]]
         print_table(titles, rows, left={"name", "state", "last staged"})
-    if prepared := answer.get("prepared"):  # a node of an earlier release tells none
+    if prepared := answer.get("prepared"):  # a node of an earlier release does not report them
         titles = ["prepared", "write", "state", "decided by", "attempts", "messages", "since"]
         rows = [
             [
@@ -112,7 +113,7 @@ def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_jso
     """Forget what was committed under NAME. Whoever writes under it again writes everything again."""
     body = {"name": name, "dry_run": dry_run}
     groups = all_groups(admin, data)
-    # As long as the first group knows the name, nothing is written under it, whatever the others know.
+    # The first group last: while it knows the name, nobody can write under it again.
     answers = in_those_with_it(groups, lambda api: api.post("/v1/writes/forget", body), LOOK, first_last=True)
     told = "nothing was changed; it would be forgotten" if dry_run else "it is forgotten"
     newest = max(answer["write"] for answer in answers.values())

@@ -26,7 +26,8 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 FILE_BYTES_MAX: Final = 1 << 20
 TRIED_MAX: Final = 2
-"""The most lines that are left out one by one to make the others fit each other; if more are wrong, all are."""
+"""The most lines that are left out to make the remaining ones valid together. If more would have to go, all are left
+out."""
 _TYPE: Final = "raftmq config import conf/broker.conf"
 
 
@@ -51,13 +52,13 @@ class Left(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """The translation of one file."""
+    """The translation of one broker.conf."""
 
     translated: tuple[Translated, ...]
     unneeded: tuple[Left, ...]
-    """Lines about what RaftMQ does by itself."""
+    """Lines about things that RaftMQ does by itself."""
     left_out: tuple[Left, ...]
-    """Lines that a person has to look at."""
+    """Lines that the user has to look at."""
 
 
 TRANSLATED: Final[Mapping[str, str]] = {
@@ -109,7 +110,7 @@ _UNNEEDED: Final[Mapping[str, str]] = {
     "minInSyncReplicas": _MAJORITY,
     "allAckInSyncStateSet": _MAJORITY,
 }
-"""Key of broker.conf -> the reason why nothing is to be done."""
+"""Key of broker.conf -> the reason why RaftMQ needs no counterpart."""
 _TUNING: Final = ("ThreadPoolNums", "ThreadNums", "ThreadPoolQueueCapacity")
 """The ends of keys that tune RocketMQ's own threads."""
 _ADDRESSES: Final = (
@@ -125,7 +126,7 @@ _BY_HAND: Final[Mapping[str, str]] = {
     "authenticationEnabled": "create users with raftmq user create, then type: raftmq auth mode enforce",
     "authorizationEnabled": "give rights with raftmq acl set, then type: raftmq auth mode enforce",
 }
-"""Key of broker.conf -> the steps of a person."""
+"""Key of broker.conf -> the steps that the user has to take."""
 
 
 def properties(text: str) -> Iterator[tuple[str, str]]:
@@ -145,8 +146,9 @@ def properties(text: str) -> Iterator[tuple[str, str]]:
 
 
 def plan_of(text: str) -> Translation:
-    """Returns the translation of the text of a broker.conf. Raises ValueError if it has not the form of Properties."""
-    entries = dict(properties(text))  # as in Java, a key's last line counts
+    """Returns the translation of the text of a broker.conf. Raises ValueError if the text is not in the form of
+    Properties."""
+    entries = dict(properties(text))  # as in Java, the last line of a key counts
     unneeded = {old: why for old, value in entries.items() if (why := _why_unneeded(old, value))}
     lines = [_line(old, value) for old, value in entries.items() if old not in unneeded]
     translated = [line for line in lines if isinstance(line, Translated)]
@@ -159,7 +161,7 @@ def plan_of(text: str) -> Translation:
 
 
 def _unfit(lines: Sequence[Translated]) -> dict[Translated, Left]:
-    """Returns the lines, as few as possible, without which a node takes all others together, with the reason."""
+    """Returns the fewest lines without which a node accepts all other lines together: line -> the reason."""
     why, changing = _conflict(lines), [line for line in lines if _differs(line)]
     for count in range(1, TRIED_MAX + 1) if why else ():
         for some in combinations(changing, count):
@@ -281,7 +283,7 @@ def _note(line: Translated) -> str:
 
 
 def _plan_in(file: Path) -> Translation:
-    """Raises LocalError for a file that cannot be read or is no broker.conf."""
+    """Reads and translates a file. Raises LocalError if it cannot be read or is no broker.conf."""
     what = f"{file} cannot be imported"
     try:
         with file.open("rb") as opened:

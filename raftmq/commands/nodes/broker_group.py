@@ -149,7 +149,7 @@ def retire(
 
 
 def _ask(left: dict[str, Any], group: int, *, force: bool) -> None:
-    """Asks a person for a confirmation, who reads first what is lost."""
+    """Shows what would be lost, and asks the user for a confirmation."""
     question = f"retire group {group} for ever? Its number and its name are never used again"
     lost = [] if left["done"] else [*_left(left)]
     if force and lost:
@@ -159,7 +159,8 @@ def _ask(left: dict[str, Any], group: int, *, force: bool) -> None:
 
 
 def _until_done(post: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, Any]:
-    """Repeats the request until the group retires, for at most `wait_s` seconds. Raises LocalError."""
+    """Repeats the request `post` while it is refused, for at most `wait_s` seconds; returns its answer. Raises
+    LocalError."""
     ends = time.monotonic() + wait_s
     while True:
         try:
@@ -184,7 +185,7 @@ def show_drain(view: dict[str, Any], as_json: bool) -> None:
 
 
 def _left(view: dict[str, Any]) -> Iterator[str]:
-    """Yields a line about each thing that is left."""
+    """Yields a line about each thing that keeps the group from being retired."""
     if view["topics_alone"]:
         yield f"in no other group: {_names(view['topics_alone'], view['topics_alone_total'])} (--spread)"
     if view["order_topics"] and view["state"] == "active":

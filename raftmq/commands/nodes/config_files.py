@@ -1,5 +1,5 @@
-"""`raftmq config explain`, `init` and `downgrade`: explain keys, write configuration files of nodes, and take out of
-them what this version does not know. None of them needs a cluster."""
+"""`raftmq config explain`, `init` and `downgrade`: explain keys, write configuration files of nodes, and remove keys
+that this version does not know. None of them needs a cluster."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def downgrade(files: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
     from raftmq.local.downgrade import downgrade as dropped_from
 
     for file in files:
-        dropped_from(file, dry_run=True)  # all can be written, or none is
+        dropped_from(file, dry_run=True)  # a dry run first, so that either all files are written or none
     found = [dropped_from(file, dry_run=dry_run) for file in files]
     lines = []
     for one in found:
@@ -161,8 +161,8 @@ def _ports(number: int, hosts: tuple[str, ...]) -> tuple[int, int, int, int]:
 
 
 def _text(number: int, hosts: tuple[str, ...], data_dir: str) -> str:
-    """Returns the text of one node's raftmq.toml. If the host is an IP address or localhost, the node binds it; if it
-    is another name, which may stand for any address of the machine, the node binds all addresses."""
+    """Returns the text of one node's raftmq.toml. If the host is an IP address or localhost, the node binds it; for any
+    other name, which may stand for any address of the machine, the node binds all addresses."""
     from cluster.config.source import toml_value
 
     host = hosts[number - 1]

@@ -50,7 +50,7 @@ def show(key: str | None, changed: bool, data: str | None, admin: str | None, as
     answer = AdminApi(admin_addresses(admin, data), LOOK).get("/v1/config")
     rows = [row for row in answer["settings"] if key in (None, row["key"])]
     if key is not None and not rows:
-        in_type(key, "")  # says why it is none
+        in_type(key, "")  # raises an error that says why KEY is no key of the cluster
     if changed:
         rows = [row for row in rows if row["value"] != row["default"]]
     if as_json:
@@ -110,7 +110,7 @@ def set_keys(
         for warning in plan["warnings"]:
             click.echo(warning, err=True)
         click.confirm("change it?", abort=True, err=True)
-    # The answer to the question is about this version, and about no other.
+    # The user confirmed a change of this version, so the change applies to no other version.
     _show_changed(api.put("/v1/config", {**body, "version": plan["version"], "force": True}), as_json)
 
 

@@ -37,7 +37,7 @@ def links(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _with_names(asked: Asked) -> dict[str, Any]:
-    """Returns a node's answer, in which the other ends of its links have names too."""
+    """Returns a node's answer, with the names of the nodes at the other ends of its links added."""
     links = [{**link, "peer": name_of(asked.group, link["peer"])} for link in asked.view["links"]]
     return {**asked.view, "links": links}
 

@@ -53,10 +53,10 @@ def logs(node: NodeName | None, follow: bool, lines: int, data: str | None, as_j
 
 
 class _Place(NamedTuple):
-    """The end of what was read of a log."""
+    """A position in a node's log, up to which it was read."""
 
     file: int
-    """The inode: another one begins when the file is full."""
+    """The inode: it changes when the log continues in a new file, because the old one is full."""
     offset: int
 
 
@@ -72,8 +72,8 @@ def _end(path: Path) -> _Place:
 
 
 def _read_from(path: Path, place: _Place) -> tuple[list[str], _Place]:
-    """Returns the complete lines after a place, and where the next read starts. If another file began, these are the
-    rest of the one before and the lines of the new one; if the file became shorter, it is read from the top."""
+    """Returns the complete lines after a place, and where the next read starts. If a new file has begun, returns the
+    rest of the previous file and the lines of the new one; if the file became shorter, it is read from the top."""
     now = _end(path)
     if now == NOWHERE:
         return [], NOWHERE

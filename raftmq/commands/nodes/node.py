@@ -114,7 +114,7 @@ def _from_leader(api: AdminApi) -> dict[str, Any]:
     except LocalError as error:
         if error.exit_code is not ExitCode.REFUSED:
             raise
-        return api.local("/v1/members")  # without a leader, what some node knows
+        return api.local("/v1/members")  # without a leader, show what some node knows
 
 
 def _headline(view: dict[str, Any], group: int) -> str:
@@ -526,8 +526,8 @@ def _there(node: NodeName, admin: str | None, data: str | None) -> tuple[int, li
 
 
 def _of_group(group: int, admin: str | None, data: str | None) -> list[str]:
-    """Returns the addresses of the HTTP APIs of one group. Raises LocalError if there is no such group, or if the
-    addresses are given: they are those of one group already."""
+    """Returns the addresses of the HTTP APIs of one group. Raises LocalError if there is no such group, or if `admin`
+    gives addresses and `group` is not the first: given addresses belong to one group."""
     if group == FIRST_GROUP:
         return admin_addresses(admin, data)
     if _is_elsewhere(admin, data):
@@ -539,7 +539,7 @@ def _of_group(group: int, admin: str | None, data: str | None) -> list[str]:
 
 
 def _leader(view: dict[str, Any], node: NodeName) -> NodeName | None:
-    """Returns the name of the leader of a node's group, as an answer tells its id."""
+    """Returns the name of the leader of a node's group, from an answer that has the leader's id."""
     return view["leader"] if view["leader"] is None else name_of(key_of(node)[0], view["leader"])
 
 
@@ -598,5 +598,5 @@ def _show_changed(node: NodeName, changed: dict[str, Any], as_json: bool, *more:
 
 
 def _names(nodes: list[int], like: NodeName) -> str:
-    """Returns the names of nodes of the group in which `like` is."""
+    """Returns the names of the nodes with these ids, in the group of the node `like`, as one text."""
     return ", ".join(str(name_of(key_of(like)[0], each)) for each in nodes)

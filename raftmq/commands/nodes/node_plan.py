@@ -1,5 +1,5 @@
-"""Previews the cluster without a node before the node is removed, and asks the user if fewer than three voters would be
-left."""
+"""Previews the removal of a node: shows the cluster without the node, and asks the user if fewer than three voters
+would remain."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def show_plan(api: AdminApi, node: NodeName, *, as_json: bool) -> None:
-    """Shows the voters before and after, and how many failures they survive. `api`: of the node's group. Changes
-    nothing. Raises LocalError."""
+    """Shows the voters before and after, and how many failures they survive. `api`: the HTTP API of the node's group.
+    Changes nothing. Raises LocalError."""
     view, own = api.get("/v1/members"), key_of(node)[1]
     known = sorted(member["id"] for member in view["members"])
     if own not in known:
@@ -48,7 +48,7 @@ def ask_before(api: AdminApi, addresses: Sequence[str], node: NodeName) -> bool:
     there is no terminal. Raises LocalError if the cluster cannot do without the node now."""
     may = stop_check.ask(addresses, node)
     if may is None:
-        return False  # no leader answers: the removal waits for one, or says why
+        return False  # no leader answers: the removal itself waits for one, or reports the reason
     if not may["allowed"]:
         why = f"{'; '.join(may['reasons'])} (--yes removes it all the same, if a majority is left)"
         raise LocalError(f"node {node} must not be removed now", why, may["do_now"], ExitCode.REFUSED)

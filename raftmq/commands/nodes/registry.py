@@ -52,14 +52,14 @@ _YES = {True: "yes", False: "no", None: None}
 
 
 def _state(process: Mapping[str, Any]) -> list[object]:
-    """Returns what a process says of itself; dashes if it is not reached."""
+    """Returns the cells of a table row about a process; dashes if it is not reached."""
     missing = process.get("missing")
     ready = f"without {', '.join(map(str, missing))}" if missing else _YES[process.get("ready")]
     return [ready, process.get("living"), _YES[process.get("accepts")], process.get("leader")]
 
 
 def show_reached(told: Mapping[int, dict[str, Any]]) -> None:
-    """Prints the registry as nodes see it. `told`: group -> the answer of one of its nodes."""
+    """Prints which processes of the registry the nodes reach. `told`: group -> the answer of one of its nodes."""
     if not any(answer["processes"] for answer in told.values()):
         click.echo("the cluster has no registry: cluster.registry is empty")
         return

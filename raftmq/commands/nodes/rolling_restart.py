@@ -81,7 +81,7 @@ def rolling_restart(
     err = console(stderr=True)
     done: list[Restarted] = []
     with err.status("asking the cluster") as spinner:
-        for group, (addresses, restart) in groups.items():  # one node at a time, in all of them
+        for group, (addresses, restart) in groups.items():  # one node at a time, across all groups
             rolling = RollingRestart(
                 addresses, restart, wait_s=wait_s, grace_s=grace_s, tell=spinner.update, group=group
             )

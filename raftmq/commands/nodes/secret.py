@@ -142,8 +142,8 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _groups(addresses: list[str], data: str | None) -> dict[int, list[str]]:
-    """Returns the addresses that are asked, group -> addresses: those that a person gave, which are of one group, else
-    those of all groups of the local cluster."""
+    """Returns the addresses that are asked, group -> addresses: those that the user gave, which belong to one group, or
+    else those of all groups of the local cluster."""
     if isinstance(addresses, GivenAddresses):
         return {FIRST_GROUP: addresses}
     cluster = read_cluster(data_dir(data))
@@ -217,8 +217,8 @@ def _check_settled(data: str | None) -> None:
 
 
 def _bring_into_force(data: str | None, as_json: bool) -> None:
-    """Makes the running nodes read the secret's file, and waits until all of them demand the secret. A stopped node
-    reads the file when it starts; the running ones wait for it before they demand the secret."""
+    """Makes the running nodes read the secret's file, and waits until all of them require the secret. They do so only
+    once every node has proven it. A stopped node reads the file when it starts."""
     groups = _groups(admin_addresses(None, data), data)
     reached = [api for api, _ in _running(groups)]
     for api in reached:

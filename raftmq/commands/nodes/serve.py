@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raftmq.local.init import Created
 
 _CONFIG = LocalPath(dir_okay=False, readable=False, path_type=Path)
-"""`load` says why a file cannot be read, and what to type."""
+"""Not checked for readability here: `load` says why a file cannot be read, and what to type."""
 
 
 @click.command()
@@ -135,8 +135,8 @@ def init(
 
 
 def _left_lost(made: Created, count: int) -> str:
-    """Returns the message about those of `count` directories that were lost and stay as they are, with the command to
-    type."""
+    """Returns the message about lost directories, which are left as they are, with the command to type. `count`: the
+    number of all directories."""
     nodes = ", ".join(map(str, made.lost))
     one = len(made.lost) == 1
     told = (
@@ -150,7 +150,7 @@ def _left_lost(made: Created, count: int) -> str:
 
 
 def _warn_root(configs: tuple[Path, ...], tls_dir: Path | None) -> None:
-    """Prints the command to type where root made a node that another user is to run."""
+    """If root made a node that another user is to run, prints the command that hands its files over."""
     from cluster.config.loading import load
     from raftmq.local.access_files import hand_over
 

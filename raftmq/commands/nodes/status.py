@@ -103,7 +103,8 @@ def _print_registry(registry: Sequence[RegistryView]) -> None:
 
 
 def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None) -> LocalError:
-    """Returns the error for the case that no node answers; `silent` is the error of a node on another machine.
+    """Returns the error for the case that no node answers; `silent`: the error of a node on another machine; None for a
+    local cluster.
 
     Only nodes of a cluster on this machine can be examined, or started, from here.
     """
@@ -120,8 +121,8 @@ def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None
 
 
 def _look(data: str | None, admin: str | None) -> tuple[list[GroupStatus], list[RegistryView], str]:
-    """Returns the views of the cluster's groups, its registry and, in words, where its nodes were looked for. Of a
-    cluster elsewhere there is one view: that of the group whose addresses are given."""
+    """Returns the views of the cluster's groups, its registry, and, in words, where the command looked for its nodes.
+    For a cluster elsewhere there is one view, of the group whose addresses were given."""
     from raftmq.local.cluster import LocalCluster
     from raftmq.local.registry_processes import view_registry
     from raftmq.local.status import view_addresses
@@ -134,13 +135,13 @@ def _look(data: str | None, admin: str | None) -> tuple[list[GroupStatus], list[
 
 
 def elsewhere_named(data: str | None, admin: str | None) -> bool:
-    """Returns True if a person named a cluster by addresses, and not one on this machine."""
+    """Returns True if the user named a cluster by addresses, so that it is not known to be on this machine."""
     return bool(admin or (not data and os.environ.get(ADMIN_VARIABLE)))
 
 
 def _headline(view: GroupStatus) -> str:
     if view.term is None:
-        return f"[red]no node of group {view.group} answers[/]"  # another group does
+        return f"[red]no node of group {view.group} answers[/]"  # another group does answer
     if view.leader is None and view.group != FIRST_GROUP:
         return f"[red]no leader of group {view.group}[/] (term {view.term}): writes wait or are refused"
     if view.leader is None:
@@ -182,7 +183,7 @@ def _problems(view: GroupStatus) -> list[tuple[str, str]]:
 
 def finding_lines(findings: list[dict[str, Any]], group: int = FIRST_GROUP) -> list[tuple[str, str]]:
     """Returns (style, line) for the findings of a group, in the order of the API: what it is, since when, and what to
-    type. A client's id, which stands in some, commands no terminal."""
+    type. Control characters are escaped, because a finding may contain a client's id."""
     lines = []
     for each in findings:
         style = STYLES.get(each["severity"], "yellow")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raftmq.local.status import GroupStatus
 
 GIVEN_UP = ("up", "clients", "in flight", "term", "disk", "entries/s", "applied")
-"""Columns that a narrow terminal leaves out, in this order; the other columns are shown whole."""
+"""Columns that are left out on a narrow terminal, in this order; the other columns are shown whole."""
 
 COLUMNS = ("node", "role", "term", "applied", "entries/s", "lag", "clients", "in flight", "disk", "up")
 FINDINGS_MAX = 8

@@ -156,7 +156,7 @@ def _tell(cluster: LocalCluster, view: GroupStatus, ready_s: float, where: str, 
 
 
 def _registry_lines(cluster: LocalCluster, registry: Sequence[RegistryView]) -> list[str]:
-    """Returns what is not as it should be with the registry: a cluster of several groups has one."""
+    """Returns a line for each problem with the registry, which every cluster of several groups should have."""
     from cluster.config.local_layout import groups_of, node_object
     from raftmq.local.registry_processes import fault_of, why_none
 
@@ -173,8 +173,8 @@ def _registry_lines(cluster: LocalCluster, registry: Sequence[RegistryView]) -> 
 
 
 def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[str]:
-    """Returns the commands to type next, in a form that the shell finds: `raftmq` is the program's name or path,
-    `where` the option that names the cluster."""
+    """Returns the commands to type next, in a form that works in the user's shell: `raftmq` is the program's name or
+    path, `where` the option that names the cluster."""
     from rich.markup import escape
 
     lines = [

@@ -121,12 +121,12 @@ def _raised(groups: Mapping[int, Mapping[str, Any]], group: int) -> list[str]:
     told = f"{which} has level {answer['level']} from entry {answer['index']} on"
     if answer["index"] is None:
         told = f"{which} has level {answer['level']} already"
-    return [told, *(_broadcasts(answer) if group == FIRST_GROUP else [])]  # all groups have the same consumers
+    return [told, *(_broadcasts(answer) if group == FIRST_GROUP else [])]  # the same in all groups
 
 
 def _broadcasts(answer: Mapping[str, Any]) -> list[str]:
-    """Returns the line about groups that forbid broadcasting consumers and do not refuse them yet."""
-    names = answer.get("broadcast_groups") or []  # a node of an earlier release tells none
+    """Returns the line about groups that are configured to forbid broadcasting consumers but do not refuse them yet."""
+    names = answer.get("broadcast_groups") or []  # a node of an earlier release does not report them
     if not names:
         return []
     return [
@@ -148,7 +148,7 @@ def _plan(addresses: Mapping[int, str], asked: Sequence[str] = ()) -> UpgradePla
 
 
 def _as_json(plans: Mapping[int, UpgradePlan]) -> dict[str, Any]:
-    """Returns the plan of the first group; `groups` has those of the others, and is there only if there are any."""
+    """Returns the plan of the first group as JSON. If there are further groups, its key `groups` has their plans."""
     each = {
         group: {**found._asdict(), "nodes": [node._asdict() for node in found.nodes]} for group, found in plans.items()
     }

@@ -1,1 +1,1 @@
-"""Requests of commands to the HTTP API of nodes: contexts, credentials, TLS, and the answers in decoded form."""
+"""Requests of commands to the HTTP API of nodes: contexts, credentials, TLS, and the decoding of answers."""

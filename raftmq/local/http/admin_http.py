@@ -36,12 +36,12 @@ _TIMEOUT_S = 10.0
 _LOOK_S = 2.0
 _SCRUB_POLL_S = 0.3
 HTTPS_ALONE = "this port takes https alone"
-"""The text that a node answers to plain HTTP where `admin.tls` is enforcing (`cluster.admin.server`)."""
+"""The text with which a node refuses plain HTTP if `admin.tls` is enforcing (`cluster.admin.server`)."""
 
 _NO_ROUTE = re.compile(r"^there is nothing at /|^/\S* does not take [A-Z]+$")
 _NO_PART = re.compile(r"unknown (field|query) (.+)", re.DOTALL)
-"""The words of a node that does not know a route (`cluster.admin.server`), or a part of a request
-(`cluster.admin.request_parsing`)."""
+"""Texts with which an older node refuses a route (`cluster.admin.server`), or a field of a request
+(`cluster.admin.request_parsing`), that it does not know."""
 
 _EXIT_CODES = {
     "not_found": ExitCode.REFUSED,
@@ -82,11 +82,11 @@ LISTS = {
     "/v1/tier": "raftmq tier status",
     "/v1/retention": "raftmq retention",
 }
-"""Address that a hint names -> the command that asks it."""
+"""A path of the HTTP API that a hint names -> the command that shows the same."""
 
 
 class ApiRefusal(LocalError):
-    """An error that the API answered with."""
+    """An error that the HTTP API returned."""
 
     def __init__(self, code: str, what: str, why: str, fix: str, exit_code: ExitCode) -> None:
         super().__init__(what, why, fix, exit_code)
@@ -107,7 +107,7 @@ class ApiRefusal(LocalError):
 
 
 def admin_option(command: F) -> F:
-    """Adds the options --admin (the HTTP API of a cluster elsewhere) and --tls-ca (ask it over TLS) to a command."""
+    """Adds the options --admin (the addresses of the HTTP API) and --tls-ca (a CA, for TLS) to a command."""
 
     def take(context: click.Context, param: click.Parameter, value: str | None) -> None:
         forget_tls()
@@ -132,8 +132,8 @@ def admin_option(command: F) -> F:
 
 
 class GivenAddresses(list[str]):
-    """Addresses that a person named. Errors about them do not advise `raftmq up`: it cannot start nodes elsewhere, and
-    a local cluster does not help a person who asked for another one."""
+    """Addresses that the user gave explicitly. Errors about them do not advise `raftmq up`, because it cannot start
+    nodes on other machines."""
 
 
 def admin_addresses(given: str | None, data: str | None = None, group: int = FIRST_GROUP) -> list[str]:
@@ -146,7 +146,7 @@ def admin_addresses(given: str | None, data: str | None = None, group: int = FIR
 
 
 def node_addresses(given: str | None, data: str | None = None) -> list[str]:
-    """Returns the addresses of all nodes: a person who names one node of a cluster means all of them. Raises
+    """Returns the addresses of all nodes: if the user named some nodes of a cluster, adds the others. Raises
     LocalError."""
     from raftmq.local.status import with_members
 
@@ -155,12 +155,13 @@ def node_addresses(given: str | None, data: str | None = None) -> list[str]:
 
 
 def _of_context(name: str) -> list[str]:
-    """Returns the addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
+    """Returns the addresses of a context, and checks that they still lead to the cluster for which it was added. Raises
+    LocalError."""
     context = find_context(name)
     if context.tls_ca:
         speak_tls(context.tls_ca)
     if context.cluster_id:
-        check_cluster(context, cluster_at(context.addresses))  # before any proof goes there
+        check_cluster(context, cluster_at(context.addresses))  # checked before credentials are sent there
     return with_proof(context.addresses, read_token(name))
 
 
@@ -174,7 +175,7 @@ def cluster_at(addresses: list[str]) -> str:
     except LocalError as error:
         if error.exit_code is not ExitCode.UNREACHABLE:
             raise
-        return ""  # the next request says so
+        return ""  # the next request reports it
 
 
 def parse_addresses(named: str) -> list[str]:
@@ -196,9 +197,9 @@ def parse_addresses(named: str) -> list[str]:
 
 
 class AdminApi:
-    """A client of the HTTP API. It asks the first node that can be reached, and the next one if that knows no leader,
-    the leader has just changed, or the node is of a release that does not know the request. Otherwise it never sends a
-    request twice, because a request that was sent may be carried out."""
+    """A client of the HTTP API. It asks the first node that can be reached. It asks the next one if that node knows no
+    leader, if the leader has just changed, or if the node's release does not know the request. In all other cases it
+    sends a request only once, because a request may be carried out although its answer is lost."""
 
     def __init__(
         self, addresses: Sequence[str], look: str = "raftmq topic list", *, timeout_s: float = _TIMEOUT_S
@@ -234,7 +235,7 @@ class AdminApi:
         return answer
 
     def page(self, path: str) -> dict[str, Any]:
-        """Sends the same GET for one page of a list, whatever follows it. Raises LocalError."""
+        """Sends the same GET for one page of a list, even if further pages follow. Raises LocalError."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -275,7 +276,7 @@ class AdminApi:
                 if lack := _lack_of(refusal, method, path):
                     older = older or (address, lack)
                     continue
-                # These two have done nothing. Who knows no leader may be cut off from the others.
+                # Both codes mean that nothing was done. A node without a leader may only be cut off from the others.
                 if refusal.code not in ("no_leader", "not_leader"):
                     raise
                 refused = refusal
@@ -320,7 +321,8 @@ def _tls_cure(why: str) -> str:
 
 
 def _tell_unused_user(addresses: Sequence[str]) -> None:
-    """Warns on stderr, once per command, that this change is not made by the user whom the environment names."""
+    """Warns on stderr, once per command, that the user in the environment variables is not the one who makes this
+    change over HTTP."""
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(_TOLD) or not any(os.environ.get(name) for name in USER_VARIABLES):
         return
@@ -331,8 +333,8 @@ def _tell_unused_user(addresses: Sequence[str]) -> None:
 
 
 def raise_if_refused(addresses: Sequence[str]) -> LocalError | None:
-    """Raises the refusal of the first node that answers, if it refuses to tell its status. Returns why none answers;
-    None if one does."""
+    """Raises the refusal of the first node that answers, if it refuses to report its status. Returns the error why no
+    node answers; None if one answers."""
     try:
         AdminApi(addresses, timeout_s=_LOOK_S).local("/v1/status")
     except ApiRefusal:
@@ -343,7 +345,7 @@ def raise_if_refused(addresses: Sequence[str]) -> LocalError | None:
 
 
 def status_of(address: str) -> str:
-    """Returns what to type if no HTTP API has answered at an address that a person named."""
+    """Returns the advice for an address that the user named and at which no HTTP API answers."""
     if address.endswith(f":{ADMIN_PORT}"):
         return f"raftmq status --admin {address}    (once a node runs there)"
     usual = f"{host_of(address)}:{ADMIN_PORT}"
@@ -412,7 +414,8 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
 
 
 def in_commands(hint: str) -> str:
-    """Returns advice of the API that names a GET request as a command; "" if no command asks that."""
+    """Returns advice of the API that names a GET request, rewritten to name a command; "" if no command makes that
+    request."""
     before, _, asked = hint.partition("GET ")
     typed = next((typed for path, typed in LISTS.items() if asked.startswith(path)), "")
     return f"{typed}    ({before.rstrip(': ')})" if before and typed else typed
@@ -428,8 +431,8 @@ def _login() -> str:
 
 
 def _lack_of(refusal: ApiRefusal, method: str, path: str) -> str:
-    """Returns the part of a request that its node does not know, because it is of an older release; "" if it knows
-    all of it."""
+    """Returns the part of the request that the node refused because its older release does not know it; "" if the
+    refusal has another reason."""
     verb, said = f"{method} {path.split('?')[0]}", refusal.what
     if refusal.code in ("not_found", "bad_method") and _NO_ROUTE.search(said):
         return verb
@@ -454,13 +457,13 @@ def _older_node(address: str, lack: str) -> LocalError:
 
 def drain_node(node: NodeName, addresses: Sequence[str], *, undo: bool = False) -> dict[str, Any]:
     """Drains the node, to whose group the addresses belong: it hands leadership over and sends clients elsewhere.
-    `undo` ends that. Raises LocalError."""
+    `undo`: True to end the drain. Raises LocalError."""
     return AdminApi(addresses, "raftmq node list").post(f"/v1/members/{key_of(node)[1]}/drain", {"drain": not undo})
 
 
 def scrubbed(api: AdminApi, wishes: dict[str, bool], timeout_s: float = math.inf) -> dict[str, Any] | None:
     """Runs the leader's scrub and returns its result (GET /v1/tier/scrub); None if it has not ended in time, or another
-    node leads now. `wishes`: the body of the POST. Raises LocalError."""
+    node leads now. `wishes`: the body of the POST that starts it. Raises LocalError."""
     deadline = time.monotonic() + timeout_s
     begun = view = api.post("/v1/tier/scrub", wishes)
     while view["running"] and _is_same_scrub(begun, view) and time.monotonic() < deadline:

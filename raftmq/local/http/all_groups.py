@@ -18,8 +18,8 @@ Groups = Mapping[int, Sequence[str]]
 
 
 def all_groups(admin: str | None, data: str | None, *, members: bool = False) -> dict[int, list[str]]:
-    """Returns the groups to ask. Addresses that a person gave are of one group, which counts as the first one here.
-    `members`: ask also the nodes that those name. Raises LocalError."""
+    """Returns the groups to ask. Returns group -> addresses to ask. Addresses that the user gave belong to one group,
+    which is returned as the first. With `members`, the other nodes of that group are added. Raises LocalError."""
     addresses = node_addresses(admin, data) if members else admin_addresses(admin, data)
     if isinstance(addresses, GivenAddresses):
         return {FIRST_GROUP: addresses}
@@ -28,12 +28,13 @@ def all_groups(admin: str | None, data: str | None, *, members: bool = False) ->
 
 
 def one_group(groups: Groups, node: NodeName | None) -> Groups:
-    """Returns the group of `node` alone; all without one. Raises LocalError if the cluster has no such group."""
+    """Returns only the group of `node`; all groups if `node` is None. Raises LocalError if the cluster has no such
+    group."""
     return groups if node is None else named_group(groups, key_of(node)[0])
 
 
 def named_group(groups: Groups, group: int) -> Groups:
-    """Returns the group of that number alone. Raises LocalError if the cluster has no such group."""
+    """Returns only the group of that number. Raises LocalError if the cluster has no such group."""
     if group not in groups:
         is_given = isinstance(groups.get(FIRST_GROUP), GivenAddresses)
         raise not_among_given(group) if is_given else no_group(group, groups)
@@ -57,9 +58,9 @@ def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq t
 
 
 def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[int, _T], list[str]]:
-    """Asks each group for what it knows. Returns group -> answer, and a sentence about each group that does not answer
-    or has no leader. A name that one knows and another one has not copied yet is found in the first alone. Raises
-    LocalError if no group answers, or one refuses."""
+    """Asks each group. Returns group -> answer, and a sentence about each group that does not answer or has no leader.
+    A name that a further group has not copied yet is only in the first group's answer. Raises LocalError if no group
+    answers, or one refuses."""
     told: dict[int, _T] = {}
     silent: dict[int, LocalError] = {}
     for group, addresses in groups.items():
@@ -80,11 +81,11 @@ def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[in
 def in_those_with_it(
     groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list", *, first_last: bool = False
 ) -> dict[int, _T]:
-    """Calls `ask` for each group, where only some groups have the object that it is about: a group that answers
+    """Calls `ask` for each group, if only some groups have the object that is asked about; a group that answers
     `not_found` is left out. Returns group -> result.
 
     `look` as for `in_each`; `first_last`: the first group comes last. Raises LocalError for the first group that does
-    not answer or refuses, and that of the first group if no group has the object.
+    not answer or refuses, and the first group's `not_found` error if no group has the object.
     """
     done: dict[int, _T] = {}
     nothing: dict[int, LocalError] = {}
@@ -101,14 +102,15 @@ def in_those_with_it(
 
 
 def alone(groups: Groups, done: str, then: str = "") -> list[str]:
-    """Returns a warning if a person gave the addresses of one group, and the cluster has others; [] if it has none, or
-    the node does not say. `done`: what is done to that group alone; `then`: more about the others."""
+    """Returns a warning if the user gave the addresses of one group and the cluster has other groups; [] if it has
+    none, or if the node does not report its groups. `done`: words for what is done to that one group only; `then`: a
+    further sentence about the others."""
     addresses = groups.get(FIRST_GROUP)
     if not isinstance(addresses, GivenAddresses):
         return []
     try:
         view = AdminApi(addresses).local("/v1/broker-groups")
-    except LocalError:  # a node of an earlier release has one group
+    except LocalError:  # a node of an earlier release knows of one group only
         return []
     return alone_told(view, done, then)
 
@@ -129,7 +131,7 @@ def _is_not_found(error: LocalError) -> bool:
 
 
 class Asked(NamedTuple):
-    """A node that has answered about itself."""
+    """A node that has answered a request about itself."""
 
     group: int
     api: AdminApi
@@ -159,7 +161,7 @@ def each_node_of(groups: Groups, path: str, node: NodeName | None = None) -> tup
 
 
 def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], dict[str, LocalError]]:
-    """Asks as `each_node_of` does, and returns address -> error for each node that does not answer. Raises
+    """Asks as `each_node_of` does. Returns the answers, and address -> error for each node that does not answer. Raises
     LocalError."""
     found: list[Asked] = []
     silent: dict[str, LocalError] = {}
@@ -179,7 +181,7 @@ def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple
 
 
 def leader_of(asked: Sequence[Asked]) -> Asked:
-    """Returns the answer of the leader among nodes of one group that say who leads; without it, the first one."""
+    """Returns the leader's answer among those of one group's nodes; the first answer if the leader's is not there."""
     return next((each for each in asked if each.view["node"] == name_of(each.group, each.view["leader"])), asked[0])
 
 

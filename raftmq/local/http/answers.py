@@ -1,5 +1,5 @@
-"""Answers of an HTTP API: a bound, because any program may listen at an address, and send anything, without end; and
-objects whose fields an older release may not have."""
+"""Decodes answers of an HTTP API. Reads them up to a limit, because the program at an address may be any other one and
+send data without end; and gives clear errors for fields that an older release lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SHOWN_CHARACTERS = 120
 
 
 class ForeignAnswerError(ValueError):
-    """An answer that does not come from the HTTP API, but from another program. Its text begins with that answer."""
+    """An answer that does not come from the HTTP API, but from another program. Its text begins with the received
+    answer."""
 
     def __init__(self, body: bytes) -> None:
         line = next((line for line in body.decode("utf-8", "replace").splitlines() if line.strip()), "")
@@ -33,7 +34,8 @@ def read_answer(response: http.client.HTTPResponse) -> bytes:
 
 
 class Answer(dict[str, Any]):
-    """An object of an answer. A field that it lacks is an error for people, not a KeyError: the node is older."""
+    """An object of an answer. Access to a missing field raises an error that says that the node is older, not a
+    KeyError."""
 
     def __missing__(self, key: str) -> NoReturn:
         raise LocalError(
@@ -58,8 +60,8 @@ def decoded(body: bytes) -> Any:
 
 
 def answered(status: int, body: bytes) -> Answer:
-    """Decodes an answer of the HTTP API: an object, and one with an `error` from status 400 on. Raises
-    ForeignAnswerError."""
+    """Decodes an answer of the HTTP API: which must be an object, and must have an `error` if the status is 400 or
+    more. Raises ForeignAnswerError."""
     try:
         answer = decoded(body)
     except ValueError:

@@ -1,4 +1,5 @@
-"""Requests that each node of a cluster is asked about itself, and the error for a node that is not there."""
+"""Requests that are sent to each node of a cluster, because each answers about itself; and errors for nodes that do not
+exist."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def ask_all(
     addresses: Sequence[str], path: str, node: int | None = None, group: int = FIRST_GROUP
 ) -> tuple[NodeAnswers, dict[str, LocalError]]:
     """Asks each node, as `ask_each` does, and keeps only the answer of `node`, if one is named. `group`: the group of
-    the nodes. Raises LocalError if no such node has answered: no answer is not an empty list."""
+    the nodes. Raises LocalError if no such node has answered, so that silence is not taken for an empty list."""
     answers, silent = ask_each(addresses, path)
     if not answers:
         raise _nobody(addresses, silent)
@@ -49,8 +50,8 @@ def each_node(
 ) -> Iterator[tuple[AdminApi, dict[str, Any]]]:
     """Yields each node that can be reached, with its answer about itself under `path`; only `node` if one is named.
 
-    `group`: that of the nodes. Raises LocalError at the end if no such node was reached, and at once if one of them
-    refuses.
+    `group`: the group of the nodes. Raises LocalError at the end if no such node was reached, and at once if one of
+    them refuses.
     """
     answers: NodeAnswers = []
     silent: dict[str, LocalError] = {}
@@ -115,7 +116,7 @@ def not_among_given(group: int) -> LocalError:
 
 
 def _alone(address: str, addresses: Sequence[str]) -> list[str]:
-    """Returns one of the addresses alone, which is as much named by a person as all of them."""
+    """Returns a list with one of the addresses; it is a GivenAddresses if `addresses` is."""
     return GivenAddresses([address]) if isinstance(addresses, GivenAddresses) else [address]
 
 
@@ -133,7 +134,8 @@ def _nobody(addresses: Sequence[str], silent: dict[str, LocalError]) -> LocalErr
 
 
 def _not_reached(node: int, group: int, answers: NodeAnswers) -> LocalError:
-    """Returns the error for a node of a group that is not among those that answered: it may be no member."""
+    """Returns the error for a node of a group that is not among those that answered: the reason may be that it is no
+    member."""
     heard = ", ".join(str(name_of(group, view["node"])) for _, view in answers)
     members = [member["id"] for member in answers[0][0].local("/v1/members")["members"]]
     name = name_of(group, node)

@@ -91,7 +91,7 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
 
 
 def token_file(name: str) -> Path:
-    """Returns the path of a context's token, next to the contexts' file."""
+    """Returns the path of a context's token, which is next to the contexts' file."""
     return contexts_file().parent / "tokens" / name
 
 
@@ -155,8 +155,9 @@ def _find(name: str, address: str, option: str, example: str) -> ClusterContext:
 
 
 def check_cluster(context: ClusterContext, *cluster_ids: str) -> None:
-    """Raises LocalError unless the cluster that answers is the remembered one, or one that continues it (after a
-    restore). `cluster_ids`: the ids of the cluster that answers, and of those that it continues; "" is unknown."""
+    """Raises LocalError unless the cluster that answers is the remembered one, or one that was restored from it.
+    `cluster_ids`: the id of the cluster that answers, and the ids of those from which it was restored; "" means
+    unknown."""
     if context.cluster_id and all(cluster_ids) and context.cluster_id not in cluster_ids and cluster_ids:
         raise LocalError(
             f"another cluster answers at the addresses of the context {context.name}",

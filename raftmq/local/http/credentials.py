@@ -4,8 +4,8 @@ The operator of a local cluster is identified by its data directory. For address
 names a token or the file of the cluster's secret: RAFTMQ_TOKEN, the login of a context (`raftmq login`),
 RAFTMQ_SECRET_FILE.
 
-An address is a text, "host:port". An address with a proof is an `Address`, which is such a text too. A proof belongs to
-the address for which a person meant it: an address that only a node reported has none.
+An address is a text, "host:port". An address with a proof is an `Address`, which is such a text too. A proof is sent
+only to addresses that the user meant it for; an address that a node reported gets none.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _SESSION = "/v1/session"
 
 
 class Credentials(Protocol):
-    """Proves the author of requests to an HTTP API."""
+    """An interface: makes the headers that prove the author of a request to an HTTP API."""
 
     author: str
     """The author, in words."""
 
     def proofs(self, method: str, path: str, body: bytes) -> Iterator[Headers]:
-        """Yields the headers of one request: the best proof first, then others, to be tried if the node refuses the
+        """Yields the headers of one request: first the best proof, then others to be tried if the node refuses that
         pass."""
 
 
@@ -71,7 +71,7 @@ def author_of(address: str) -> str:
 
 
 def proofs_for(address: str, method: str, path: str, body: bytes) -> Iterator[Headers]:
-    """Yields the headers to try, one after the other while the node refuses a pass; the last ones prove nothing."""
+    """Yields the headers to try, one after the other while the node refuses a pass; the last headers carry no proof."""
     if isinstance(address, Address):
         yield from address.credentials.proofs(method, path, body)
     yield {}
@@ -91,8 +91,8 @@ class Bearer:
 
 
 class RemoteSecret:
-    """The operator of a remote cluster, with a copy of its secret. The node at the address says which node it is, and a
-    pass is made for that node. A thief of the pass can use it for one request to the node that the pass names."""
+    """The operator of a remote cluster, with a copy of its secret. It first asks the node at the address for its name,
+    and then makes a pass for that node. A stolen pass is good only for one request to that node."""
 
     author = "the cluster's operator, by its secret"
 
@@ -143,7 +143,8 @@ def given(addresses: Iterable[str], token: str = "") -> list[str]:
 
 
 def like(known: str, address: str) -> str:
-    """Returns an address that the node at `known` reported, with a proof if the proof may be sent there."""
+    """Returns an address that the node at `known` reported, with the proof of `known` if that proof may be sent
+    there."""
     credentials = known.credentials if isinstance(known, Address) else None
     if isinstance(credentials, RemoteSecret):
         return Address(address, RemoteSecret(address, credentials.secret))
@@ -177,7 +178,7 @@ class LocalSecret:
             uuid = str(identity.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY).cluster_uuid)
             keys = read_keys(secret)
         except (OSError, ConfigError, IdentityError, LocalError):
-            return  # a stranger then; the answer says which proof is missing
+            return  # go on without a proof; the answer says which one is missing
         for key in keys:
             yield made_pass(key, uuid, self._node.name, method, path, body)
 

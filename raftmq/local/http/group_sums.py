@@ -1,7 +1,7 @@
-"""The answers of several groups of brokers about topics and consumer groups, as one answer.
+"""Combines the answers of several groups of brokers about topics and consumer groups into one.
 
-Topics and consumer groups are the same in all groups of brokers, but each has its own queues of a topic, and knows the
-messages and offsets of those only. In the combined answer a queue has its cluster-wide number
+Topics and consumer groups are the same in all groups of brokers, but each has its own queues of a topic, and knows only
+the messages and offsets of those. In the combined answer a queue has its cluster-wide number
 (`raftmq_wire.queue_numbers`), and sums are over all groups. Where all groups must answer alike, the first answer
 counts.
 """
@@ -20,7 +20,8 @@ _ADDED = ("lag", "hidden", "beyond_end", "messages", "evicted", "read_queues", "
 
 
 def one_list(answers: GroupAnswers, field: str, merged: Callable[[GroupAnswers], GroupAnswer]) -> GroupAnswer:
-    """Returns one answer with the items of all in its list `field`, by name; `merged` combines items of one name."""
+    """Returns one answer whose list `field` has the items of all answers, sorted by name; `merged` combines items with
+    the same name."""
     if _is_first_alone(answers):
         return _first(answers)
     named: dict[str, dict[int, GroupAnswer]] = {}
@@ -31,7 +32,7 @@ def one_list(answers: GroupAnswers, field: str, merged: Callable[[GroupAnswers],
 
 
 def one_group(answers: GroupAnswers) -> GroupAnswer:
-    """Returns what is known of a consumer group: an item of the list, its detail, or what a deletion takes away."""
+    """Combines answers about one consumer group: items of the list, its details, or the effects of its deletion."""
     if _is_first_alone(answers):
         return _first(answers)
     told = {**_first(answers), **_sums(answers)}
@@ -39,7 +40,7 @@ def one_group(answers: GroupAnswers) -> GroupAnswer:
         told["topics"] = sorted({topic for answer in answers.values() for topic in answer["topics"]})
     if "lag_ms" in told:
         told["lag_ms"] = max(answer["lag_ms"] for answer in answers.values())
-    if isinstance(told.get("members"), int):  # each consumer is connected to all groups of brokers
+    if isinstance(told.get("members"), int):  # each group of brokers lists the same consumers
         told["members"] = max(answer["members"] for answer in answers.values())
     elif "members" in told:
         told["members"] = _members(answer["members"] for answer in answers.values())
@@ -50,7 +51,7 @@ def one_group(answers: GroupAnswers) -> GroupAnswer:
 
 
 def one_topic(answers: GroupAnswers) -> GroupAnswer:
-    """Returns what is known of a topic."""
+    """Combines answers about one topic."""
     if _is_first_alone(answers):
         return _first(answers)
     told = {**_first(answers), **_sums(answers)}
@@ -61,7 +62,7 @@ def one_topic(answers: GroupAnswers) -> GroupAnswer:
 
 
 def one_topic_with_queues(answers: GroupAnswers) -> GroupAnswer:
-    """Returns a topic with all its queues."""
+    """Combines answers about one topic, with all its queues."""
     if _is_first_alone(answers):
         return _first(answers)
     topic = one_topic({group: answer["topic"] for group, answer in answers.items()})
@@ -69,7 +70,8 @@ def one_topic_with_queues(answers: GroupAnswers) -> GroupAnswer:
 
 
 def one_change(answers: GroupAnswers, field: str) -> GroupAnswer:
-    """Returns the answer to a change of offsets, with the queues of all groups of brokers in its list `field`."""
+    """Combines the answers to a change of offsets: returns one with the queues of all groups of brokers in its list
+    `field`."""
     if _is_first_alone(answers):
         return _first(answers)
     return {**_first(answers), field: _queues(answers, field)}
@@ -85,7 +87,7 @@ def _first(answers: GroupAnswers) -> GroupAnswer:
 
 
 def _sums(answers: GroupAnswers) -> GroupAnswer:
-    """Returns the sums of the fields that count something of a group of brokers, as far as the first has them."""
+    """Returns field -> sum over all answers, for those fields of the first answer that are counts."""
     return {
         name: sum(answer.get(name, 0) for answer in answers.values())
         for name, value in _first(answers).items()
@@ -102,8 +104,8 @@ def _queues(answers: GroupAnswers, field: str) -> list[GroupAnswer]:
 
 
 def _members(lists: Iterable[list[GroupAnswer]]) -> list[GroupAnswer]:
-    """Returns the members that any group of brokers knows. A consumer is connected to each from another port: those of
-    one client id are taken from the first group of brokers that has it."""
+    """Returns the members that any group of brokers knows. A consumer has another connection to each group of brokers,
+    so members with the same client id are taken only from the first group that lists it."""
     known: dict[str, list[GroupAnswer]] = {}
     for members in lists:
         fresh: dict[str, list[GroupAnswer]] = {}

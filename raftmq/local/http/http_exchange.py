@@ -56,7 +56,7 @@ def exchange(
     finally:
         connection.close()
     if method == "GET" and not is_page and b'"next"' in reply.body:
-        with contextlib.suppress(ValueError):  # it is no JSON, and so no list
+        with contextlib.suppress(ValueError):  # the answer is no JSON, and so no list
             whole_answer(path, loaded(reply.body))
     return reply
 

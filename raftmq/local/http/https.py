@@ -1,4 +1,4 @@
-"""TLS of the HTTP API for the command line: https where it was asked for, and for a local cluster that speaks it.
+"""TLS of the HTTP API for the command line: https if the user asked for it, or if a local cluster speaks it.
 
 `--tls-ca`, an address that begins with https://, a context with a CA and RAFTMQ_TLS_CA apply to every address of the
 command, because the addresses that nodes report belong to the same cluster.
@@ -15,15 +15,15 @@ from raftmq_wire.errors import ExitCode, LocalError
 if TYPE_CHECKING:
     from raftmq.client.tls import Tls
 
-# Functions import the client: help and completion do without it.
+# The client is imported inside functions, so that help and completion do not load it.
 
 _chosen: list[Tls] = []
-"""The TLS that this process was told to use, at most one; empty if it goes by the environment."""
+"""The TLS that this command was told to use, as a list of one; empty if the environment decides."""
 
 
 def speak_tls(ca: str = "", cert: str = "", key: str = "") -> None:
-    """Asks every HTTP API over TLS from now on; the files are those of `Tls`. Raises LocalError for files that cannot
-    be used."""
+    """Makes every further request to HTTP APIs use TLS; the arguments are the files of `Tls`. Raises LocalError for
+    files that cannot be used."""
     from raftmq.client.tls import Tls
 
     tls = Tls(ca, cert, key)

@@ -19,8 +19,8 @@ Ask = Callable[[str], dict[str, Any]]
 
 
 class UnfollowedPageError(Exception):
-    """A reader took one page for the complete list. That is a defect of the reader, so nothing handles this as an
-    answer."""
+    """Raised when code reads one page as if it were the complete list. That is a defect of the code, so nothing catches
+    it."""
 
 
 def whole_answer(path: str, answer: Any) -> Any:
@@ -40,7 +40,8 @@ def pages(ask: Ask, path: str, cursor: str = AFTER) -> Iterator[dict[str, Any]]:
 
 
 def whole_list(ask: Ask, path: str, field: str, cursor: str = AFTER) -> dict[str, Any]:
-    """Returns the first page with the items of all pages in its list `field`, and no further page."""
+    """Returns the first page with the items of all pages in its list `field`, and without a reference to a next
+    page."""
     first, *others = pages(ask, path, cursor)
     items = [item for page in (first, *others) for item in page[field]]
     return {**first, field: items, **({"next": None} if "next" in first else {})}

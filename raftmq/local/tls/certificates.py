@@ -31,7 +31,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 CA, NODE, CLIENT = "ca", "node", "client"
 CA_DAYS, NODE_DAYS, CLIENT_DAYS = 3650, 365, 365
 EARLY = datetime.timedelta(minutes=5)
-"""The time by which a certificate's validity begins before it is made, because clocks differ."""
+"""A certificate is valid from this long before it is made, because clocks differ."""
 
 
 class Pair(NamedTuple):

@@ -35,7 +35,7 @@ def certify_files(folder: Path, config_paths: Iterable[Path], env: Mapping[str, 
     files, and `[tls]` in the file. The nodes' directories exist. Returns the paths of the certificates that were made.
     Raises LocalError."""
     if not certificate_path(folder, CA).exists():
-        write_pair(new_ca(), folder, CA, replace=True)  # a key without a certificate has certified nothing
+        write_pair(new_ca(), folder, CA, replace=True)  # a CA's key without its certificate has issued nothing yet
     made = []
     for path in config_paths:
         config = load(path, env)

@@ -60,8 +60,8 @@ def stem_of(config: Config) -> str:
 
 def steps_before_start(config: Config, file: Path, *, over_tls: bool) -> list[str]:
     """Returns the commands to type between the making of a new node's directory and its start, for its certificate,
-    which names that directory; none if the node takes no TLS and the cluster was not asked over TLS. `file` is the
-    node's configuration."""
+    which has the uuid from that directory; [] if the node uses no TLS and the cluster was not asked over TLS. `file` is
+    the node's configuration."""
     if not config.speaks_tls and not over_tls:
         return []
     named = "" if config.speaks_tls else f"; then set tls.mode and its files in {file} as on the other nodes"
@@ -90,7 +90,7 @@ def why_unfit(config: Config) -> str:
     try:
         identity = identities.load(OsFileSystem(), Path(config.node.data_dir))
     except (OSError, RaftLogError):
-        return ""  # another check reports on the directory
+        return ""  # a directory that cannot be read is reported by another check
     own = f"raftmq://{identity.cluster_uuid}/{identity.node_uuid}"
     if own in names_of(certificate):
         return ""
