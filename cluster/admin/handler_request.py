@@ -181,7 +181,7 @@ async def decided(start: Start, fix: str = "correct the request") -> tuple[Entry
     """Proposes a change to the log, and waits for its outcome. Returns the id of its entry and the results of its
     commands. Raises ApiError if the change was refused, failed, or has an unknown outcome. `fix` tells the caller what
     to do about a change that no entry can hold."""
-    result = await told(start)  # No timeout here: the outcome comes within [send] deadline_ms, or 1.5 times that for copies.
+    result = await told(start)  # the proposer limits the wait: it reports the outcome in time
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
     if result.unacceptable:

@@ -119,7 +119,7 @@ def _down(
         if node in views or not known or len(known) < len(links) or any(each.do_now == UNPROVEN_DO for each in known):
             continue
         why, do_now = "it is not running, or cut off", command_of(NODE_DOWN, name_of(group, node), place)
-        if node in gone:  # a node without its data does not start: it could vote twice, as it does not remember its votes
+        if node in gone:  # it could vote a second time in a term, so it refuses to start
             why = "its data directory was lost, so it cannot be started"
             do_now = (
                 f"raftmq node replace {name_of(group, node)}"

@@ -133,7 +133,7 @@ class OtherNodes:
         offsets = {own: 0, **self._far_off} | {node: self._heard[node].clock_off_ms for node in views}
         group = self._port.config.cluster.group
         yield from clock_conditions(offsets, self._port.config.health.clock_off_ms, group)
-        if not self._port.state.settings.version:  # once the replicated log has the settings, the nodes' files need not be equal
+        if not self._port.state.settings.version:  # later the log has them, and files may differ
             settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
             yield from setting_conditions(settings, group)
 
