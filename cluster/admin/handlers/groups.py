@@ -55,8 +55,7 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     lag_ms: int = 0
     """Milliseconds since the first message that the group has not committed was stored; 0 without lag."""
     committed_age_ms: int | None = None
-    """Milliseconds since the group's last commit in this queue; null if the leader has
-    observed none."""
+    """Milliseconds since the group's last commit in this queue; null if the leader has observed none."""
     owner: str | None = None
     """Client id of the consumer that has locked the queue. If it is not locked: the consumer to which RocketMQ's
     default strategy gives it. null if nobody reads it."""
