@@ -256,8 +256,8 @@ async def _caller(port: AdminPort, request: web.Request, route: Route) -> Caller
 
 
 async def _opens(port: AdminPort) -> bool:
-    """Returns True if this node leads and accepts writes, now or within `opens_s` seconds. A leader that is
-    transferring leadership returns False at once, so that the request is forwarded."""
+    """Returns True if this node leads, and accepts writes now or within `waits.opens_s` seconds. Only a leader that was
+    just elected waits."""
     leads = port.services.routes.own.leader() == port.config.node.id
     return leads and await comes_true(port.services.writes_open, port.waits.opens_s)
 
