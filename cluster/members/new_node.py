@@ -33,7 +33,7 @@ class Prepared(NamedTuple):
     request: dict[str, Any]
     """The body of `POST /v1/members`."""
     notes: list[str]
-    """The steps that were done, as sentences for people."""
+    """Sentences for people about the steps that were done."""
 
 
 def prepare(

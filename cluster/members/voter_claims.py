@@ -36,7 +36,7 @@ def proof_of(key: bytes, node: int, token: str) -> str:
 
 
 def is_proven(keys: Sequence[bytes], node: int, token: str, proof: str) -> bool:
-    """Returns True if the proof was made with one of the keys; in constant time."""
+    """Returns True if the proof was made with one of the keys. The comparison takes constant time."""
     return any(hmac.compare_digest(proof_of(key, node, token).encode(), proof.encode()) for key in keys)
 
 
@@ -52,10 +52,8 @@ def unclaimed(directory: Path) -> list[int]:
 
 
 def claim(directory: Path, node: int, token: str) -> None:
-    """Assigns the node to the machine with this token; the claim is on disk when this returns. Blocks.
-
-    Raises LocalError if another machine has claimed the node, or if it is not among those to be claimed; OSError.
-    """
+    """Assigns the node to the machine that has this token. The claim is on disk when this returns. Blocks. Raises
+    LocalError if another machine has claimed the node, or if the node is not in the file. Raises OSError."""
     path = directory / CLAIMS
     with _LOCK:
         claims = _read(path)
