@@ -226,12 +226,12 @@ class Change(NamedTuple):
     """One line of the difference between a document and the cluster, for people."""
 
     sign: str
-    """The changes that an import would make: the records to write, and a line about each change."""
+    """`+`: would be created. `~`: would be changed. `!`: is in the document, but will not be imported."""
     what: str
 
 
 class Plan(NamedTuple):
-    """What an import would change: the records to write, and a line about each change."""
+    """The changes that an import would make: the records to write, and a line about each change."""
 
     topics: list[TopicRecord]
     groups: list[ConsumerGroupRecord]

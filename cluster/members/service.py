@@ -56,7 +56,7 @@ class MembersService:
         self._addresses: dict[NodeId, MemberAddresses] = {}
         self._seen = (-1, False)
         self.changed: Signal[[Handshake, Addresses]] = Signal()
-        """Sent with the result of `handshake` and the members' addresses, whenever the membership changes or is committed."""
+        """Sent with `handshake` and the members' addresses, whenever the membership changes or is committed."""
         self.removed: Signal[[]] = Signal()
         """Sent when this node learns that it was removed."""
         self.removed_since: int | None = None
