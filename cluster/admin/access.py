@@ -1,15 +1,17 @@
-"""Identifies the author of each request to the HTTP API, and judges the request by the same users and rules as the
-clients' ports do.
+"""Identifies the author of each request to the HTTP API. Judges the request by the same users and rules as the clients'
+ports do.
 
 A client identifies its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A
-node that forwards a request states the user in a pass (`cluster.admin.signed_identity`). No other header and no field
-of a request says anything about its author. The node that answers judges by its own rows. The operator, who can read
-the cluster's secret and proves that with a pass, may do everything in every mode and needs no row: so the operator can
-create the first Super (an administrator), and maintain a cluster without a leader.
+node that forwards a request names the user in a pass (`cluster.admin.signed_identity`). No other header or field of a
+request says anything about its author. The node that answers judges by the users and rules that it has applied.
 
-    off       nothing is judged, except requests about users, rules, tokens and the mode
-    observe   every request passes; what enforcing would deny is counted and logged
-    enforce   401 without a user, 403 without the right, 503 while this node cannot tell
+The operator is the person who can read the cluster's secret, and proves that with a pass. The operator may do
+everything in every mode, and need not be a user. So the operator can create the first Super (an administrator), and can
+maintain a cluster without a leader.
+
+    off       only requests about users, rules, tokens and the mode are judged
+    observe   every request passes; requests that `enforce` would deny are counted and logged
+    enforce   401 without a user, 403 without the right, 503 while this node cannot judge
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Keeps the HTTP API within its limits of descriptors and memory.
+"""Limits the connections of the HTTP API, and the memory for its answers.
 
-- At most CONNECTIONS_MAX connections are accepted: the node keeps descriptors for files
-  (`cluster.runtime.host.descriptors`). From 80 % on, a client of another address takes the place of an idle one
-  (`cluster.runtime.host.connection_eviction`). While users are enforced, the last quarter is for connections that have
-  proven a user: a stranger takes the place of another stranger.
-- When all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S each: a probe must
-  not take the node for dead because other clients keep it busy.
-- A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
-- A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
-- Answers that grow with the stored data reserve memory from one account, from before they are made until they are sent.
-  A request without memory waits, and is refused (`busy`) after half of PATIENCE_S.
-- While a request waits for memory, a connection that has held some for HELD_S is closed.
-- Work of a connection that is cut into steps ends with the connection.
+- At most CONNECTIONS_MAX connections are accepted, because the node needs file descriptors for files
+  (`cluster.runtime.host.descriptors`). From 80 % of them on, a client of another address takes the place of an idle
+  connection (`cluster.runtime.host.connection_eviction`). While users are enforced, the last quarter is for connections
+  that have proven a user: a client that has not proven one can only take the place of another such client.
+- If all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S seconds each.
+  Otherwise a probe would take the node for dead, because other clients keep it busy.
+- A connection has PATIENCE_S seconds to finish a request, from its opening or the answer before. Then it is closed.
+- A client must read SLOWEST_BYTES of an answer in each PATIENCE_S seconds. Otherwise its connection is closed.
+- An answer that grows with the stored data reserves memory before it is made, and keeps it until it is sent. A request
+  for which there is no memory waits, and is refused (`busy`) after half of PATIENCE_S.
+- While a request waits for memory, connections that have held memory for HELD_S seconds are closed.
+- The unfinished work for a connection is dropped when the connection ends.
 """
 
 from __future__ import annotations

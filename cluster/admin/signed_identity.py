@@ -1,18 +1,22 @@
-"""Passes: a node that forwards a request states the user who sent it, and proves the statement with a MAC.
+"""Makes and checks passes: a node that forwards a request names the user who sent it, and proves that with a MAC.
 
-The client's token is never sent on: the address of another node comes from the table of members, and a stranger may
-listen there. A pass is one header, whose words are separated by single spaces (docs/adr/0091):
+The client's token is never forwarded: the address of another node comes from the table of members, and somebody else
+may listen there. A pass is one header, whose words are separated by single spaces (docs/adr/0091):
 
     X-RaftMQ-Pass: 1 KEY FROM TO WHO ADDRESS TIME NONCE PROOF
 
-KEY is the id of the key (16 hex digits), FROM and TO are names of nodes: an id, or `2/1` in a further group of brokers,
-so that a pass for one group proves nothing in another. WHO is the id of a user, `none` without one, `node`
-for the node itself, or `operator`. ADDRESS is the client's, TIME the wall clock of FROM in milliseconds, NONCE 32 hex
-digits. PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's uuid, the method, the path with the
-query, and the SHA-256 of the body; its key is derived from the cluster's secret.
+KEY       the id of the key, 16 hex digits
+FROM, TO  names of nodes: an id, or a text such as `2/1` in a further group of brokers; so a pass for one group proves
+          nothing in another
+WHO       the id of a user; `none` without a user; `node` for the node FROM itself; or `operator`
+ADDRESS   the address of the client
+TIME      the wall clock of FROM in milliseconds
+NONCE     32 hex digits
+PROOF     the HMAC-SHA256, 64 hex digits, of the words from KEY to NONCE, the cluster's uuid, the method, the path with
+          the query, and the SHA-256 of the body. Its key is derived from the cluster's secret.
 
-The operator is the person who can read the cluster's secret. A tool on the operator's side makes the same pass, with 0
-as FROM and `-` as ADDRESS: the node takes the address from the connection. The secret itself is never sent.
+The operator is the person who can read the cluster's secret. The operator's tool makes the same pass, with 0 as FROM
+and `-` as ADDRESS: the node takes the address from the connection. The secret itself is never sent.
 """
 
 from __future__ import annotations

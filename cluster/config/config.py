@@ -1,9 +1,10 @@
-"""The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later sources win.
+"""Defines the node's configuration. Values come from `raftmq.toml`, then from RAFTMQ_SECTION__KEY variables, then from
+flags; a later source overrides an earlier one.
 
-Every key, default and range is in the sections: `node_sections`, `service_sections`, `storage_sections`, and those of
-observation here. The type of a key also says whose the key is, and when a change takes effect
-(`cluster.config.key_facts`). Values are checked when they are loaded, relations between them in
-`cluster.config.cross_key_rules`, so a `Config` that exists can be used.
+Every key, its default and its range are in the sections: in `node_sections`, `service_sections`, `storage_sections`,
+and in this module for those of observation. The type of a key also says if it belongs to the cluster or to a host, and
+when a change takes effect (`cluster.config.key_facts`). Values are checked when they are loaded, and relations between
+them in `cluster.config.cross_key_rules`. Therefore every `Config` that exists can be used.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The data directory of a local cluster: its location, its content, and the one file that says which node runs where.
+"""Describes the data directory of a local cluster: where it is found, what it contains, and which node runs where.
 
-    .raftmq/                found from sub-folders, as .git is; or RAFTMQ_DATA, or --data
-        cluster.json        nodes with pid and ports, replaced atomically, never edited in place
-        lock                held while a command changes which processes run
+    .raftmq/                found from folders inside it, as .git is; RAFTMQ_DATA or --data name another one
+        cluster.json        nodes with process ids and ports; replaced atomically, never edited in place
+        lock                locked while a command starts or stops processes
         n1/raftmq.toml      the node's configuration
         n1/node.log         what the node printed; older files are node.log.1, ...
         n1/data/            the node's data directory: log, hard state, database, identity
         g02/n1/...          the same for the nodes of group 2; SECRET and users.key are then for all groups
         registry/r1/...     registry.toml, node.log and data of a process of the registry, if there are several groups
 
-cluster.json can be made again from the raftmq.toml files; everything else cannot.
+cluster.json can be made again from the raftmq.toml files. All other files are lost if they are removed.
 """
 
 from __future__ import annotations

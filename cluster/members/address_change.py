@@ -1,13 +1,14 @@
-"""Checks before a member's address changes that the voters find that very node at the new address.
+"""Checks that the voters find a member at its new addresses, before the cluster accepts these addresses.
 
 The leader asks every voter that it reaches, and itself. Each voter dials the new peer address and the new address of
-the HTTP API, and reports why the node with that uuid did not prove its identity there. A majority of the voters must
-have found it: an address that only the operator can reach would take the node out of the cluster.
+the HTTP API. It answers with the reason why the node with that uuid did not prove its identity there, if it did not. A
+majority of the voters must find the node: an address that only the operator can reach would cut the node off from the
+cluster.
 
-A question is a FETCH (`cluster.repair.fetch`); an older node answers that it does not know this kind.
+A question is a FETCH (`cluster.repair.fetch`). A node of an older release answers that it does not know this kind.
 
     arguments  [node id, node uuid, host, port, admin]    host "": the peer address stays; admin "": that address stays
-    fields     [why not at the peer address, why not at the other]    "": found, or not asked for
+    fields     [reason for the peer address, reason for the HTTP address]    "": found there, or not asked for
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""DATA/CLAIMS of the node that made the cluster: the initial voters that other machines have yet to make.
+"""Keeps DATA/CLAIMS of the node that made the cluster: the initial voters that other machines have yet to make.
 
-`raftmq init --first` makes the first node and chooses the uuids of all voters. The machine that makes another voter
-claims it with a random token that it keeps on its own disk. A claim never expires: a machine that comes again with the
-same token (the first attempt was interrupted) is given the same node, any other machine is refused. So each initial
-voter is made only once, and a machine whose disk was emptied, and which has therefore lost its token, cannot make its
-node again. A node that was not made by `--first` has no such file and accepts no claims.
+`raftmq init --first` makes the first node, and chooses the uuids of all voters. The machine that makes another voter
+claims it with a random token, which it keeps on its own disk. A claim never expires. If the same token comes again,
+because the first attempt was interrupted, the claim succeeds again; any other token is refused. So each initial voter
+is made only once. A machine whose disk was emptied has lost its token, and cannot make its node again. A node that was
+not made by `--first` has no such file, and accepts no claims.
 
-The file is JSON, docs/disk-format.md: {"format": 10, "claims": {"2": "", "3": "TOKEN"}}; "" for an unclaimed voter.
+The file is JSON (docs/disk-format.md): {"format": 10, "claims": {"2": "", "3": "TOKEN"}}. The token of a voter that is
+not claimed yet is "".
 """
 
 from __future__ import annotations

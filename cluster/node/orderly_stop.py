@@ -1,15 +1,15 @@
-"""An orderly stop: leadership is transferred first, then every client is answered and redirected.
+"""Stops a node in order: it first transfers leadership, and then answers and redirects every client.
 
-The steps come in this order, because each relies on state that the next one changes:
+The order of the steps matters, because each needs state that the next one changes:
 
-1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then or continue
-   under the new leader; requests that only waited here are forwarded to it.
-2. New connections are refused; clients connect to another node.
-3. Once the new leader accepts writes, further requests are answered "not here, try again" (code 14), requests in
-   progress get their answers, long polls are answered empty, and this side closes the connection.
+1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then, or continue
+   under the new leader. Requests that waited on this node without a proposal are forwarded to the new leader.
+2. New connections are refused, so that clients connect to another node.
+3. Once the new leader accepts writes, new requests are answered "not here, try again" (code 14), requests in progress
+   get their answers, long polls are answered empty, and this side closes the connections.
 
-None of this is guaranteed: every wait is bounded, and after that the peers and clients recover as from a crash. A
-leader without a possible successor, or a node that gets a second signal, skips the steps that are impossible.
+None of this is guaranteed: every wait is limited, and afterwards peers and clients recover as from a crash. A leader
+without a possible successor, or a node that gets a second signal, skips the steps that are impossible.
 """
 
 from __future__ import annotations
