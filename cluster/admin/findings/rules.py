@@ -152,12 +152,12 @@ def _unacknowledged(link: LinkView) -> bool:
 
 
 def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Yields a condition for each follower that is too far behind: it lacks many entries, or old ones although frames
-    arrive from it. In the second case its disk is too slow.
+    """Yields a condition for each follower that is too far behind: it lacks many entries, or it lacks old ones although
+    frames arrive from it. In the second case its disk is too slow.
 
-    A link on which only acknowledgements are missing does not suppress the condition, because a disk acknowledges
-    nothing during a sync of several seconds. A follower whose trend is not known yet counts as late in no case: it has
-    just joined, or fetches a snapshot.
+    A disk acknowledges nothing during a sync of several seconds. A link on which only acknowledgements are missing
+    therefore does not suppress the condition. A follower whose trend is not known yet is not late: it has just joined,
+    or fetches a snapshot.
     """
     health = port.config.health
     doubted = {link.peer for link in status.links if suspicion(link) and not _unacknowledged(link)}
@@ -274,8 +274,8 @@ def _replay_estimate(status: NodeStatus, left: int) -> str:
 
 
 def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Yields a condition if this node leads and neither makes backups on a schedule nor knows of one. One node that
-    makes backups is enough for the cluster."""
+    """Yields a condition if this node leads, has no schedule of backups, and knows of no backup. One node that makes
+    backups is enough for the cluster."""
     if status.writes_open and not port.config.backup.to and port.storage.backups.age_s is None:
         yield Condition(BACKUP_OFF, CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
 

@@ -38,22 +38,22 @@ _REPAIR_WAIT_S = 5.0
 
 
 async def get_consistency(call: Call) -> ConsistencyView:
-    """This node's log and the sums of its rows at the newest marker entry that it remembers."""
+    """Returns this node's log and the sums of its rows at the newest marker entry that it remembers."""
     return _view(call.port, call.port.state.sums.newest)
 
 
 async def get_member_consistency(call: Call) -> ConsistencyView:
-    """A member's log and the sums of its rows at the newest marker entry that it remembers."""
+    """Returns a member's log and the sums of its rows at the newest marker entry that it remembers."""
     return _view(call.port, call.port.state.sums.newest)
 
 
 async def get_member_consistency_at(call: Call) -> ConsistencyView:
-    """A member's log and the sums of its rows at the requested marker entry."""
+    """Returns a member's log and the sums of its rows at the requested marker entry."""
     return _view(call.port, _index(call))
 
 
 async def get_consistency_at(call: Call) -> ConsistencyView:
-    """This node's log and the sums of its rows at the requested marker entry."""
+    """Returns this node's log and the sums of its rows at the requested marker entry."""
     return _view(call.port, _index(call))
 
 
