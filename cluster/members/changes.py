@@ -77,7 +77,7 @@ class MemberChanges:
         """True while this node is in maintenance by the log's state. It must not lead then."""
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(
             name="changes",
             tick=self.tick,

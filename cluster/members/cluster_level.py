@@ -109,7 +109,7 @@ class Levels:
         self._look_at_ms = float("-inf")
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(name="levels", tick=self.tick, reload=self._reload, findings=self._conditions)
 
     def _conditions(self) -> Iterator[Condition]:

@@ -64,7 +64,7 @@ class MembersService:
         self._look()
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(name="membership", tick=self.tick, metrics=(self._metrics,))
 
     # --- who and where -----------------------------------------------------------------------------------------------

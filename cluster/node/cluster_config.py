@@ -68,7 +68,7 @@ class ClusterConfig:
         self._proposed = False
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(
             name="configuration",
             tick=self.tick,

@@ -82,7 +82,7 @@ class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
     """The version on which the change is based. If it is not the present one, the change is refused. null accepts any
     version."""
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
     force: bool = False
     """True to make the change even if it sets dangerous values. A dry run lists their dangers."""
 

@@ -61,7 +61,7 @@ class GroupChanged(ChangeView, frozen=True, kw_only=True):
     """Number of connected consumers that the leader knows. If one is left, its next heartbeat creates a deleted group
     again."""
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
     topic: TopicName | None = None
     """The topic whose offsets are copied; null for every topic in which the source has committed."""
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
 
 
 class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class GroupCloned(ChangeView, frozen=True, kw_only=True):
     source: str
     offsets: list[ClonedOffset]
     dry_run: bool
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 async def create_group(call: Call) -> JsonAnswer:
@@ -206,7 +206,7 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: QueueId | None = None
     """The queue; null for every queue of the topic."""
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
 
 
 class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):

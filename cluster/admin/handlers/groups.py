@@ -83,7 +83,7 @@ class GroupsView(ReadView, frozen=True, kw_only=True):
 
     groups: list[GroupView]
     next: str | None
-    """The value of `after` for the next page; null on the last."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class GroupDetail(ReadView, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class GroupDetail(ReadView, frozen=True, kw_only=True):
     """Number of queues in which the group's committed offset lies beyond the end."""
     lag_ms: int = 0
     next: str | None
-    """The value of `after` for the next page of queues; null on the last."""
+    """The value of `after` for the next page of queues; null on the last page."""
 
 
 async def list_groups(call: Call) -> Pieces:

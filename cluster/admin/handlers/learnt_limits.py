@@ -92,7 +92,7 @@ class LearntChanged(ChangeView, frozen=True, kw_only=True):
 
     changed: bool
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class LearntInForce(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class MetadataChanged(ChangeView, frozen=True, kw_only=True):
     groups: int
     offsets: int
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):

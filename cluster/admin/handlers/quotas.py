@@ -1,4 +1,4 @@
-"""/v1/quotas: how much a user, an address or a topic may ask of the cluster, and who is over it
+"""/v1/quotas: sets and lists how much a user, an address or a topic may use, and shows who exceeds it
 (docs/adr/0115-a-send-over-its-quota-waits-before-it-is-proposed.md)."""
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class QuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     quotas: Annotated[list[QuotaChange], Meta(min_length=1, max_length=PER_REQUEST)]
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
 
 
 class QuotasChanged(ChangeView, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class QuotasChanged(ChangeView, frozen=True, kw_only=True):
 
     changed: list[str]
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 async def get_quotas(call: Call) -> Pieces:

@@ -125,7 +125,7 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: WriteName
     write: Unsigned63
     dry_run: bool = False
-    """True to only answer what would be discarded."""
+    """True to change nothing, and only return what would be discarded."""
 
 
 class WriteAborted(ChangeView, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class WriteAborted(ChangeView, frozen=True, kw_only=True):
     messages: int = 0
     """Number of messages that the discarded attempts had staged."""
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: WriteName
     dry_run: bool = False
-    """True to only answer what would be forgotten."""
+    """True to change nothing, and only return what would be forgotten."""
 
 
 class WriteForgotten(ChangeView, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class WriteForgotten(ChangeView, frozen=True, kw_only=True):
     write: int
     """The number of the newest committed write that was forgotten."""
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 async def list_writes(call: Call) -> WritesView:

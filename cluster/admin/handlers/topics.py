@@ -112,7 +112,7 @@ class TopicsView(ReadView, frozen=True, kw_only=True):
     bytes_applied_index: int
     """Index of the last log entry that was applied when `bytes` was measured, some seconds ago."""
     next: str | None
-    """The value of `after` for the next page; null on the last."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class TopicDetail(ReadView, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class TopicDetail(ReadView, frozen=True, kw_only=True):
     topic: TopicView
     queues: list[QueueView]
     next: int | None
-    """The value of `after` for the next page of queues; null on the last."""
+    """The value of `after` for the next page of queues; null on the last page."""
 
 
 class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class TopicChanged(ChangeView, frozen=True, kw_only=True):
     result: Literal["created", "kept", "updated", "deleted"]
     topic: TopicView
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
     remark: str = ""
     """Names attributes of the topic that are stored but have no effect; "" if there are none."""
 
