@@ -1,4 +1,4 @@
-"""The HTTP API: requests of operators, metrics and the web page.
+"""The HTTP API of a node: requests of operators, metrics and the web page.
 
-May import every folder below it. Runs on the event loop. HTTP clients call it; the node starts it last.
+It runs on the node's event loop, and the node starts it last. It may import every layer below it.
 """

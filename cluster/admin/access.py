@@ -1,15 +1,17 @@
-"""Identifies the author of each request to the HTTP API, and judges the request by the same users and rules as the
-clients' ports do.
+"""Identifies the author of each request to the HTTP API. Judges the request by the same users and rules as the clients'
+ports do.
 
 A client identifies its user by a token: `Authorization: Bearer TOKEN`, or the cookie of a page that has logged in. A
-node that forwards a request states the user in a pass (`cluster.admin.signed_identity`). No other header and no field
-of a request says anything about its author. The node that answers judges by its own rows. The operator, who can read
-the cluster's secret and proves that with a pass, may do everything in every mode and needs no row: so the operator can
-create the first Super (an administrator), and maintain a cluster without a leader.
+node that forwards a request names the user in a pass (`cluster.admin.signed_identity`). No other header or field of a
+request says anything about its author. The node that answers judges by the users and rules that it has applied.
 
-    off       nothing is judged, except requests about users, rules, tokens and the mode
-    observe   every request passes; what enforcing would deny is counted and logged
-    enforce   401 without a user, 403 without the right, 503 while this node cannot tell
+The operator is the person who can read the cluster's secret, and proves that with a pass. The operator may do
+everything in every mode, and need not be a user. So the operator can create the first Super (an administrator), and can
+maintain a cluster without a leader.
+
+    off       only requests about users, rules, tokens and the mode are judged
+    observe   every request passes; requests that `enforce` would deny are counted and logged
+    enforce   401 without a user, 403 without the right, 503 while this node cannot judge
 """
 
 from __future__ import annotations
@@ -48,14 +50,15 @@ if TYPE_CHECKING:
     from statemachine.access.users import Access
 
 COOKIE: Final = "raftmq_"
-"""Prefix of the cookie's name; the first digits of the cluster's id follow. A browser sends a cookie to every port of a
-host, and each port may belong to another cluster."""
+"""Beginning of the cookie's name; the first 8 characters of the cluster's uuid follow. A browser sends a cookie to
+every port of a host, and each port may belong to another cluster, so clusters need different names."""
 COOKIE_SITES: Final = ("same-origin", "none")
 """Values of Sec-Fetch-Site with which a cookie is accepted: the request comes from the cluster's own page, or from an
 address that a person typed."""
 TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 SLOW_AFTER: Final = 5
-"""Wrong tokens of one address after which answers to further wrong ones are delayed. Right ones never wait."""
+"""Number of wrong tokens in a row from one address. Later wrong ones are answered after SLOW_S seconds. A right token
+never waits."""
 SLOW_S: Final = 0.5
 ADDRESSES_MAX: Final = 1_024
 NO_USER: Final = "the request names no user"
@@ -63,7 +66,7 @@ FIRST_SUPER: Final = "the operator makes the first one, on a node's machine: raf
 
 
 def digest_of(token: str) -> bytes:
-    """Returns the SHA-256 under which the state stores a token."""
+    """Returns the SHA-256 of a token. The replicated state stores this instead of the token."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -74,11 +77,11 @@ class Caller(NamedTuple):
     address: str
     """The client's address, also if another node forwarded the request and proved its identity."""
     why: str = ""
-    """The reason why no user is identified."""
+    """The reason why no user is identified; "" if one is."""
     by: NodeName = 0
-    """The node that forwarded the request, if it proved its identity."""
+    """The name of the node that forwarded the request and proved it with a pass; 0 (TOOL) if none did."""
     is_node: bool = False
-    """True for a node of the cluster that asks for itself."""
+    """True if a node of the cluster sent the request on its own behalf."""
     token: bytes = b""
     """The SHA-256 of the token; b"" if a pass named the user."""
     operator: bytes = b""
@@ -91,7 +94,8 @@ class Caller(NamedTuple):
 
     @property
     def party(self) -> Party:
-        """The author as the judge of stored things knows it (`cluster.broker.rights`). A node has the same rows."""
+        """The author in the form that `cluster.broker.rights` judges. The operator and the cluster's nodes are
+        trusted."""
         user = NOBODY if self.user is None else self.user.id
         return Party(user, self.address, is_trusted=bool(self.operator) or self.is_node)
 
@@ -124,22 +128,22 @@ class HttpAccess:
         guesses: Guesses,
         confirms: ConfirmedIndex,
     ) -> None:
-        """`cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason why this node cannot
-        tell what users may do now; "" if it can."""
+        """Keeps the arguments. `cluster` is the cluster's name, and `uuid` returns its id. `stale` returns the reason
+        why this node cannot tell now what users may do; "" if it can."""
         self.secrets = secrets
         """Encrypts and decrypts the secrets of users."""
         self.denials = denials
         self.guesses = guesses
-        """The wrong secrets of logins, and of signatures at the clients' ports."""
+        """Counts the wrong secrets in logins, and the wrong signatures at the clients' ports."""
         self.recent = RecentChanges(access)
-        """The newest changes of users, for the findings."""
+        """The newest changes of users, which the findings report."""
         self.users = users
         """Changes users and rules."""
         self.passes = passes
         self.state = access
         """Users and rules, as this node has applied them."""
         self.entropy = entropy
-        """Returns the given number of random bytes."""
+        """Returns as many random bytes as its argument says."""
         self.log_time_ms = log_time_ms
         """Returns the log time, by which tokens expire."""
         self._judge = Judge(access, denials, cluster)
@@ -147,7 +151,8 @@ class HttpAccess:
         self._stale = stale
         self._confirms = confirms
         self._wrong: OrderedDict[str, int] = OrderedDict()
-        """Address -> number of wrong tokens in a row."""
+        """Address -> number of wrong tokens in a row. At most ADDRESSES_MAX addresses, the last one with a wrong token
+        at the end."""
 
     # --- the author of a request -------------------------------------------------------------------------------------
 
@@ -158,11 +163,12 @@ class HttpAccess:
 
     @property
     def cookie(self) -> str:
-        """The name of this cluster's cookie."""
+        """The name of the cookie in which a browser keeps this cluster's token."""
         return COOKIE + self._uuid()[:8]
 
     async def caller(self, request: web.Request, read: Callable[[], Awaitable[bytes]]) -> Caller:
-        """Returns the author of a request, whose body `read` returns. Raises ApiError for an invalid pass."""
+        """Returns the author of a request. `read` returns the request's body. A request with an unknown token has an
+        author without a user. Raises ApiError for an invalid pass."""
         address = request.remote or STRANGER.address
         given = request.headers.get(PASS_HEADER)
         if given is not None:
@@ -180,7 +186,8 @@ class HttpAccess:
         return Caller(user, address, token=digest_of(token))
 
     def _token_of(self, request: web.Request) -> tuple[str, str]:
-        """Returns the token, "" for none, and the reason to report if it is missing."""
+        """Returns (token, reason). The token is "" if the request has none. The reason says why the token is
+        missing."""
         given = request.headers.get("Authorization")
         if given is not None:
             scheme, _, token = given.partition(" ")
@@ -200,11 +207,12 @@ class HttpAccess:
         return self.state.by_id.get(row.user_id)
 
     def forgive(self, address: str) -> None:
-        """Forgets the wrong tokens of an address that had a right one."""
+        """Forgets the wrong tokens of an address that has now sent a right one."""
         self._wrong.pop(address, None)
 
     async def turn_of(self, name: str, address: str) -> None:
-        """Returns when a secret for that user from that address may be checked. Raises ApiError if too many wait."""
+        """Waits until a secret for the user `name` from that address may be checked. Raises ApiError if too many others
+        wait."""
         if not self.guesses.must_wait(name, address):
             return
         if not await told(partial(self.guesses.wait, name, address)):
@@ -213,7 +221,8 @@ class HttpAccess:
             )
 
     async def slow_down(self, address: str) -> None:
-        """Counts a wrong token of an address. From the sixth in a row on, its answer is delayed."""
+        """Counts a wrong token of an address. From the sixth wrong one in a row, it also waits SLOW_S, which delays the
+        answer."""
         wrong = self._wrong[address] = self._wrong.pop(address, 0) + 1
         if len(self._wrong) > ADDRESSES_MAX:
             self._wrong.popitem(last=False)
@@ -232,22 +241,23 @@ class HttpAccess:
         return Caller(user, address, "" if user is not None else "the user of this request was removed", by)
 
     def pass_for(self, caller: Caller, to: NodeName, method: str, path: str, body: bytes) -> dict[str, str]:
-        """Returns the header that names the caller of a request to another node; none in a cluster without a secret."""
+        """Returns the header that names the caller in a request to the node `to`; {} in a cluster without a secret."""
         who = NODE if caller.is_node else str(caller.user.id) if caller.user is not None else NONE
         if caller.operator:
             who = OPERATOR
         return self.passes.made(who, caller.address, to, method, path, body)
 
     def own_pass(self, to: NodeName, path: str) -> dict[str, str]:
-        """Returns the header with which this node asks another one for itself, with GET."""
+        """Returns the header for a GET that this node sends to the node `to` on its own behalf; {} in a cluster without
+        a secret."""
         return self.passes.made(NODE, "-", to, "GET", path, b"")
 
     # --- the verdict -------------------------------------------------------------------------------------------------
 
     async def admit(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> Caller:
-        """Decides whether a request is allowed, and returns its author with the rights that counted; `what` is its name
-        in the log. If a follower would deny it, it decides again once it has applied all changes that were made before.
-        Raises ApiError if the request is denied."""
+        """Returns the caller of a request that is allowed, with the user as it was when the request was judged. Raises
+        ApiError if the request is denied. `what` names the request in the log. If a follower would deny the request, it
+        first applies all changes that were acknowledged before, and then judges again."""
         if needs.is_open:
             return caller
         is_certain = caller.user is None and not caller.token
@@ -262,13 +272,13 @@ class HttpAccess:
         return caller
 
     async def _lacks_nothing(self) -> bool:
-        """Returns True when this node, a follower, has applied all that was acknowledged before this call; False if it
-        leads, or if no leader confirms that."""
+        """Waits until this node, a follower, has applied all that was acknowledged before this call, and returns True.
+        Returns False if this node leads, or if no leader confirms that nothing is missing."""
         return self._confirms.is_possible and await told(self._confirms.ask)
 
     def _denied(self, caller: Caller, needs: Needs, params: Params, body: Any, what: str) -> ApiError | None:
-        """Decides whether a request is allowed, and records a denial unless `what` is "". Returns the refusal; None
-        also if denials are only observed."""
+        """Returns the error of a request that is denied. Returns None for an allowed one, and for a denied one if the
+        mode only observes. Records the denial unless `what` is ""."""
         if self.state.mode is Mode.OFF and not needs.always:
             return None
         refused = self._refused(caller, needs, params, body)
@@ -277,8 +287,8 @@ class HttpAccess:
         return refused if needs.always or self._judge.enforces else None
 
     def goes_on(self, caller: Caller, needs: Needs, params: Params) -> bool:
-        """Returns False if an answer that is still being sent must end, because the token, the user or its rules have
-        changed since it began."""
+        """Returns True if an answer that is still being sent may go on. Returns False if it must end, because the
+        token, the user or the user's rules have changed since it began."""
         if needs.is_open or not (self._judge.enforces or needs.always):
             return True
         if caller.operator and not self.passes.knows(caller.operator):
@@ -286,7 +296,8 @@ class HttpAccess:
         return self._refused(self.as_it_is_now(caller), needs, params, None) is None
 
     def as_it_is_now(self, caller: Caller) -> Caller:
-        """Returns the caller with its user as this node has applied it by now."""
+        """Returns the caller with the newest version of the user that this node has applied; with None if that user or
+        the token has gone."""
         if caller.token:
             return caller._replace(user=self._user_of(caller.token))
         if caller.user is not None:
@@ -297,7 +308,7 @@ class HttpAccess:
         if caller.operator:
             return None
         if caller.is_node and needs.of is not None and not needs.always:
-            return None  # its rows are the same as this node's
+            return None  # a node has the same users and rules as this one, so it may read what it asks for
         if needs.always and self._judge.lacks_super:
             return ApiError("denied", NO_SUPER, FIRST_SUPER)
         if why := self._stale():
@@ -316,7 +327,7 @@ class HttpAccess:
         return self.secrets.problem or self._stale()
 
     async def note_wrong_login(self, address: str, name: str) -> None:
-        """Records a failed login. Returns late if many of the pair were wrong."""
+        """Records a failed login. If this user and address have failed often, it waits SLOW_S before it returns."""
         self.guesses.wrong(name, address)
         why = f"wrong user or secret, for user {name[:64]!a}"
         self._refuses(Caller(None, address), ApiError("unauthenticated", why, ""), "POST /v1/session", always=True)
@@ -336,11 +347,11 @@ class HttpAccess:
         return Asker(caller.user.name, caller.address)
 
     def may_list(self, caller: Caller, name: str) -> bool:
-        """Returns True if the caller may see the tokens of the user `name`, if that user exists."""
+        """Returns True if the caller may see the tokens of the user `name`. It does not check that this user exists."""
         user = caller.user
         return bool(caller.operator) or (user is not None and (user.is_super or user.name == name))
 
     def may_change_tokens_of(self, caller: Caller, user_id: int) -> bool:
-        """Returns True if the caller may add and remove tokens of that user."""
+        """Returns True if the caller may add and remove tokens of the user with that id."""
         user = caller.user
         return bool(caller.operator) or (user is not None and (user.is_super or user.id == user_id))

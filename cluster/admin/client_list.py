@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 1_000
 STEP = 128
-"""Connections that one step reads."""
+"""Number of connections that one step of `view` reads."""
 SAMPLE_MS = 1_000
-"""Milliseconds over which a rate is computed at least, unless the connection is younger."""
+"""The shortest span in milliseconds over which a rate is computed. Only a younger connection has a shorter one."""
 
 
 class ClientConnection(Client, Protocol):
     """A client's open connection, whatever protocol it speaks."""
 
     listener: str
-    """The name of the listener through which the client connected."""
+    """The name of the listening port to which the client connected."""
     opened_s: float
-    """The event loop's clock at its opening."""
+    """The event loop's time in seconds at which the connection was opened."""
     received: int
-    """Bytes that came from the client."""
+    """Number of bytes received from the client."""
     handed: int
-    """Bytes that were handed to the transport."""
+    """Number of bytes passed to the transport for the client."""
     in_flight: Holder
-    """Its requests that are not answered."""
+    """The client's requests that have not been answered yet."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the client has not read."""
+        """Number of bytes that the node has sent and the client has not read yet."""
 
     def abort(self) -> None:
-        """Closes the connection at once."""
+        """Closes the connection at once and drops the bytes that are not sent."""
 
 
 class _Sample(NamedTuple):
@@ -63,17 +63,17 @@ class ClientList:
         now_s: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`connections` are the open ones at each moment, oldest first. `now_s` is the event loop's clock, by which the
-        opening of connections is timed."""
+        """Keeps the arguments. `connections` is the live collection of open connections, oldest first. `now_s` returns
+        the event loop's time in seconds, the clock of `opened_s`."""
         self._connections = connections
         self._members = members
         self._now_s = now_s
         self._wall_ms = wall_ms
         self._samples: dict[ClientConnection, tuple[_Sample, _Sample]] = {}
-        """Connection -> (the sample from which rates are computed, the newest sample)."""
+        """Connection -> (the sample from which its rates are computed, its newest sample)."""
 
     def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
-        """Returns (number of connections, the busiest of them), in steps."""
+        """Returns (number of all connections, at most SHOWN_MAX of them), the busiest first. Yields between steps."""
         connections, now_s = list(self._connections), self._now_s()
         busiest: list[tuple[float, int, ClientConnection]] = []
         samples: dict[ClientConnection, tuple[_Sample, _Sample]] = {}

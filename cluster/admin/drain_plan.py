@@ -1,5 +1,8 @@
-"""Finds what is left in a group of brokers before its drain is done, and which topics need queues elsewhere first
-(docs/adr/0113), from applied state and in steps."""
+"""Finds, from applied state, what is left to do in a group of brokers before its drain is done. Also finds the topics
+that need queues in other groups first (docs/adr/0113).
+
+The work is cut into steps: the generators yield between them.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,26 @@ from statemachine.topics.topics import OWN_TOPICS, TopicConfig
 
 TOPICS_PER_STEP: Final = 256
 SEGMENTS_PER_UNIT: Final = 4
-"""Segments of the tier that are added up in a microsecond (a unit of `raftlog.work`)."""
+"""Number of the tier's segments that are added up for one unit of work, which is about a microsecond
+(`raftlog.work`)."""
 SHOWN_MAX: Final = 100
-"""The most rows of one kind that a plan names; it counts all."""
+"""The most rows of each kind that a plan names. The plan's totals count all of them."""
 TOPICS_SHOWN: Final = 5
-"""The most topics that a plan names of what one consumer group has to read."""
+"""The most topics that a plan names for one consumer group with unread messages."""
 
 
 class DrainUnread(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group that has messages to read in the group of brokers."""
+    """A consumer group that has not read all messages in the group of brokers."""
 
     consumer_group: str
     messages: int
     topics: list[str]
-    """The first of the topics, by name."""
+    """Names of the topics with unread messages: the first TOPICS_SHOWN, by name."""
     members: int
-    """Its members that are connected to this group of brokers. Without one, nobody reads."""
+    """Number of its consumers that are connected to this group of brokers. If it is 0, nobody reads the messages."""
     broadcasts: bool
-    """True if these members keep their places themselves. Nobody here knows what they have read, so this is all that
-    is kept."""
+    """True if its consumers read by broadcasting and store their offsets themselves. The brokers do not know these
+    offsets, so `messages` then counts all stored messages."""
 
 
 class DrainTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,25 +50,28 @@ class DrainTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainDeadLetters(msgspec.Struct, frozen=True, kw_only=True):
-    """The dead letters of a consumer group."""
+    """The number of dead letters of a consumer group."""
 
     consumer_group: str
     messages: int
 
 
 class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is left in a group of brokers. Of each kind 100 are named, and all are counted."""
+    """Everything that is left in a group of brokers. Each list has at most SHOWN_MAX rows; the number beside it counts
+    all."""
 
     done: bool
-    """True if nothing is left to read, to wait for or to look at."""
+    """True if no messages are unread, no dead letters are stored, and no timer, transaction or staged write is open."""
     topics_alone: list[str]
-    """Topics to which nobody could write while the group drains: they have queues in no other active group."""
+    """Names of topics to which nobody could write while the group drains, because they have queues in no other active
+    group."""
     topics_alone_total: int
     order_topics: list[str]
-    """`order` topics with queues here, whose keys come to other queues."""
+    """Names of `order` topics with queues in this group. A drain sends the messages of their keys to other queues."""
     order_topics_total: int
     topics_shared: int
-    """Topics with queues here and in another active group. What is sent to them by a key comes to other queues."""
+    """Number of topics with queues in this group and in another active one. A drain sends the messages of their keys to
+    other queues."""
     unread: list[DrainUnread]
     unread_groups: int
     unread_messages: int
@@ -73,27 +80,28 @@ class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: list[DrainDeadLetters]
     groups_with_dead_letters: int
     timers: int
-    """Messages that wait for a time, also those to be tried again."""
+    """Number of messages that wait for their delivery time, including those that will be delivered again."""
     next_due_ms: int | None
-    """The time at which the first of them is due; null if none waits."""
+    """Time in ms since 1970 at which the first of the waiting messages is due; null if none waits."""
     half_messages: int
     attempts: int
-    """Attempts at staged writes that are not finished."""
+    """Number of attempts at staged writes that are not finished."""
     prepared_writes: int
     tier_segments: int
-    """Segments of this group's log in the tier. They stay there when it retires, and no node reads them any more."""
+    """Number of segments of this group's log in the tier. They stay there after the group has retired, but no node
+    reads them any more."""
     tier_bytes: int
 
 
 class SendableTopics(NamedTuple):
-    """The topics with queues in the group that producers write to, by name."""
+    """The topics to which producers write and that have queues in the group. Topics of the system are left out."""
 
     alone: tuple[str, ...]
-    """Topics that have queues in no active group but this one."""
+    """Names of topics that have queues in no active group but this one."""
     ordered: tuple[str, ...]
-    """`order` topics: their keys move."""
+    """Names of `order` topics. A drain moves their keys to other queues."""
     shared: int
-    """The number of topics that have queues in another active group too."""
+    """Number of topics that also have queues in another active group."""
 
 
 def active_others(state: BrokerState) -> list[int]:
@@ -125,8 +133,8 @@ def topics_of(state: BrokerState) -> Generator[None, None, SendableTopics]:
 def plan_of(
     state: BrokerState, members: Callable[[str], int], broadcasts: Callable[[str], bool]
 ) -> Generator[None, None, DrainPlan]:
-    """Finds what is left in the state's group, in steps. `members` returns the number of members of a consumer group
-    that are connected; `broadcasts`, if they read by broadcasting."""
+    """Returns a plan of what is left in the state's own group. Yields between steps. `members` returns the number of
+    connected consumers of a consumer group; `broadcasts` returns True if these consumers read by broadcasting."""
     topics = yield from topics_of(state)
     read: set[str] = set()
     unread: list[DrainUnread] = []
@@ -189,7 +197,8 @@ def _is_dead(topic: str) -> bool:
 
 
 def _held(state: BrokerState, read: Collection[str]) -> Generator[None, None, list[tuple[str, int]]]:
-    """Finds (topic, messages) of topics of dead letters, and of those that no consumer group reads, with messages."""
+    """Returns a list of (topic, number of messages) for topics that hold messages: dead-letter topics, and topics that
+    are not in `read`. Yields between steps."""
     found: list[tuple[str, int]] = []
     for at, (name, topic) in enumerate(state.topics.items()):
         if at % TOPICS_PER_STEP == 0:

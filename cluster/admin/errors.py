@@ -1,4 +1,5 @@
-"""Errors of the HTTP API: {"error": {"code", "message", "hint"}}, and the status of each."""
+"""Defines the errors of the HTTP API. Their JSON body is {"error": {"code", "message", "hint"}}; STATUS has the HTTP
+status of each code."""
 
 from __future__ import annotations
 
@@ -53,15 +54,16 @@ STATUS: Final = {
     "failed": 503,
     "unknown_outcome": 504,
 }
-"""Error code -> HTTP status. All codes except `unknown_outcome` (and a broken connection) mean that nothing was
-changed."""
+"""Error code -> HTTP status. Every code except `unknown_outcome` means that nothing was changed. A broken connection,
+like `unknown_outcome`, leaves that open."""
 
 
 class ApiError(Exception):
-    """An error of a handler, from which the server makes an ErrorView."""
+    """An error that a handler raises. The server sends it to the client as an ErrorView."""
 
     def __init__(self, code: str, message: str, hint: str, *, again_ms: int = 0) -> None:
-        """`again_ms`: the time after which the same request may succeed, if that is known."""
+        """Makes an error. `again_ms` is the number of milliseconds after which the same request may succeed; 0 if it is
+        not known."""
         super().__init__(f"{message} ({hint})")
         self.again_ms = again_ms
         self.code = code
@@ -80,13 +82,14 @@ class ApiError(Exception):
 
 
 class HandedOver(ApiError):
-    """Leadership moved to another node before anything was changed: the request is forwarded to that node."""
+    """Raised when leadership moved to another node before anything was changed. The server then forwards the request to
+    that node."""
 
     def __init__(self, leader: str) -> None:
-        """`leader`: "node 2", "node 3/2"."""
+        """Makes the error. `leader` is the name of the new leader, such as "node 2" or, in group 3, "node 3/2"."""
         super().__init__("not_leader", f"{leader} leads now", "ask again; nothing was changed")
 
 
 def unknown_outcome(message: str) -> ApiError:
-    """Makes the error for a change that was proposed and whose outcome cannot be known."""
+    """Returns the error for a change that was proposed, and that may or may not have happened. `message` says why."""
     return ApiError("unknown_outcome", message, "read it back before you try again: it may have happened")

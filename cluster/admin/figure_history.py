@@ -1,4 +1,4 @@
-"""The figures of the last hour: a bounded ring in memory, which ends with the process."""
+"""Keeps the figures of the last hour in a bounded ring in memory. They are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 SAMPLES_MAX: Final = 720
-"""The most samples: those of an hour. With at most PEERS_MAX + 24 numbers each they take less than 1 MB."""
+"""The most samples that are kept, one hour's worth. Each has at most PEERS_MAX + 24 numbers, so all take less than 1
+MB."""
 PEERS_MAX: Final = 16
 
 
@@ -22,12 +23,12 @@ class SeriesView(msgspec.Struct, frozen=True, kw_only=True):
     peer: int | None = None
     """The other node that the line is about; None if it is about this one."""
     values: list[float | None]
-    """One value per time; null if there is none, such as a latency without writes."""
+    """One value for each time of the answer; null if there is none, such as a latency while nothing was written."""
 
 
 class Figures(NamedTuple):
-    """One sample. The names of its fields are the names of the series. Rates and latencies are those since the sample
-    before."""
+    """The figures of one sample. Each field's name is the name of a series. Rates and latencies cover the time since
+    the sample before."""
 
     messages_in_per_s: float | None
     """Messages acknowledged per second, on the leader."""
@@ -35,8 +36,8 @@ class Figures(NamedTuple):
     bytes_in_per_s: float | None
     bytes_out_per_s: float | None
     commit_p50_ms: float | None
-    """Median time from the proposal of an entry to its answer. Like the quantiles below, it is interpolated within a
-    bucket."""
+    """Median time from the proposal of an entry to its answer. It is interpolated within a histogram bucket, like the
+    99th percentiles below."""
     commit_p99_ms: float | None
     append_p99_ms: float | None
     """99th percentile of the time of a write to the log, fdatasync included."""
@@ -47,20 +48,24 @@ class Figures(NamedTuple):
     term: float
     connections: float
     inflight_bytes: float
-    """Bytes of requests that this node holds: on the leader, the house (docs/flow.md)."""
+    """Bytes of requests that this node holds. On the leader these are the sends in the "house" of docs/flow.md: those
+    that wait in its queue, for a majority of disks, or for apply."""
     demand_bytes_per_s: float | None
-    """Bytes of sends that arrived at the leader per second, the refused ones too; None on a follower. Estimated: each
-    refused send counts as many bytes as an acknowledged one has on average, because their bytes are not counted."""
+    """Bytes of sends that arrived at the leader per second, including refused ones; None on a follower, or if nothing
+    tells the size of the refused ones. The bytes of refused sends are not counted, so each is estimated at the mean
+    size of the acknowledged ones."""
     decided_bytes_per_s: float | None
-    """The rate at which the leader's log decides sends, as it was learnt; None if it is not known."""
+    """Bytes of sends per second that the leader's log can decide, as the leader has measured; None if it is not
+    known."""
     admission_limit_bytes: float | None
-    """The limit of the house in an overload; None if it is not known."""
+    """The most bytes of sends that the leader holds in an overload (the limit of the house); None if it is not
+    known."""
     overloaded: float
-    """1 while sends are refused because more arrive than the log takes, else 0."""
+    """1 while the node refuses sends because more arrive than the log can take, else 0."""
     refused_overload_per_s: float | None
-    """Requests refused per second in an overload."""
+    """Requests refused per second because of an overload."""
     refused_busy_per_s: float | None
-    """Requests refused per second above the limits of bytes in flight."""
+    """Requests refused per second because too many bytes were in flight."""
     refused_other_per_s: float | None
     """Requests refused per second for any other reason."""
     disk_used_percent: float | None
@@ -75,7 +80,7 @@ class Sample(NamedTuple):
     """Milliseconds since the Unix epoch."""
     figures: Figures
     peer_lag: dict[int, int]
-    """Node -> entries that this member is behind; empty on a follower."""
+    """Node -> number of entries by which this member is behind the leader; {} on a follower."""
 
 
 class Samples:
@@ -92,7 +97,8 @@ class Samples:
         self._ring.append(sample)
 
     def series(self, since_ms: int = 0) -> tuple[list[int], list[SeriesView]]:
-        """Returns the times of the samples after `since_ms`, and the series as columns for a plot."""
+        """Returns (times, series) of the samples after `since_ms`: times in ms since 1970, and for each series one
+        value per time."""
         samples = [sample for sample in self._ring if sample.time_ms > since_ms]
         series = [
             SeriesView(name=name, values=[_rounded(sample.figures[at]) for sample in samples])
@@ -107,9 +113,10 @@ class Samples:
 
 
 def quantile_ms(bounds_s: Sequence[float], counts: Sequence[int], part: float) -> float | None:
-    """Returns the value in ms below which the share `part` of the counted values lies. It is linear within a bucket as
-    in Prometheus' histogram_quantile; for the bucket without an upper bound it is the lower one. None if nothing was
-    counted."""
+    """Returns the time in ms below which the share `part` (0 to 1) of the counted values lies; None if nothing was
+    counted. `bounds_s` are the upper bounds of the buckets in seconds, `counts` the numbers of values in them. The
+    result is interpolated within its bucket, as in Prometheus' histogram_quantile. For the last, unbounded bucket it is
+    the bucket's lower bound."""
     wanted = part * sum(counts)
     if not wanted:
         return None

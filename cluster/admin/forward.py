@@ -1,8 +1,9 @@
-"""Forwards a request to the leader's HTTP API: one hop; an unknown outcome is reported as unknown.
+"""Forwards a request to the leader's HTTP API, over one hop at most. If the outcome of a forwarded change is unknown,
+the client gets `unknown_outcome`.
 
-The client's token stays here: a pass names its user to the other node (`cluster.admin.signed_identity`).
-
-The other node's answer is not trusted: no more of it is read than the route's limit and CONSTANT_BYTES_MAX.
+The client's token stays on this node: a pass names the client's user to the other node
+(`cluster.admin.signed_identity`). The other node's answer is not trusted: no more of it is read than the route's limit
+plus CONSTANT_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from statemachine.cluster_wide.broker_groups import is_retired
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
 FOR_HEADER: Final = "X-RaftMQ-For"
-"""Name of the header with the origin of a request that a node forwards. It proves nothing; a pass does."""
+"""Name of the header in which a forwarding node states the client's address. It proves nothing; only a pass does."""
 PASSED_BACK: Final = ("Retry-After",)
-"""Names of the headers of an answer that go back to the client."""
+"""Names of the headers of the other node's answer that are copied to the client."""
 CALLER: Final = web.RequestKey("caller", Caller)
-"""Key of the author of a request, as far as it is proven."""
+"""Key under which a request stores its author, as far as the author is proven."""
 OF_NODE: Final = web.RequestKey("of_node", bool)
-"""Key of a flag: True if a node forwarded the request. In a cluster without a secret this is unproven."""
+"""Key under which a request stores a bool: True if a node forwarded it. In a cluster without a secret, anybody can
+claim that."""
 CONNECT_TIMEOUT_S: Final = 1.0
 ASK_THERE: Final = "ask a node of that group: GET /v1/broker-groups lists them"
 
 
 def asker_of(request: web.Request, *, proven: bool) -> str:
-    """Returns the origin of a request, for the record of a change. `proven`: True if this cluster has a secret; a
-    header about the origin is then ignored without a pass."""
+    """Returns the origin of a request, for the record of a change. `proven`: True if this cluster has a secret. Then
+    the header X-RaftMQ-For is ignored, because a node would have sent a pass."""
     caller = request.get(CALLER, STRANGER)
     if not proven and caller.user is None and HOPS_HEADER in request.headers:
         first = request.headers.get(FOR_HEADER, "")[:64]
@@ -49,24 +51,26 @@ def asker_of(request: web.Request, *, proven: bool) -> str:
 
 
 def _path_of(request: web.Request) -> str:
-    """Returns the path and the query of a request. A client may name a host before them, as to a proxy; the other node
-    is not that host."""
+    """Returns the path and the query of a request. A client may send a whole URL, as to a proxy; its host is dropped,
+    because it is not the node to which the request is forwarded."""
     return request.rel_url.raw_path_qs
 
 
 class LeaderForwarder:
-    """Sends requests to the leader."""
+    """Forwards requests to the leader, to other members, and to other groups of brokers."""
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
         self._session = NodeSession(port.configuration.tls.http_dialling())
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Closes the connections to the other nodes."""
         await self._session.close()
 
     async def pass_on(self, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
-        """Returns the leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
+        """Returns the leader's answer to a request, or a 307 with the leader's address if the client sent `Prefer:
+        redirect`. `changes`: True if the request may change something, so that a lost answer is an unknown outcome.
+        Raises ApiError."""
         leader = self._port.services.routes.own.leader()
         if leader == self._port.config.node.id:
             raise ApiError(
@@ -98,7 +102,8 @@ class LeaderForwarder:
         return await self._send(request, self._port.name_of(leader), address, self._most(route), changes)
 
     async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
-        """Returns the answer of a member about itself. Raises ApiError."""
+        """Returns the answer of the member `node` to a request about itself. Raises ApiError if the node is no member,
+        or cannot be asked."""
         members = self._port.nodes.membership.in_force.node_uuids
         if node not in members:
             names = names_of(self._port.config.cluster.group, members)
@@ -119,8 +124,9 @@ class LeaderForwarder:
     async def pass_to_group(
         self, group: int, member: NodeId | None, request: web.Request, route: Route, *, changes: bool
     ) -> web.StreamResponse:
-        """Returns the answer of another group of brokers: of `member`, if one is named, else of its leader, or to a
-        question of any other member while that does not answer. Raises ApiError."""
+        """Returns the answer of another group of brokers. If `member` is given, that node is asked. Otherwise the
+        group's leader is asked, and, unless the request changes something, its other members in turn while none can be
+        reached. Raises ApiError."""
         record = self._port.services.routes.others().get(group)
         if record is None and is_retired(self._port.state.broker_groups.by_number, group):
             raise ApiError("refused", f"group {group} of brokers has retired", "GET /v1/broker-groups lists all")
@@ -147,7 +153,8 @@ class LeaderForwarder:
         raise refused
 
     def not_passed_on(self) -> ApiError:
-        """Returns the error for a request whose body has a secret: the client must ask the leader itself."""
+        """Returns the error for a request whose body has a secret. No node forwards such a request; the client must ask
+        the leader itself."""
         leader = self._port.services.routes.own.leader()
         if not leader or leader == self._port.config.node.id:
             return ApiError("no_leader", "no leader takes writes now", "ask again in a moment; nothing was changed")
@@ -156,9 +163,9 @@ class LeaderForwarder:
         return ApiError("not_leader", f"{self._port.object_of(leader)} leads, and {why}", f"ask that node: {where}")
 
     async def ask_leader(self, caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Asks the leader in the name of a caller; returns (status, body) of its answer. Raises ApiError.
+        """Asks the leader in the name of a caller, and returns (HTTP status, body) of its answer. Raises ApiError.
 
-        The leader may be this node: then the handler itself does what it would ask for.
+        Used on other nodes than the leader. If this node leads, it raises `no_leader`.
         """
         leader = self._port.services.routes.own.leader()
         address = self._address(leader) if leader else ""
@@ -185,7 +192,7 @@ class LeaderForwarder:
         return self._port.services.routes.own.http_address(node)
 
     def _most(self, route: Route) -> int:
-        """Returns the maximum size, in bytes, of an answer of that route."""
+        """Returns the most bytes that are read of an answer to that route."""
         return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
 
     async def _send(

@@ -1,4 +1,5 @@
-"""A request as its handler sees it, free of the web framework; and the two ways to wait for the log."""
+"""Describes a request as its handler sees it, without the web framework. Also has the functions with which a handler
+waits for the log."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ReadConsistency = Literal["local", "linearizable"]
 DRY_RUN = "dry_run"
-"""Name of a query parameter of removals: only answer what would be removed."""
+"""Name of a query parameter of removals. If it is true, the answer says what would be removed, and nothing is
+changed."""
 BELOW_THREE = "below_three"
-"""Name of a query parameter of removals: it confirms a removal that leaves fewer than three voters."""
+"""Name of a query parameter of removals. If it is true, a removal may leave fewer than three voters."""
 
 
 class ReadView(msgspec.Struct, frozen=True, kw_only=True):
-    """The first fields of every answer from applied state. The fields after them are at least as new as
-    `applied_index`."""
+    """The fields at the beginning of every answer from applied state. The other fields are at least as new as the log
+    entry `applied_index`."""
 
     node: int
     consistency: ReadConsistency
@@ -38,7 +40,8 @@ class ReadView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """The first fields of every answer to a change: the log entry (term, index) that made it."""
+    """The fields at the beginning of every answer to a change: the node that answers, and term and index of the log
+    entry that made the change."""
 
     node: int
     term: int
@@ -80,40 +83,44 @@ class Call(NamedTuple):
     params: Mapping[str, str]
     """Parameters in the path."""
     body: Any
-    """The decoded body, a Struct of the route; None if the route has no body."""
+    """The decoded body, a Struct of the route's type; None if the route has no body."""
     consistency: ReadConsistency
     query: Mapping[str, str] = {}
-    """Parameters after the question mark; only names that the route knows."""
+    """Parameters after the question mark. Other names than those that the route lists were refused before."""
     headers: Mapping[str, str] = {}
     owner: Hashable = None
-    """The connection. Turns of the event loop are shared between connections."""
+    """The connection of the request. Work in steps takes turns with that of other connections."""
     asker: str = "an unknown address"
-    """The origin of the request, for people: its user if that is proven."""
+    """The origin of the request in words for people: its user if that is proven, else its address."""
     caller: Caller = STRANGER
     """The author of the request, as far as it is proven."""
     ask_leader: Callable[[Caller, str, str, bytes], Awaitable[tuple[int, bytes]]] = _nobody
-    """Sends (caller, method, path, body) to the leader, and returns status and body of its answer. Used on other nodes
-    than the leader."""
+    """Sends (caller, method, path, body) to the leader; returns the status and the body of its answer. Only for nodes
+    that do not lead."""
     secure: bool = False
-    """True if the connection is encrypted."""
+    """True if the client's connection is encrypted."""
 
     def note_change(self, about: str, says: str) -> None:
-        """Records in this node's events and log what was deleted or reset, and who asked for it."""
+        """Records a change in this node's events and log, with the person who asked for it. `about` is the object that
+        was changed, `says` what happened to it."""
         self.port.observed.events.note_change(about, f"{says}, asked for over HTTP by {self.asker}")
 
     def check_level(self, needed: int, what: str) -> None:
-        """Raises ApiError if the cluster has a lower level than that which such things need."""
+        """Raises ApiError if the cluster's level is lower than `needed`. `what` names what needs that level, in the
+        plural."""
         level = self.port.state.level
         if level < needed:
             why = f"the cluster has level {level}, and {what} need {needed}"
             raise ApiError("refused", why, "raftmq upgrade finalize")
 
     async def breathe(self) -> None:
-        """Waits for this connection's next turn. Called between the steps of work that grows with input or data."""
+        """Waits for the turn of this request's connection. Called between the steps of work that grows with input or
+        data."""
         await self.port.services.turns.breathe(self.owner)
 
     async def done(self, steps: Generator[None, None, T]) -> T:
-        """Runs work that is cut into steps; returns its result."""
+        """Runs the generator to its end, one step per turn of this request's connection. Returns the generator's
+        result."""
         while True:
             await self.breathe()
             try:
@@ -127,8 +134,8 @@ AdminHandler = Callable[[Call], Awaitable[msgspec.Struct | JsonAnswer | Raw | St
 
 
 async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float = 0.01) -> bool:
-    """Checks the condition again and again for at most `wait_s`; returns True once it holds. Only for rare requests,
-    and for states that announce no change."""
+    """Checks the condition every `poll_s` seconds. Returns True as soon as it holds, False if it does not within
+    `wait_s` seconds. Only for rare requests that wait for a state that announces no change."""
     try:
         async with asyncio.timeout(wait_s):
             while not condition():  # noqa: ASYNC110 - see above
@@ -139,9 +146,13 @@ async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float
 
 
 async def confirm_read(port: AdminPort, *, settles: str = "", may_be_local: bool = True) -> None:
-    """Returns once reads of the applied state are linearizable. Raises ApiError. `settles`: a consumer group whose
-    earlier offset commits are all applied, or lost, before that (`cluster.requests.verb.Verb.settles`); "" for none.
-    `may_be_local`: True if the caller could ask with consistency=local instead, which the error then suggests."""
+    """Returns once this node's applied state has everything that was acknowledged before. Raises ApiError if no
+    majority confirms that in time.
+
+    `settles` names a consumer group whose earlier offset commits must be applied or lost by then
+    (`cluster.requests.verb.Verb.settles`); "" for none. `may_be_local`: True if the caller could ask with
+    consistency=local instead; the error then suggests that.
+    """
     services = port.services
 
     def ask(done: Callable[[bool], None]) -> None:
@@ -163,13 +174,14 @@ async def confirm_read(port: AdminPort, *, settles: str = "", may_be_local: bool
 
 
 Start = Callable[[Done], None]
-"""Proposes a change. Its argument is called with the outcome."""
+"""A function that proposes a change. It later calls its argument with the outcome."""
 
 
 async def decided(start: Start, fix: str = "correct the request") -> tuple[EntryId, list[CommandResult]]:
-    """Proposes a change of the log; returns its entry and the results of its commands. Raises ApiError. `fix` tells the
-    caller what to do about a change that no entry can hold."""
-    result = await told(start)  # the node answers within [send] deadline_ms, and half of it more for copies
+    """Proposes a change to the log, and waits for its outcome. Returns the id of its entry and the results of its
+    commands. Raises ApiError if the change was refused, failed, or has an unknown outcome. `fix` tells the caller what
+    to do about a change that no entry can hold."""
+    result = await told(start)  # the proposer limits the wait: it reports the outcome in time
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
     if result.unacceptable:
@@ -180,7 +192,8 @@ async def decided(start: Start, fix: str = "correct the request") -> tuple[Entry
 
 
 async def applied(start: Start) -> tuple[EntryId, CommandResult]:
-    """Proposes a change of one command, which apply must not refuse; returns its entry and result. Raises ApiError."""
+    """Proposes a change of one command, and waits until it is applied. Returns the id of its entry and the command's
+    result. Raises ApiError, also if apply refuses the command."""
     entry_id, (answer,) = await decided(start)
     if not answer.ok:
         code = "not_found" if answer.code == "not_found" else "bad_command"

@@ -1,4 +1,5 @@
-"""The node's interface for the HTTP API, and the node's description of itself. It has no logic."""
+"""Describes what the HTTP API can ask of its node (AdminPort and its parts), and the node's report about itself
+(NodeStatus). This module has no logic."""
 
 from __future__ import annotations
 
@@ -61,22 +62,24 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     match_index: int
-    """The highest index known to be on its disk."""
+    """The highest log index that is known to be on the member's disk."""
     lag_entries: int
-    """Entries that it is behind the leader's log."""
+    """Number of entries by which it is behind the leader's log."""
     lag_bytes: int = 0
-    """The same in bytes of the log."""
+    """Number of bytes of the log by which it is behind the leader."""
     lag_ms: int = 0
-    """Age of the oldest entry that it lacks; 0 if it lacks none."""
+    """Age in milliseconds of the oldest entry that it lacks; 0 if it lacks none."""
     sync_ms: float | None = None
-    """Mean time of a sync of its log in the last 10 s, as it reports it; None if it reports none."""
+    """Mean duration in milliseconds of a sync of its log in the last 10 s, as the member reports; None if it reports
+    none."""
     lag_bytes_per_s: int | None = None
-    """Bytes by which its lag grows in a second, negative while it shrinks; None if it is too early to tell, or while
-    the follower fetches a snapshot."""
+    """Bytes per second by which its lag grows; negative while it shrinks. None if it is too early to tell, or while the
+    member fetches a snapshot."""
     caught_up_in_s: int | None = None
-    """Seconds until its lag is gone; None unless it shrinks."""
+    """Seconds until its lag is gone at the present rate; None unless it shrinks."""
     snapshot_in_s: int | None = None
-    """Seconds until the leader may delete what it lacks, at this rate; None if that is not expected in 30 days."""
+    """Seconds until the leader may delete log that the member lacks, at the present rate; None if that is not expected
+    within 30 days."""
     connected: bool
 
 
@@ -86,36 +89,39 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     long_polls: int
     inflight_bytes: int
-    """Bytes of requests that this node holds: their outcome is open, or another node has to answer them."""
+    """Bytes of requests that this node holds, because their outcome is open or because another node has to answer
+    them."""
     client_inflight_bytes: int
-    """Bytes of unanswered requests of all connections."""
+    """Bytes of the clients' requests, over all connections, that have not been answered."""
     admission_bytes: int = 0
-    """Bytes of undecided sends that this node takes in an overload; 0 if it has not learnt that."""
+    """The most bytes of undecided sends that this node takes in an overload; 0 if it has not measured that yet."""
     decided_bytes_per_second: int = 0
-    """The rate at which the log decides sends, from which that follows."""
+    """Bytes of sends per second that the log decides, as this node has measured. `admission_bytes` follows from
+    this."""
     overloaded: bool = False
-    """True while sends are refused because more arrive than the log takes."""
+    """True while the node refuses sends because more arrive than the log can take."""
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof that this node requires of peers that connect to its peer port. Contains no key."""
+    """The state of the cluster's secret, which this node requires of peers that connect to its peer port. It contains
+    no key."""
 
     state: Literal["none", "admitting", "changing", "required"] = "none"
-    """`none`: the cluster has no secret; `admitting`: peers without a secret are accepted too; `changing`: those with
-    the older one; `required`: neither."""
+    """`none`: the cluster has no secret. `admitting`: the node also accepts peers that prove no secret. `changing`: it
+    also accepts peers that prove the older secret. `required`: it accepts only peers that prove the newest one."""
     key: str = ""
-    """The id of the newest key, so that two files can be compared; "" without one."""
+    """The id of the newest key, by which two secret files can be compared; "" without a secret."""
     waiting_for: list[int] = []
-    """Members that have not proven the newest key to this node."""
+    """Ids of the members that have not proven the newest key to this node yet."""
 
 
 class KernelView(msgspec.Struct, frozen=True):
-    """The form of the hot path that this node runs: `raftmq_wire.kernel`."""
+    """The implementation of the hot path that this node runs: native code, or Python (`raftmq_wire.kernel`)."""
 
     name: Literal["native", "python"]
     version: int
     why: str
-    """The reason why it is not the native one; empty if it is."""
+    """The reason why the Python code runs instead of the native code; "" if the native code runs."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,58 +131,60 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     consistency: Literal["local"] = "local"
     node: int
     uuid: str = ""
-    """Node uuid in its data directory."""
+    """The node's uuid from its data directory; "" if it has none yet."""
     group: int = FIRST_GROUP
-    """The number of its group of brokers; the ids of nodes here are of that group."""
+    """The number of the node's group of brokers. All node ids in this answer are ids in that group."""
     cluster: str
     cluster_id: str
     broker: str
     role: Literal["follower", "pre_candidate", "candidate", "leader"]
     member: Literal["voter", "learner", "removed", "none"] = "voter"
-    """Its role in the cluster as far as it knows; `none`: it does not know yet that it was added."""
+    """The node's membership as far as it knows. `none`: it has not learnt yet that it was added."""
     term: int
     leader: int | None
     writes_open: bool
-    """True if it leads and has applied the no-op of its term."""
+    """True if the node leads and has applied the first entry of its term, so that it accepts writes."""
     commit_index: int
     applied_index: int
     last_index: int
     behind: int = 0
-    """Entries that a leader named as committed and that this node has not applied."""
+    """Number of entries that a leader has named as committed and that this node has not applied yet."""
     durability: Literal["majority_fdatasync"] = "majority_fdatasync"
-    """The condition for acknowledging a write."""
+    """The condition under which a write is acknowledged."""
     stopping: bool = False
     """True while it stops and directs its clients to other nodes."""
     drained: bool = False
-    """True if it must not lead until its next start, or until the drain is lifted."""
+    """True if the node must not lead until its next start, or until an operator ends the drain."""
     maintenance: bool = False
-    """True while it is in maintenance according to the log: it leads nothing until that ends."""
+    """True while the node is in maintenance by the log's state: it does not lead until the maintenance ends."""
     failpoints: bool = False
-    """True if faults can be injected over HTTP: `[failpoints] enabled`."""
+    """True if faults can be injected over HTTP ([failpoints] enabled)."""
     failure: str | None = None
-    """The reason why the node has stopped taking part; None while it does."""
+    """The reason why the node no longer takes part in the cluster; None while it does."""
     alarms: list[Alarm] = []
     """Active alarms, oldest first."""
     peers: list[PeerStatus]
     """The other members; empty unless this node leads."""
     sync_ms: float | None = None
-    """Mean time of a sync of this node's log in the last 10 s; None if there was none."""
+    """Mean duration in milliseconds of a sync of this node's log in the last 10 s; None if there was none."""
     quorum: QuorumView | None = None
     """The voters in force, and how many of them may fail."""
     links: list[LinkView] = []
-    """This node's links to the others."""
+    """This node's links to the other nodes."""
     secret: SecretView = SecretView()
-    """The state of the secret that nodes prove to each other."""
+    """The state of the secret that the nodes prove to each other."""
     load: LoadStatus
     recovery: RecoveryStatus
     install: InstallView = InstallView()
-    """The progress of fetches for a log that is too far behind, or lacks older segments."""
+    """The progress of this node when it fetches what it lacks from another node: a snapshot, or older segments of the
+    log."""
     limits: dict[str, int]
     """The section [limits] in force."""
     modes: ModesView | None = None
-    """The way in which sends are acknowledged, and how many may be lost."""
+    """The condition under which sends are acknowledged, and how many acknowledged ones may be lost; None if it is not
+    known."""
     disk: DiskView | None = None
-    """Space on the data directory's file system."""
+    """The space on the data directory's file system; None if it is not known."""
     retention: dict[str, int | bool | str] = {}
     """The section [retention] in force on this node."""
     versions: dict[str, str]
@@ -205,40 +213,40 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(NamedTuple):
-    """Counters of the node since its start."""
+    """Counters that have run since the node's start."""
 
     messages_in: int
-    """Acknowledged messages, on the leader."""
+    """Number of messages acknowledged by this node as the leader."""
     messages_out: int
     """Messages delivered to consumers."""
     bytes_in: int
     bytes_out: int
     commits: tuple[int, ...]
-    """Numbers of entries by the time from their proposal to their answer, one for each bucket."""
+    """Number of entries in each bucket, by the time from their proposal to their answer."""
     commit_bounds_s: tuple[float, ...]
-    """The upper bound of each bucket in seconds, ascending; the last one is infinite."""
+    """The upper bound of each bucket of `commits` in seconds, ascending. The last one is infinite."""
     appends: tuple[int, ...]
-    """Numbers of writes to the log by their duration, fdatasync included, one for each bucket."""
+    """Number of writes to the log in each bucket, by their duration including the fdatasync."""
     append_bounds_s: tuple[float, ...]
     loop_lag_s: float
-    """The longest delay in seconds of a timer on the event loop in the last 10 s."""
+    """The longest delay in seconds of any timer of the event loop in the last 10 s."""
     refused: dict[str, int]
-    """Reason -> requests refused before anything was proposed."""
+    """Reason -> number of requests that were refused before anything was proposed."""
 
 
 class Exports(Protocol):
-    """The node's metrics (`cluster.node.metrics`)."""
+    """Makes the text of the node's metrics (implemented by `cluster.node.metrics`)."""
 
     def scraped(self, *more: ServiceMetrics) -> Generator[None, None, list[bytes]]:
-        """Returns the exposition text in parts, made in steps. Only one scrape may be in progress. `more`: the metrics
-        of services of the HTTP API."""
+        """Returns the metrics in Prometheus's text format, in parts. It yields between steps, and only one scrape may
+        be in progress. `more` has further metrics, which services of the HTTP API keep."""
 
 
 class Clients(Protocol):
-    """The connections of clients to this node (`cluster.admin.client_list`)."""
+    """Lists and closes the connections of clients to this node (implemented by `cluster.admin.client_list`)."""
 
     def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
-        """Returns (number of connections, the busiest of them), in steps."""
+        """Returns (number of all connections, the busiest of them). Yields between steps."""
 
     def disconnect(self, address: str) -> bool:
         """Closes the connection of the client at that "ip:port"; returns False if there is none."""
@@ -246,20 +254,22 @@ class Clients(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationPort:
-    """The configuration of this node, its certificates, and the faults that may be injected."""
+    """Access to the node's configuration, its certificates, and its failpoints."""
 
     tls: TlsMaintenance
     failpoints: FailpointSet
     overruled: Callable[[], list[KeyChange]]
+    """Returns the keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
     held: Callable[[], list[OutOfRange]]
-    """Returns keys of the cluster for which this node's file gives another value (`after`), which is ignored."""
+    """Returns the keys whose values are outside their ranges, each with the value that the node uses
+    instead."""
     reload: Callable[[], ReloadView]
-    """Reads the configuration again. Raises ConfigError, having changed nothing."""
+    """Reads the configuration files again. Raises ConfigError if they are invalid; nothing is changed then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesPort:
-    """The members of the cluster, changes of them, and the ways to them."""
+    """Access to the members of the cluster, to changes of them, and to this node's links to them."""
 
     membership: MembersService
     changes: MemberChanges
@@ -267,42 +277,44 @@ class NodesPort:
     moves: Moves
     links: Links
     connected: Callable[[NodeId], bool]
-    """Returns True if there is a connection to that node."""
+    """Returns True if this node has a connection to the given one."""
     registry: Callable[[], list[RegistryProcess]]
     """Returns the processes of the registry, and which of them this node reaches."""
     transfer: Callable[[NodeId], None]
-    """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+    """Starts a transfer of leadership to the given node. It succeeds when that node appears as the leader. Raises
+    RaftLogError if it cannot start."""
     genesis_payload: Callable[[], bytes]
-    """Returns the payload of the entry at index 0."""
+    """Returns the payload of the first entry of the log, at index 0."""
     secret_keys: Callable[[], Sequence[bytes]]
-    """Returns the keys that peers prove, newest first; none if the cluster has no secret."""
+    """Returns the keys of the cluster's secret, newest first; an empty sequence if the cluster has no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPort:
-    """The clients that this node serves, their groups, and the reads that they ask for."""
+    """Access to the clients that this node serves, to their consumer groups, and to the messages that they may read."""
 
     rights: Rights
-    """Judges who may read what is stored."""
+    """Decides who may read stored messages."""
     queries: MessageQueries
     resets: OffsetResets
-    """Resets of offsets, the same as those that clients ask for."""
+    """Resets offsets, in the same way as for clients."""
     clients: Clients
     members: Callable[[str], list[MemberView]]
-    """Returns the connected consumers of a group, one with several connections for each; [] if there are none."""
+    """Returns the connected consumers of a group, once for each of their connections; [] if there are none."""
     member_count: Callable[[str], int]
     """Returns the number of connected consumers of a group."""
     broadcasts: Callable[[str], bool]
-    """Returns True if connected consumers of a group read by broadcasting, and keep their places themselves."""
+    """Returns True if connected consumers of the group read by broadcasting, and store their offsets themselves."""
     sharers: Callable[[str, str], list[str | None]]
-    """Returns the client ids among which a group divides a topic (`cluster.broker.groups.assignment`)."""
+    """Returns the client ids between which the queues of a topic are divided; the arguments are a group and a topic
+    (`cluster.broker.groups.assignment`)."""
     group_watch: GroupWatch
-    """Knows when groups last committed."""
+    """Knows when each group last committed an offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePort:
-    """The services that keep, move, copy, compare and repair what is stored."""
+    """Access to the services that store, expire, tier, back up, compare and repair data."""
 
     topic_sizes: TopicSizes
     retention: Retention
@@ -310,7 +322,7 @@ class StoragePort:
     tier_scrubs: TierScrubs | None
     """Scrubs of the tier; None if no tier is configured."""
     evicted_bounds: EvictedBounds | None = None
-    """Finds offsets of evicted messages by their times; None if no tier is configured."""
+    """Finds the offset of an evicted message by its store time; None if no tier is configured."""
     evicted_pages: EvictedPages | None = None
     backups: Backups
     repairs: Repairs
@@ -320,46 +332,47 @@ class StoragePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsPort:
-    """The limits by which this node judges sends while it leads, and what is near them."""
+    """Access to the limits by which this node judges sends while it leads, and to their use."""
 
     paced: PacedSends
-    """The sends that wait for their quota, and the quotas as this node judges by them while it leads."""
+    """The sends that wait because of a quota, and the quotas in force while this node leads."""
     learnt: LearntUse
-    """The topics with learnt limits and what they get, while this node leads."""
+    """The topics with learnt limits, and their traffic while this node leads."""
     hot: Callable[[], Window]
-    """Returns what got most of the messages of the last window, while this node leads."""
+    """Returns the topics, queues and keys with the most messages in the last window while this node leads."""
     grace_left_ms: Callable[[], int]
-    """Returns the milliseconds for which this leader still takes sends though its group drains."""
+    """Returns the milliseconds for which this leader still takes sends from clients with old routes, though its group
+    drains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPort:
-    """The problems, events and figures of this node."""
+    """Access to the alarms, findings, events and metrics of this node."""
 
     alarms: Alarms
     findings: Sequence[Callable[[], Iterable[Condition]]]
-    """Return the problems that the services of the node see now, besides its alarms."""
+    """Functions that return the problems that the node's services see now. Alarms are not among them."""
     events: EventLog
     exporter: Exports
     counted: Callable[[], Counted]
-    """Returns the counters for the history of the last hour."""
+    """Returns the node's counters, from which the history of the last hour is made."""
     samples: Samples = field(default_factory=Samples)
     """The figures of the last hour, for plots."""
 
 
 class RequestWaits(NamedTuple):
-    """Limits how long a request waits for what its node does on the way, in seconds."""
+    """The longest times in seconds for which a request waits for a step of its node."""
 
     opens_s: float = 2.0
-    """The wait for a node that has just been elected, until an entry of its term is applied."""
+    """The wait of a newly elected leader, until the first entry of its term is applied."""
     trimmed_s: float = 3.0
-    """The wait for a TRIM that is proposed, until it is applied."""
+    """The wait until a proposed TRIM is applied."""
     here_s: float = 5.0
-    """The wait of a node until it has applied the change of a token that the leader made for it."""
+    """The wait of a follower, until it has applied the change of a token that the leader has made for it."""
     retired_s: float = 5.0
-    """The wait until the first group has retired this one, whose log is closed. It is told until it does."""
+    """The wait for the first group to retire this node's group, whose log is closed."""
     transfer_min_s: float = 2.0
-    """The shortest wait for the leader that a transfer makes."""
+    """The least time that a request waits until the target of a transfer leads."""
 
 
 WAITS: Final = RequestWaits()
@@ -367,7 +380,8 @@ WAITS: Final = RequestWaits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
-    """The node as the HTTP API sees it; the node assembles it. Everything is called on the node's event loop."""
+    """The node as the HTTP API sees it. The node's assembly makes it. All its functions run on the node's event
+    loop."""
 
     current_config: Callable[[], Config]
     state: BrokerState
@@ -376,7 +390,7 @@ class AdminPort:
     wall_ms: Callable[[], int]
     """Returns the node's wall clock, milliseconds since the Unix epoch."""
     status: Callable[[], NodeStatus]
-    """Returns the status. Cheap; also called for each scrape."""
+    """Returns the node's status. It is cheap enough to be called for each scrape of the metrics."""
     configuration: ConfigurationPort
     nodes: NodesPort
     served: ServedPort
@@ -387,7 +401,7 @@ class AdminPort:
 
     @property
     def config(self) -> Config:
-        """The configuration in force; a reload replaces it."""
+        """The configuration in force. A reload replaces the object, so it must not be kept."""
         return self.current_config()
 
     @property
@@ -400,7 +414,8 @@ class AdminPort:
         return node_object(self.config.cluster.group, node)
 
     def name_of(self, node: int) -> NodeName:
-        """Returns the name of a node of this node's group: its id in the first group, else "2/1"."""
+        """Returns the name of a node of this node's group: its id in the first group, in group 2 a text such as
+        "2/1"."""
         return name_of(self.config.cluster.group, node)
 
 
@@ -416,23 +431,23 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     """One connection of a client."""
 
     address: str
-    """"ip:port", which identifies the connection on this node."""
+    """The client's "ip:port". It identifies the connection on this node."""
     listener: str
     since: str
     """The time when it connected: RFC 3339, UTC."""
     language: str
     """The client's language; "" until its first heartbeat."""
     version: int
-    """RocketMQ's number of the client's version; 0 until its first heartbeat."""
+    """RocketMQ's number of the client's version; 0 until the client's first heartbeat."""
     groups: list[ClientGroup]
     received_bytes: int
     """Bytes received from the client since it connected."""
     sent_bytes: int
     """Bytes sent to the client since it connected."""
     received_bytes_per_s: float
-    """Received bytes per second since the list was last read, or since the client connected."""
+    """Received bytes per second in the last second or more, or since the client connected."""
     sent_bytes_per_s: float
     unsent_bytes: int
     """Bytes of answers that the client has not read yet."""
     inflight_bytes: int
-    """Bytes of its unanswered requests."""
+    """Bytes of the client's requests that have not been answered."""

@@ -1,4 +1,4 @@
-"""Makes /openapi.json from the route table and the Structs of requests and answers."""
+"""Makes /openapi.json from the table of routes and from the Structs of requests and answers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "token": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"},
-    # The request may create the group; the other routes only name one that exists.
+    # This request may create the group, so the stricter pattern of new names applies. Other routes only name existing
+    # groups.
     "/v1/groups/{name}/clone{name}": {"type": "string", "pattern": f"^[%|a-zA-Z0-9_-]{{1,{GROUP_LENGTH_MAX}}}$"},
 }
-"""Schemas of parameters in a path; all other parameters are names. A name with another meaning at one address also has
-a schema under `PATH{NAME}`, which takes precedence there."""
+"""Name of a path parameter -> its JSON schema; parameters without an entry are strings. If a name means something else
+in one path, the key PATH{NAME} has that schema and takes precedence."""
 _WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
@@ -75,14 +76,14 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(routes: Iterable[Route], topic_length_max: int = TOPIC_LENGTH_MAX) -> dict[str, Any]:
-    """Returns the OpenAPI 3.1 document. `topic_length_max` is the limit for a topic that a request creates."""
+    """Returns the OpenAPI 3.1 document. `topic_length_max` is the most characters of the name of a new topic."""
     routes = tuple(routes)
     kinds = {each for route in routes for each in (route.answer, route.body) if isinstance(each, type)}
     _, schemas = msgspec.json.schema_components(
         sorted(kinds | {ErrorView}, key=lambda kind: kind.__name__), ref_template=_REF
     )
     for route in routes:
-        if route.body is not None:  # a body with unknown fields is refused (request_parsing.py)
+        if route.body is not None:  # a body with unknown fields is refused (request_parsing.py), so its schema says so
             schemas[route.body.__name__]["additionalProperties"] = False
     schemas["TopicRequest"]["properties"]["name"]["maxLength"] = topic_length_max
     paths: dict[str, dict[str, Any]] = {}
@@ -135,8 +136,8 @@ def _path_schema(path: str, name: str) -> dict[str, Any]:
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
-    """Returns the query's parameters. A name with another meaning at one address also has a schema under `PATH?NAME`,
-    which takes precedence there."""
+    """Returns the descriptions of the route's query parameters. If a name means something else in one path, the key
+    PATH?NAME of QUERY_SCHEMAS takes precedence."""
     own = {name: QUERY_SCHEMAS.get(f"{route.path}?{name}") or QUERY_SCHEMAS[name] for name in route.query}
     return [{"name": name, "in": "query", "schema": schema} for name, schema in own.items()]
 

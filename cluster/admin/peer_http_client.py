@@ -1,7 +1,7 @@
-"""Requests to the HTTP APIs of other nodes: over TLS if this node's own API accepts it, in plain text otherwise.
+"""Sends requests to the HTTP APIs of other nodes: over TLS if this node's own API accepts it, else in plain text.
 
-If both are permitted, TLS is tried first. When a connection could not be made, nothing was sent, so the second attempt
-repeats nothing.
+If this node accepts both, TLS is tried first, and plain text if the connection could not be made. Nothing was sent
+then, so no request is repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.runtime.tls.dialling import Dialling
 
 
 class NodeSession:
-    """Connections to other nodes, which stay open between requests. Event loop only."""
+    """Sends requests to other nodes over connections that stay open between requests. Event loop only."""
 
     def __init__(self, dialling: Dialling) -> None:
         self._dialling = dialling
@@ -39,8 +39,8 @@ class NodeSession:
         limits: aiohttp.ClientTimeout,
         body: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Provides the answer of the node at "host:port", to be read inside the context. Raises aiohttp.ClientError,
-        TimeoutError."""
+        """Sends a request to the node at "host:port", and provides its answer inside the context, where it must be
+        read. Raises aiohttp.ClientError, TimeoutError."""
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         more: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False, "timeout": limits}

@@ -1,4 +1,4 @@
-"""Errors of the HTTP API for what the broker refused: its one table from reasons to error codes."""
+"""Converts refusals of the broker into errors of the HTTP API, by one table from reasons to error codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CODES: Final[Mapping[Reason, str]] = {
     Reason.ERROR: "failed",
     Reason.UNKNOWN: "unknown_outcome",
 }
-"""Reason of a refusal -> error code."""
+"""Reason of a refusal -> error code of the HTTP API."""
 _LISTS: Final[Mapping[Reason, str]] = {
     Reason.NO_TOPIC: "GET /v1/topics lists all",
     Reason.NO_QUEUE: "GET /v1/topics/{name} lists them",
@@ -44,9 +44,9 @@ AGAIN: Final = "try again; nothing was changed"
 def error_of(
     refused: Refused, fix: str = CORRECT, again: str = AGAIN, codes: Mapping[Reason, str] = CODES, *, lead: str = ""
 ) -> ApiError:
-    """Returns the error for a refusal. `fix` is the hint if the request has to change, `again` if it may be repeated
-    unchanged. `codes`: the codes of reasons that mean something else for this request; other reasons have the usual
-    ones. `lead` goes before the remark, unless the outcome is unknown."""
+    """Returns the error for a refusal. `fix` is the hint if the request must change, `again` the hint if it may be
+    repeated unchanged. `codes` overrides CODES for some reasons. `lead` is put before the refusal's remark, unless the
+    outcome is unknown."""
     if refused.reason is Reason.UNKNOWN:
         return unknown_outcome(refused.remark)
     code = codes.get(refused.reason) or CODES[refused.reason]
@@ -68,8 +68,8 @@ async def not_refused(
     *,
     lead: str = "",
 ) -> T:
-    """Waits for the result that a service passes to its callback. Raises the error of a refusal (`error_of`), whether
-    it was passed to the callback or raised."""
+    """Calls `ask` with a callback, waits for the callback's value, and returns it. If that is a refusal, or `ask`
+    raises one, raises its ApiError instead. The other arguments are those of `error_of`."""
     try:
         found = await told(ask)
     except Refused as at_once:

@@ -1,4 +1,5 @@
-"""Parses bodies and queries of requests strictly. Errors name the nearest valid word."""
+"""Parses the bodies and queries of requests strictly. An error about an unknown word names the most similar known
+one."""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ BODY_BYTES_MAX: Final = 64 * 1024
 NAME_SIGNS: Final = f"a name, which may hold only {SIGNS}"
 CONSISTENCIES: Final[tuple[Literal["local", "linearizable"], ...]] = ("local", "linearizable")
 SECRET_NAME: Final = re.compile("token|secret|passw|auth|bearer|api_?key", re.IGNORECASE)
-"""Names of query parameters whose value may be a secret."""
+"""Pattern of names of query parameters whose values may be secrets."""
 FLAGS: Final = ("true", "false")
 BROKER_GROUP: Final = "broker_group"
-"""The parameter with the number of the group of brokers that is to answer; without it, that of the node asked does."""
+"""Name of the parameter with the number of the group of brokers that is to answer. Without it, the group of the node
+that is asked answers."""
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 
 
 def decode_body(data: bytes, kind: type[T]) -> T:
-    """Decodes JSON text as `kind`. Raises ApiError."""
+    """Decodes a JSON text as `kind`. Raises ApiError if it is invalid, or has unknown fields."""
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     charge_text(len(data))
     try:
@@ -67,7 +69,8 @@ def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def consistency_of(query: Mapping[str, str]) -> Literal["local", "linearizable"]:
-    """Returns the parameter ?consistency=, `local` if it is not given. Raises ApiError."""
+    """Returns the parameter ?consistency=; "local" without it. Raises ApiError for any other word than "local" and
+    "linearizable"."""
     wanted = query.get("consistency", "local")
     for known in CONSISTENCIES:
         if wanted == known:
@@ -76,7 +79,7 @@ def consistency_of(query: Mapping[str, str]) -> Literal["local", "linearizable"]
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:
-    """Returns True for ?name=true; False if it is not given. Raises ApiError."""
+    """Returns True for ?name=true; False for ?name=false or without it. Raises ApiError for another value."""
     wanted = query.get(name, "false")
     if wanted not in FLAGS:
         raise ApiError("bad_query", f"{name} cannot be {wanted}", did_you_mean(wanted, FLAGS))
@@ -84,7 +87,7 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
 
 
 def group_of(query: Mapping[str, str], own: int) -> int:
-    """Returns the group of brokers that is to answer, ?broker_group=2; `own` if none is named. Raises ApiError."""
+    """Returns the number of the group in ?broker_group=; `own` without it. Raises ApiError if it is invalid."""
     group = number_of(query, BROKER_GROUP, own, GROUPS_MAX)
     if not group:
         raise ApiError("bad_query", f"{BROKER_GROUP} cannot be 0", f"use a number from {FIRST_GROUP} to {GROUPS_MAX}")
@@ -92,7 +95,8 @@ def group_of(query: Mapping[str, str], own: int) -> int:
 
 
 def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int = INT64_MAX) -> int:
-    """Returns the number in ?name=5, from 0 to `most`; `default` if it is not given. Raises ApiError."""
+    """Returns the parameter ?name= as a number from 0 to `most`; `default` without it. Raises ApiError if it is
+    invalid."""
     wanted = query.get(name)
     if wanted is None:
         return default
@@ -102,7 +106,8 @@ def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int =
 
 
 def _whole(value: Any) -> Any:
-    """Returns the value with 5.0 replaced by 5, because they are the same number in JSON."""
+    """Returns a decoded JSON value with floats such as 5.0 replaced by 5, also inside lists and dicts: JSON does not
+    tell them apart."""
     if type(value) is float and value.is_integer():
         return int(value)
     if type(value) is list:
@@ -111,7 +116,7 @@ def _whole(value: Any) -> Any:
 
 
 def _explain(text: str) -> tuple[str, str]:
-    """Converts msgspec's "Expected `int`, got `str` - at `$.queues`" to ("expected int, got str", "queues")."""
+    """Splits msgspec's error "Expected `int`, got `str` - at `$.queues`" into ("expected int, got str", "queues")."""
     match = _PLACE.match(text)
     what, where = (match["what"], match["where"]) if match else (text, None)
     what = what.replace(f"`str` matching regex {NAME_PATTERN!r}", NAME_SIGNS)

@@ -1,17 +1,17 @@
-"""Keeps the HTTP API within its limits of descriptors and memory.
+"""Limits the connections of the HTTP API, and the memory for its answers.
 
-- At most CONNECTIONS_MAX connections are accepted: the node keeps descriptors for files
-  (`cluster.runtime.host.descriptors`). From 80 % on, a client of another address takes the place of an idle one
-  (`cluster.runtime.host.connection_eviction`). While users are enforced, the last quarter is for connections that have
-  proven a user: a stranger takes the place of another stranger.
-- When all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S each: a probe must
-  not take the node for dead because other clients keep it busy.
-- A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
-- A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
-- Answers that grow with the stored data reserve memory from one account, from before they are made until they are sent.
-  A request without memory waits, and is refused (`busy`) after half of PATIENCE_S.
-- While a request waits for memory, a connection that has held some for HELD_S is closed.
-- Work of a connection that is cut into steps ends with the connection.
+- At most CONNECTIONS_MAX connections are accepted, because the node needs file descriptors for files
+  (`cluster.runtime.host.descriptors`). From 80 % of them on, a client of another address takes the place of an idle
+  connection (`cluster.runtime.host.connection_eviction`). While users are enforced, the last quarter is for connections
+  that have proven a user: a client that has not proven one can only take the place of another such client.
+- If all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S seconds each.
+  Otherwise a probe would take the node for dead, because other clients keep it busy.
+- A connection has PATIENCE_S seconds to finish a request, from its opening or the answer before. Then it is closed.
+- A client must read SLOWEST_BYTES of an answer in each PATIENCE_S seconds. Otherwise its connection is closed.
+- An answer that grows with the stored data reserves memory before it is made, and keeps it until it is sent. A request
+  for which there is no memory waits, and is refused (`busy`) after half of PATIENCE_S.
+- While a request waits for memory, connections that have held memory for HELD_S seconds are closed.
+- The unfinished work for a connection is dropped when the connection ends.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CONNECTIONS_MAX: Final = 64
 SPARE_MAX: Final = 8
 SPARE_S: Final = 2.0
 PROBES: Final = frozenset({"/v1/health/live", "/v1/health/ready"})
-"""Paths that a spare connection may request."""
+"""Paths that spare connections, those beyond CONNECTIONS_MAX, may request."""
 PATIENCE_S: Final = 10.0
 SLOWEST_BYTES: Final = 64 << 10
 ANSWERS_BYTES_MAX: Final = 64 << 20
-"""The most bytes of all answers that are being made or sent."""
+"""The most bytes of memory for all answers that are being made or sent."""
 HELD_S: Final = 20.0
-"""Seconds that an answer may take while others wait for its memory."""
+"""Seconds for which an answer may hold memory while other requests wait for some. Then its connection is closed."""
 LOOK_EVERY_S: Final = 1.0
 
 
 class Guarded(asyncio.Protocol):
-    """Wraps aiohttp's protocol of one connection, and records since when its client is waited for."""
+    """Wraps aiohttp's protocol of one connection. It records since when the node waits for the client."""
 
     def __init__(self, guard: Guard, inner: asyncio.Protocol) -> None:
         self._guard = guard
@@ -55,15 +55,16 @@ class Guarded(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.address = ""
         self.since_s = 0.0
-        """Time of its opening, of its last answer, or of the last read of enough bytes of an answer."""
+        """Time in seconds since when the node waits for the client. It is that of the opening, of the end of the last
+        answer, or of the last check at which the client had read enough of an answer."""
         self.busy = 0
         self.is_spare = False
-        """True if it was accepted beyond CONNECTIONS_MAX, for PROBES alone."""
+        """True if the connection was accepted beyond CONNECTIONS_MAX. It may only request the paths in PROBES."""
         self.of_node = False
-        """True if a node has forwarded a request through it."""
+        """True if another node has forwarded a request over this connection."""
         self.unsent = 0
         self.holds_since_s: float | None = None
-        """Time since which it holds memory for an answer; None if it holds none."""
+        """Time in seconds since when an answer to this connection holds memory; None if none does."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Registers the open connection."""
@@ -96,7 +97,7 @@ class Guarded(asyncio.Protocol):
 
 
 class Guard:
-    """All connections of one node's HTTP API."""
+    """Keeps the connections to one node's HTTP API within the limits."""
 
     def __init__(
         self,
@@ -107,22 +108,22 @@ class Guard:
         patience_s: float = PATIENCE_S,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
-        """`turns` are those from which the work of a connection is removed when it ends. `enforces` returns True while
-        users are enforced."""
+        """Keeps the arguments. `now_s` returns the time in seconds. `turns` has the work of connections, which is
+        dropped when they end. `enforces` returns True while rights of users are enforced."""
         self._now_s = now_s
         self._patience_s, self._look_every_s = patience_s, look_every_s
         self._turns = turns
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
         self._spare: dict[Guarded, None] = {}
-        """Spare connections, oldest first; they are also in `_connections`."""
+        """The spare connections, oldest first. They are also in `_connections`."""
         self._places: Places[Guarded] = Places(self._idle_s, enforces)
         self.may_have_all = self._places.may_have_all
         self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
-        """Bytes of answers that are being made, or that no client has read."""
+        """The memory for answers that are being made, or that clients have not read completely."""
 
     def room(self, opening: int, address: str) -> str:
-        """Returns the reason why no further connection of that address may be accepted; "" if one may. `opening`: the
-        number of connections that are accepted but not open yet."""
+        """Returns "" if another connection from that address may be accepted, else the reason why not. It may close
+        another connection to make room. `opening` is the number of connections that are accepted but not open yet."""
         leaving, is_free = self._places.make_room(address, opening, CONNECTIONS_MAX)
         if leaving is not None:
             self._end(leaving)
@@ -134,7 +135,7 @@ class Guard:
             return refusal
         if len(self._spare) + max(0, count - CONNECTIONS_MAX) < SPARE_MAX:
             return ""
-        silent = next((each for each in self._spare if not each.busy), None)  # no probe: they ask at once
+        silent = next((each for each in self._spare if not each.busy), None)  # a probe would have asked at once
         if silent is not None:
             self._end(silent)
             return ""
@@ -153,7 +154,7 @@ class Guard:
         return None if connection.busy or connection.of_node else self._now_s() - connection.since_s
 
     def opened(self, connection: Guarded) -> None:
-        """Registers a new connection."""
+        """Registers a new connection. It is a spare one if CONNECTIONS_MAX others are open."""
         assert connection.transport is not None
         connection.since_s = self._now_s()
         connection.is_spare = self._count() >= CONNECTIONS_MAX
@@ -164,7 +165,7 @@ class Guard:
             self._places.add(connection.address, connection)
 
     def closed(self, connection: Guarded) -> None:
-        """Forgets a closed connection, and drops its work."""
+        """Forgets a closed connection, and drops its unfinished work."""
         self._spare.pop(connection, None)
         self._places.remove(connection.address, connection)
         if connection.transport is not None:
@@ -173,14 +174,16 @@ class Guard:
                 self._turns.drop(connection.transport)
 
     def proven(self, request: web.Request) -> None:
-        """Records that the connection of a request has proven a user."""
+        """Records that the connection of this request has proven who its user is."""
         connection = self._connections.get(request.transport) if request.transport is not None else None
         if connection is not None and not connection.is_spare:
             self._places.proven(connection.address, connection)
 
     @contextlib.asynccontextmanager
     async def serving(self, request: web.Request) -> AsyncIterator[None]:
-        """Marks a request whose header is complete: while it is answered, only the reading of the answer is timed."""
+        """Marks the connection of a request as busy while the request is handled, so that it is not closed for
+        idleness. Only the client's reading of the answer is timed. Raises ApiError(`busy`) if a spare connection
+        requests another path than PROBES."""
         connection = self._connections.get(request.transport) if request.transport is not None else None
         if connection is None:
             yield
@@ -202,7 +205,8 @@ class Guard:
 
     @contextlib.asynccontextmanager
     async def answering(self, request: web.Request | None, size: int) -> AsyncIterator[Share]:
-        """Reserves memory for an answer of at most `size` bytes until it is sent. Raises ApiError(`busy`)."""
+        """Reserves memory for an answer of at most `size` bytes, until the context ends. Waits for it up to half of the
+        patience, and then raises ApiError(`busy`)."""
         share = self.answers.share()
         connection = self._connections.get(request.transport) if request is not None and request.transport else None
         try:
@@ -239,13 +243,13 @@ class Guard:
             waiter.leave()
 
     async def run(self) -> None:
-        """Closes connections past their time limit; runs until it is cancelled."""
+        """Checks all connections every second until it is cancelled, and closes those that have exceeded a limit."""
         while True:
             await asyncio.sleep(self._look_every_s)
             self.look()
 
     def look(self) -> None:
-        """Checks every connection once."""
+        """Checks every connection once, and closes those that have exceeded a limit."""
         now_s = self._now_s()
         for connection in list(self._connections.values()):
             transport = connection.transport
@@ -268,5 +272,6 @@ class Guard:
 
 
 def guarded(guard: Guard, inner: Callable[[], Any]) -> Callable[[], Guarded]:
-    """Returns a protocol factory that wraps aiohttp's."""
+    """Returns a function that makes the protocol of a new connection: aiohttp's, which `inner` makes, wrapped in
+    Guarded."""
     return lambda: Guarded(guard, inner())

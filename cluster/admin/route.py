@@ -1,4 +1,4 @@
-"""One path of the HTTP API: the node that answers, the type of the answer, and its limits."""
+"""Describes one path of the HTTP API: which node answers, with what type, and within what limits."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ class Route(NamedTuple):
     path: str
     handler: AdminHandler
     answer: type[msgspec.Struct] | str
-    """The Struct of the answer, or the media type of an answer that no Struct describes."""
+    """The Struct of the answer, or the media type if the answer is no Struct."""
     cost: RouteCost
-    """The most items and memory of one answer: a page, or CONSTANT if it does not grow with data or clients."""
+    """The most items and memory of one answer: those of a page, or CONSTANT if the answer does not grow with data or
+    clients."""
     needs: Needs
     """The rights that a caller needs."""
     serves: Serves = Serves.ANY
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
-    """Status codes of its answers, except errors."""
+    """Possible HTTP status codes of its answers, besides those of errors."""
     asks: tuple[str, ...] = ()
-    """Names of its own query parameters."""
+    """Names of the query parameters of this route alone."""
     because: str = ""
-    """The reason why other nodes answer it than its verb; "" if the same ones do, or if it is the act of no verb."""
+    """The reason why other nodes answer this route than its verb, the request code that does the same; "" if the same
+    ones do, or if no request code does the same."""
 
     @classmethod
     def of_verb(
@@ -54,12 +56,12 @@ class Route(NamedTuple):
         serves: Serves | None = None,
         because: str = "",
     ) -> Route:
-        """Returns a route that is an act of a verb: its rights (`needs`, of `route_rights.of_verb`) and the nodes that
-        answer it are those of the verb's row.
+        """Returns a route that does the same as a verb: a request code of the clients' ports. The verb's row decides
+        which rights are needed (`needs`, made by `route_rights.of_verb`) and which nodes answer.
 
-        `serves`: the nodes that answer it instead; `because`: the reason. Raises ValueError if `needs` are of no verb,
-        if the verb's row names nodes that only the clients' ports know, and if only one of `serves` and `because` is
-        given.
+        If other nodes are to answer, `serves` says which, and `because` says why. Raises ValueError if `needs` belong
+        to no verb; if the verb's row names nodes that only the clients' ports know and `serves` is missing; and if
+        `serves` and `because` are not given together.
         """
         verb = VERBS.get(needs.verb)
         if verb is None:
@@ -75,38 +77,39 @@ class Route(NamedTuple):
 
     @property
     def query(self) -> tuple[str, ...]:
-        """Names of all its query parameters."""
+        """Names of all query parameters of this route."""
         consistency = ("consistency",) if self.serves is Serves.READ else ()
         return (*consistency, *self.asks, *((BROKER_GROUP,) if self.of_any_group else ()))
 
     @property
     def of_any_group(self) -> bool:
-        """True if a caller may ask this node for the answer of another group of brokers. Not so for a stream, which two
-        nodes would have to keep open, for a request with a secret, which is never passed on, and for a public route,
-        whose answer is about the node itself."""
+        """True if a caller may ask this node for the answer of another group of brokers. False for a stream, because
+        two nodes would have to keep it open; for a request with a secret, which is never forwarded; and for a public
+        route, whose answer is about the node itself."""
         if self.needs.is_open or self.streams or not self.path.startswith("/v1/"):
             return False
         return self.serves is not Serves.LEADER_ALONE
 
     @property
     def streams(self) -> bool:
-        """True if the answer goes on until the client or the node ends it. It is never in memory as a whole."""
+        """True if the answer goes on until the client or the node ends it. Such an answer is never in memory as a
+        whole."""
         return self.answer == "text/event-stream"
 
     @property
     def operation_id(self) -> str:
-        """The handler's name."""
+        """The name of the handler function, which identifies the route in /openapi.json."""
         return self.handler.__name__
 
 
 SERVED: Final = frozenset(
     {Serves.ANY, Serves.READ, Serves.MEMBER, Serves.LEADER, Serves.LEADER_ALONE, Serves.CONFIRMED}
 )
-"""The nodes that may answer a route (`cluster.admin.server`)."""
+"""The values of `Serves` that a route may have. `cluster.admin.server` finds the nodes that they name."""
 CALLER_CHOOSES: Final = "its caller says by ?consistency= how new the answer must be, which a request code cannot ask"
-"""The reason of reads with `Serves.READ`."""
+"""The `because` of reads with `Serves.READ`."""
 HAS_SECRET: Final = "its body has a secret, and the way between the HTTP ports of two nodes may be plain text"
-"""The reason of `Serves.LEADER_ALONE`."""
+"""The `because` of routes with `Serves.LEADER_ALONE`."""
 
 
 def documented(route: Route) -> str:
@@ -121,22 +124,22 @@ def documented(route: Route) -> str:
 # item, or before the item with which its JSON, after escaping, would be larger than PAGE_BYTES_MAX.
 
 PAGE_BYTES_MAX: Final = 1 << 20
-"""The most bytes of JSON of the items of one page, after escaping."""
+"""The most bytes of JSON for the items of one page, after escaping."""
 PAGE_ITEMS_MAX: Final = 1_000
 """The most items of one page, unless its route has a lower limit."""
 CONSTANT_BYTES_MAX: Final = 1 << 20
-"""Bytes. An answer that does not grow is far smaller; of a forwarded one no more is read."""
+"""The most bytes of a forwarded answer that does not grow. Such answers are far smaller."""
 ESCAPED: Final = 6
-"""The most bytes of JSON that one byte of a text may need: \\u0001."""
+"""The most bytes of JSON that one byte of a text may need, as in \\u0001."""
 
 
 class RouteCost(NamedTuple):
     """The most items and memory of one answer of a route."""
 
     items_max: int
-    """The most items in the answer of which there may be any number; 0 if the answer does not grow."""
+    """The most items in the part of the answer that grows; 0 if the answer does not grow."""
     bytes_max: Callable[[LimitsSection], int]
-    """Returns the memory that the answer takes while it is made and sent, for a route that grows; else 0."""
+    """Returns the bytes of memory that the answer takes while it is made and sent; 0 if the answer does not grow."""
 
     @property
     def grows(self) -> bool:
@@ -145,17 +148,19 @@ class RouteCost(NamedTuple):
 
 
 def page(items_max: int = PAGE_ITEMS_MAX, bytes_max: int = PAGE_BYTES_MAX) -> RouteCost:
-    """Returns the cost of a page."""
+    """Returns the cost of a page with at most `items_max` items and `bytes_max` bytes."""
     return RouteCost(items_max, lambda limits: bytes_max)
 
 
 def messages(items_max: int) -> RouteCost:
-    """Returns the cost of a page of messages, which are read one by one."""
+    """Returns the cost of a page of messages. They are read one after the other, so only one is in memory besides the
+    page."""
     return RouteCost(items_max, lambda limits: PAGE_BYTES_MAX + limits.message_bytes_max)
 
 
 def whole_message(limits: LimitsSection) -> int:
-    """Returns the bytes for one message with all of its body."""
+    """Returns the most bytes of memory for an answer with one message and its whole body: the message itself, and its
+    JSON."""
     return (1 + ESCAPED) * (limits.message_bytes_max + limits.properties_bytes_max)
 
 

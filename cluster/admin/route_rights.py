@@ -1,9 +1,9 @@
-"""The rights that the routes of the HTTP API need: on which topics, groups or cluster, and which actions suffice.
+"""Defines the rights that the routes of the HTTP API need: on which topics, groups or cluster, and for which actions.
 
-Every route names one of these (`cluster.admin.route`); there is no default. A route that is an act of a verb has the
-rights of that verb's row (`of_verb`), so that both fronts judge it alike. The other rights are written here. A route
-that changes the cluster itself, or shows stored bytes regardless of the rules of a topic, needs a Super (an
-administrator).
+Every route names one of these (`cluster.admin.route`); there is no default. A route that does the same as a verb, a
+request code of the clients' ports, needs the rights in that verb's row (`of_verb`), so that both ports judge alike. The
+other rights are written here. A route that changes the cluster itself, or shows stored bytes whatever the rules of a
+topic say, needs a Super (an administrator).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statemachine.access.rules import Action, Kind, Need
 
 Params = Mapping[str, str]
 OF_BODY: Final = "body."
-"""Begins the place of a name that stands in the body of the request, rather than in its path."""
+"""Prefix of the place of a name that is in the request's body. The name of the body's field follows."""
 
 
 class Needs(NamedTuple):
@@ -28,35 +28,38 @@ class Needs(NamedTuple):
     says: str
     """The text for docs/access-table.md."""
     of: Callable[[Params, Any, str], Iterator[Need]] | None
-    """(parameters in the path, body, name of the cluster) -> needs, all of which must be met; None if only a Super may
-    use the route."""
+    """Called with (parameters in the path, body, name of the cluster); yields the rights, all of which the caller
+    needs. None if only a Super may use the route."""
     reads_body: bool = False
-    """True if `of` uses the body, so that the request is judged after it was decoded."""
+    """True if `of` uses the body. The request is then judged after its body was decoded."""
     is_open: bool = False
     """True if the caller need not be identified."""
     always: bool = False
-    """True if the caller is judged in every `auth.mode`."""
+    """True if the caller is judged in every `auth.mode`, even in `off`."""
     named: bool = False
-    """True if an open route is told the caller's identity."""
+    """True if the handler of an open route gets the caller's identity, when the request has one."""
     stored: str = ""
-    """The rights that the handler asks for once it has found what is stored, in words for docs/access-table.md."""
+    """The rights that the handler checks after it has found what is stored, as a text for docs/access-table.md; "" if
+    none."""
     verb: int = 0
-    """The request code of the verb in whose row they stand; 0 if no verb does the same."""
+    """The request code of the verb in whose row the rights are; 0 if no verb does the same."""
     settles: str = ""
-    """The place of the group's name whose offsets the verb reads (`Verb.settles`); "" if it reads none."""
+    """The place of the name of the consumer group whose offsets the verb reads (`Verb.settles`); "" if it reads
+    none."""
 
     def settled(self, params: Params, body: Any) -> str:
-        """Returns the group of which every commit is applied or lost before a confirmed read; "" for none."""
+        """Returns the name of the consumer group whose earlier commits must be applied or lost before a confirmed read;
+        "" for none."""
         return (_at(self.settles, params, body) or "") if self.settles else ""
 
 
 def of_verb(code: int, *, reads_body: bool = False, **fields: str) -> Needs:
-    """Returns the rights that a route needs which performs a verb, from the verb's row.
+    """Returns the rights of a route that does the same as the verb with this request code, from the verb's row.
 
-    `fields`: field of the verb -> the place of its value, a parameter of the path ("name") or a field of the body
-    ("body.topic"), which may be null there. `reads_body`: the row reads these fields from the verb's body, and nothing
-    else may stand in for them. Raises ValueError if the row does not need exactly these fields, because a missing name
-    would count as "". It also does so if the row reads offsets of a group that is not among them.
+    `fields`: field of the verb -> place of its value. A place is a parameter of the path, such as "name", or a field of
+    the body, such as "body.topic", which may be null. `reads_body`: the row reads the fields from the verb's body
+    instead of its header. Raises ValueError if the row does not need exactly these fields, because a missing name would
+    count as "". Also raises it if the row reads offsets of a group and `fields` does not have that group.
     """
     verb = VERBS[code]
     names = verb.names
@@ -86,17 +89,17 @@ def _at(place: str, params: Params, body: Any) -> str | None:
 
 
 class _Given(dict[str, str]):
-    """The fields that a route gives; to ask for another one is an error."""
+    """The fields that a route gives to a verb's row. If the row asks for another one, that is an error."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns the field. Raises ValueError for another one."""
+        """Returns the value of a field. Raises ValueError if the route does not give the field."""
         if name not in self:
             raise ValueError(f"the row asks for the field {name}, which the route does not give")
         return self[name]
 
 
 def _in_words(code: int, names: NamedRights, fields: Mapping[str, str], reads_body: bool) -> str:
-    """Returns the needs of the row, with the route's own names in braces."""
+    """Returns the rights of the verb's row as a text, with the route's own parameter names in braces."""
     shown = _Given({field: f"{{{place.removeprefix(OF_BODY)}}}" for field, place in fields.items()})
     ext, body = (_Given(), metered_json.encode(dict(shown))) if reads_body else (shown, b"")
     says = "; ".join(map(str, names(ext, body, "{cluster}"))) or "any user"

@@ -1,5 +1,5 @@
-"""Every path of the HTTP API. Each file of handlers lists the routes that it serves; the server and /openapi.json are
-made from these lists."""
+"""Lists every path of the HTTP API. Each file of handlers has the routes that it serves; the server and /openapi.json
+are made from all of them."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ OPENAPI_UNITS = 50_000
 
 
 async def get_openapi(call: Call) -> Raw:
-    """This API, as OpenAPI 3.1."""
+    """Returns the description of this API as an OpenAPI 3.1 document."""
     return Raw("application/json", _openapi(call.port.config.limits.topic_length_max))
 
 
 @cache
 def _openapi(topic_length_max: int) -> bytes:
-    """Makes the document once, because it takes about 50 ms."""
+    """Returns the document as JSON. It is cached, because it takes about 50 ms to make."""
     charge(OPENAPI_UNITS)
     return metered_json.encode(document(ROUTES, topic_length_max))
 
 
 def routes_of(*tables: Sequence[Route]) -> tuple[Route, ...]:
-    """Returns all routes. Raises ValueError for a route that names no needs, or that is listed twice, so that the node
+    """Returns all routes. Raises ValueError for a route without needs, or one that is listed twice, so that the node
     does not start."""
     routes = tuple(route for table in tables for route in table)
     named = Counter((route.method, route.path) for route in routes)

@@ -1,6 +1,8 @@
-"""The HTTP server: from the route table to aiohttp and back. Runs on the node's own event loop.
+"""Serves the HTTP API: makes aiohttp's routes from the table of routes, and aiohttp's responses from answers and
+errors.
 
-Importing this module imports aiohttp (0.13 s of CPU): a node does this after everything else has started.
+It runs on the node's own event loop. Importing this module imports aiohttp, which takes 0.13 s of CPU. The node
+therefore imports it after everything else has started.
 """
 
 from __future__ import annotations
@@ -47,24 +49,24 @@ from statemachine.access.user_rows import Mode
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "/v1/"
-"""The beginning of nearly every address."""
+"""The beginning of nearly every path."""
 SHUTDOWN_S: Final = 1.0
 LOOK_S: Final = 0.5
-"""Seconds between two checks that the client of a stream may still read it."""
+"""Seconds between two checks that the client of a stream still has the right to read it."""
 PLAIN_REFUSAL: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
     b'{"error":{"code":"bad_request","message":"this port takes https alone","hint":"ask https://"}}\n'
 )
-"""The answer to a request in plain text where `admin.tls` is enforcing."""
+"""The answer to a request in plain text if `admin.tls` requires TLS."""
 LINGER_S: Final = 0.5
-"""Seconds for which the rest of a request that is answered already is read and thrown away, so that its client reads
-the answer. aiohttp waits so long even if the connection is gone: with its own 10 s, strangers who began 1,800 requests
-a second and ended none took 136 MiB."""
+"""Seconds for which the rest of a request is read and dropped if it was answered before it was complete. Otherwise its
+client might not read the answer. aiohttp waits this long even if the connection is gone: with its default of 10 s,
+strangers who began 1,800 requests a second and ended none took 136 MiB."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminServer:
-    """Serves one node's API at [admin] bind and port."""
+    """Serves one node's HTTP API at the address of `admin.bind` and `admin.port`."""
 
     def __init__(self, port: AdminPort, guard: Guard | None = None) -> None:
         self._port = port
@@ -102,7 +104,7 @@ class AdminServer:
             ) from error
 
     async def close(self) -> None:
-        """Stops listening; requests in progress get a moment to finish."""
+        """Stops listening. Requests in progress have SHUTDOWN_S seconds to finish."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -125,7 +127,7 @@ def build_app(
     watch: FindingsWatch | None = None,
     routes: Sequence[Route] = ROUTES,
 ) -> web.Application:
-    """Makes the aiohttp application; tests run it too."""
+    """Makes the aiohttp application with these routes. Tests run it without the server, too."""
     guard = guard or _guard_of(port)
     watch = watch or FindingsWatch(port)
     tell_in_one_line()
@@ -135,7 +137,7 @@ def build_app(
         served = _serve(route, port, forwarder, watch)
         handler = _sheltered(_admit(route, port, guard), served, route, guard, port)
         app.router.add_route(route.method, route.path, handler)
-        if route.method == "GET":  # as HTTP has it: the same answer without its body
+        if route.method == "GET":  # HTTP: HEAD has the same answer without the body
             app.router.add_route("HEAD", route.path, handler)
 
     async def close_forwarder(_: web.Application) -> None:
@@ -147,13 +149,13 @@ def build_app(
 
 
 class _Admitted(NamedTuple):
-    """A request that may be answered."""
+    """A request that has been judged and may be answered."""
 
     caller: Caller
     consistency: ReadConsistency
     body: Any
     version: int
-    """The version of users and rules by which it was judged last."""
+    """The version of users and rules by which the request was last judged."""
 
 
 def _sheltered(
@@ -165,7 +167,7 @@ def _sheltered(
 ) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with guard.serving(request):
-            admitted = await admit(request)  # before it takes memory for the answer
+            admitted = await admit(request)  # first, so that a denied request takes no memory
             if not route.cost.grows or route.streams:
                 return await handler(request, admitted)
             async with guard.answering(request, route.cost.bytes_max(port.config.limits)):
@@ -187,7 +189,7 @@ def _admit(route: Route, port: AdminPort, guard: Guard) -> Callable[[web.Request
         if caller.is_proven:
             guard.proven(request)
         request[OF_NODE] = caller.by != 0 or (not access.passes.proven and HOPS_HEADER in request.headers)
-        version = access.state.version  # a change during the check counts as newer
+        version = access.state.version  # read first: a change during the check is then noticed later
         if not route.needs.reads_body:
             caller = await access.admit(caller, route.needs, request.match_info, None, what)
         body = await _body(request, route)
@@ -206,7 +208,7 @@ def _serve(
     async def handle(request: web.Request, admitted: _Admitted) -> web.StreamResponse:
         caller, consistency, body, version = admitted
         access, changes = port.access, request.method not in ("GET", "HEAD")
-        if access.state.version != version:  # they changed while it waited for its body or for memory
+        if access.state.version != version:  # users or rules have changed during a wait
             what, now = f"{request.method} {route.path}", access.as_it_is_now(caller)
             request[CALLER] = caller = await access.admit(now, route.needs, request.match_info, body, what)
         own_group = port.config.cluster.group
@@ -254,8 +256,8 @@ async def _caller(port: AdminPort, request: web.Request, route: Route) -> Caller
 
 
 async def _opens(port: AdminPort) -> bool:
-    """Returns True if this node leads and accepts writes now or in a moment. A leader that hands over forwards its
-    request at once."""
+    """Returns True if this node leads, and accepts writes now or within `waits.opens_s` seconds. Only a leader that was
+    just elected waits."""
     leads = port.services.routes.own.leader() == port.config.node.id
     return leads and await comes_true(port.services.writes_open, port.waits.opens_s)
 
@@ -274,7 +276,7 @@ async def _read(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise ApiError("bad_request", f"the body was not here after {PATIENCE_S:g} s", "send it faster") from None
-    except (ConnectionError, RuntimeError):  # RuntimeError: aiohttp's, if the connection had ended before
+    except (ConnectionError, RuntimeError):  # aiohttp raises RuntimeError if the connection had ended
         raise ApiError("bad_request", "the connection ended before the body was here", "send it again") from None
 
 
@@ -289,7 +291,8 @@ def _response(result: msgspec.Struct | JsonAnswer | Raw) -> web.Response:
 
 
 async def _streamed(request: web.Request, stream: Stream, goes_on: Callable[[], bool]) -> web.StreamResponse:
-    """Sends the parts as they come; ends at most LOOK_S after the client has lost the right to read them."""
+    """Sends the parts of a stream as they come. The stream ends within LOOK_S seconds after `goes_on` returns False,
+    because the client may no longer read it."""
     headers = {"Content-Type": stream.content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
@@ -331,7 +334,7 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
         return await handler(request)
     except ApiError as error:
         return _json(error.status, error.view, error.again_ms)
-    except Refused as refused:  # from the broker; no handler had more to say
+    except Refused as refused:  # raised by the broker, and not caught by the handler
         told = error_of(refused)
         return _json(told.status, told.view, told.again_ms)
     except web.HTTPException as error:
@@ -347,9 +350,11 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
 
 
 def _methods_of(path: str) -> list[str]:
-    """Returns the methods of a path that is in the table literally; [] for any other. Methods of routes whose pattern
-    matches by chance do not count: /v1/members/join is not /v1/members/{id}. But /v1/acl/test is /v1/acl/{user}, too: a
-    user may be called so."""
+    """Returns the HTTP methods of a path that is listed literally; [] for any other path.
+
+    Routes whose pattern happens to match do not count: /v1/members/join is not /v1/members/{id}. But /v1/acl/test is
+    also /v1/acl/{user}, because a user may be called "test".
+    """
     own = {route.method for route in ROUTES if route.path == path}
     if own:
         folder = path.rpartition("/")[0]
@@ -363,7 +368,7 @@ def _allowed(path: str, error: web.HTTPException) -> list[str]:
 
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 404:
-        # Without the common prefix, which makes any two paths look alike.
+        # The prefix that all paths have is left out, because it would make any two of them similar.
         known = {route.path.removeprefix(PREFIX): route.path for route in ROUTES}
         match = nearest(request.path.removeprefix(PREFIX), known)
         hint = f"did you mean {known[match]}?" if match else "/openapi.json lists every address"
@@ -379,15 +384,15 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
 _LOGGER = logging.getLogger("aiohttp.server")
 _SHOWN = 200
 _BYTES = re.compile("[:'\"]")
-"""Separates, in a message of aiohttp, the description of the error from the bytes that arrived."""
+"""Separates, in an error message of aiohttp, the description from the bytes of the request."""
 
 
 class _OneLine(logging.Filter):
-    """Turns aiohttp's record of a wrong request into a warning without the traceback and the bytes that came, which may
-    contain a token. All other records pass unchanged."""
+    """Shortens aiohttp's log record of an invalid request to a warning in one line. The traceback and the received
+    bytes, which may contain a token, are removed. All other records pass unchanged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Shortens the record of a wrong request; lets every record pass."""
+        """Shortens the record if it is about an invalid request. Returns True, so that every record is logged."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             told = " ".join(_BYTES.split(str(error.message), 1)[0].split())
@@ -401,22 +406,21 @@ _ONE_LINE = _OneLine()
 
 
 def tell_in_one_line() -> None:
-    """Logs wrong requests in one line from now on, in this process; a second call changes nothing."""
+    """Makes this process log invalid requests in one line from now on. A second call changes nothing."""
     _LOGGER.addFilter(_ONE_LINE)
 
 
-# Access to the HTTP API from browsers: the host names that it answers to, and the sites whose pages may use it.
-#
-# A web page can make its own host name point to 127.0.0.1 (DNS rebinding). Its requests then carry that name as Host,
-# and the browser lets the page read the answers. Unknown names are therefore refused. IP addresses cannot be rebound
-# and are accepted.
+# The following functions decide which browsers may use the HTTP API: by the host name that they ask for, and by the
+# site of the page that asks. A web page can make its own host name point to 127.0.0.1 (DNS rebinding). Its requests
+# then have that name as Host, and the browser lets the page read the answers. Unknown names are therefore refused. IP
+# addresses cannot be rebound and are accepted.
 
 
 def check_site(port: AdminPort, host: str | None, origin: str | None, *, secure: bool = False) -> None:
-    """Checks a request's Host and Origin. Raises ApiError(`foreign_host` or `cross_origin`). `secure`: True if it came
-    over TLS; a page that was loaded without TLS may have been forged.
+    """Checks the headers Host and Origin of a request. Raises ApiError(`foreign_host` or `cross_origin`).
 
-    A request without Host (HTTP/1.0) was not sent by a browser.
+    `secure`: True if the request came over TLS. Then a page that was loaded without TLS is refused, because it may have
+    been forged. A request without Host (HTTP/1.0) is accepted, because no browser sends one.
     """
     if host is not None and not _is_ours(_name_of(host), port):
         raise ApiError(
@@ -432,7 +436,7 @@ def check_site(port: AdminPort, host: str | None, origin: str | None, *, secure:
 
 
 def _name_of(host: str) -> str:
-    """Returns the host without the port and a final dot, in lower case."""
+    """Returns the host name in lower case, without the port and a final dot."""
     try:
         name = split_address(host)[0]
     except ValueError:
@@ -452,7 +456,7 @@ def _is_ours(name: str, port: AdminPort) -> bool:
 
 
 def _advertised(port: AdminPort) -> Iterable[str]:
-    """Yields every host name at which a member states that it can be reached."""
+    """Yields the host names of this node's addresses, and of all addresses that members have announced."""
     yield port.config.admin.bind.lower()
     for listener in port.config.listeners:
         yield _name_of(listener.advertised)

@@ -1,18 +1,22 @@
-"""Passes: a node that forwards a request states the user who sent it, and proves the statement with a MAC.
+"""Makes and checks passes: a node that forwards a request names the user who sent it, and proves that with a MAC.
 
-The client's token is never sent on: the address of another node comes from the table of members, and a stranger may
-listen there. A pass is one header, whose words are separated by single spaces (docs/adr/0091):
+The client's token is never forwarded: the address of another node comes from the table of members, and somebody else
+may listen there. A pass is one header, whose words are separated by single spaces (docs/adr/0091):
 
     X-RaftMQ-Pass: 1 KEY FROM TO WHO ADDRESS TIME NONCE PROOF
 
-KEY is the id of the key (16 hex digits), FROM and TO are names of nodes: an id, or `2/1` in a further group of brokers,
-so that a pass for one group proves nothing in another. WHO is the id of a user, `none` without one, `node`
-for the node itself, or `operator`. ADDRESS is the client's, TIME the wall clock of FROM in milliseconds, NONCE 32 hex
-digits. PROOF is the HMAC-SHA256 (64 hex digits) of these words, the cluster's uuid, the method, the path with the
-query, and the SHA-256 of the body; its key is derived from the cluster's secret.
+KEY       the id of the key, 16 hex digits
+FROM, TO  names of nodes: an id, or a text such as `2/1` in a further group of brokers; so a pass for one group proves
+          nothing in another
+WHO       the id of a user; `none` without a user; `node` for the node FROM itself; or `operator`
+ADDRESS   the address of the client
+TIME      the wall clock of FROM in milliseconds
+NONCE     32 hex digits
+PROOF     the HMAC-SHA256, 64 hex digits, of the words from KEY to NONCE, the cluster's uuid, the method, the path with
+          the query, and the SHA-256 of the body. Its key is derived from the cluster's secret.
 
-The operator is the person who can read the cluster's secret. A tool on the operator's side makes the same pass, with 0
-as FROM and `-` as ADDRESS: the node takes the address from the connection. The secret itself is never sent.
+The operator is the person who can read the cluster's secret. The operator's tool makes the same pass, with 0 as FROM
+and `-` as ADDRESS: the node takes the address from the connection. The secret itself is never sent.
 """
 
 from __future__ import annotations
@@ -34,11 +38,12 @@ if TYPE_CHECKING:
 PASS_HEADER: Final = "X-RaftMQ-Pass"
 NODE, NONE, OPERATOR = "node", "none", "operator"
 TOOL: Final = 0
-"""The value of FROM in the pass of an operator's tool: no node has this id."""
+"""The value of FROM in a pass that an operator's tool has made. No node has this id."""
 WINDOW_MS: Final = 60_000
-"""Milliseconds for which a pass is valid; the clocks of the nodes may differ by as much."""
+"""The most milliseconds by which the time of a pass may differ from the clock of the node that checks it."""
 NONCES_MAX: Final = 65_536
-"""Nonces of passes of the last two windows that are remembered, so that no pass is accepted twice: 546 a second."""
+"""The most nonces that are remembered, so that no pass is accepted twice. Each is remembered for two windows, which
+allows 546 passes a second."""
 _NODE: Final = r"(?:\d{1,2}/)?\d{1,5}"
 _PASS: Final = re.compile(
     rf"1 (?P<key>[0-9a-f]{{16}}) (?P<by>{_NODE}) (?P<to>{_NODE}) (?P<who>node|none|operator|\d{{1,19}}) "
@@ -52,28 +57,29 @@ _LEAVE_IT: Final = "only nodes and the tools of an operator send this header: le
 
 
 class Passed(NamedTuple):
-    """The words of a pass whose proof is right."""
+    """The words of a pass whose proof is correct."""
 
     by: NodeName
-    """The node that forwarded the request; TOOL if the operator's tool sent it."""
+    """The name of the node that sent the request; TOOL if an operator's tool sent it."""
     who: str
-    """The id of a user in digits, NONE, NODE or OPERATOR."""
+    """The user's id in digits, or NONE, NODE or OPERATOR."""
     address: str
-    """The client's address, as the other node saw it; "-" for the node itself and for a tool."""
+    """The client's address, as the forwarding node saw it; "-" if a node or a tool asks for itself."""
     key: bytes
-    """The id of the key with which it was proven."""
+    """The id of the key with which the pass was proven."""
 
 
 def operator_pass(
     key: bytes, uuid: str, node: NodeName, method: str, path: str, body: bytes, *, wall_ms: int, nonce: bytes
 ) -> dict[str, str]:
-    """Returns the header by which an operator's tool proves that it has `key`, for one request to `node`."""
+    """Returns the header with a pass for one request of an operator's tool to `node`. The pass proves that the tool has
+    `key`. `wall_ms` is the tool's clock, `nonce` 16 random bytes."""
     words = [key_id(key).hex(), str(TOOL), str(node), OPERATOR, "-", str(wall_ms), nonce.hex()]
     return {PASS_HEADER: " ".join(["1", *words, _proof(key, uuid, words, method, path, body)])}
 
 
 class Passes:
-    """Makes the passes of one node, and checks those that other nodes made for it. Event loop only."""
+    """Makes the passes of one node, and checks the passes that it receives. Event loop only."""
 
     def __init__(
         self,
@@ -94,17 +100,17 @@ class Passes:
         self._wall_ms = wall_ms
         self._nonces_max = nonces_max
         self._nonces: OrderedDict[bytes, int] = OrderedDict()
-        """Nonce -> wall clock at which it is forgotten."""
+        """Nonce -> wall clock in ms at which it is forgotten, in ascending order."""
         self._begun_ms = wall_ms()
-        """Wall clock since which nonces are remembered."""
+        """Wall clock in ms since when nonces are remembered. Older passes are refused."""
 
     @property
     def proven(self) -> bool:
-        """True if this cluster has a secret, so that each node can prove its statements about a client."""
+        """True if this cluster has a secret. Then a node's statement about a client is always proven."""
         return bool(self._keyring().keys)
 
     def made(self, who: str, address: str, to: NodeName, method: str, path: str, body: bytes) -> dict[str, str]:
-        """Returns the header of one request to node `to`; none in a cluster without a secret."""
+        """Returns the header with a pass for one request to the node `to`; {} in a cluster without a secret."""
         keyring = self._keyring()
         if not keyring.keys:
             return {}
@@ -114,8 +120,9 @@ class Passes:
         return {PASS_HEADER: " ".join(["1", *words, proof])}
 
     def check(self, given: str, method: str, path: str, body: bytes) -> Passed:
-        """Returns the words of a pass that came with a request. Raises ApiError if it proves nothing, is too old, or
-        was used before; also if it is older than this object, which does not know what was used before."""
+        """Returns the words of a pass that came with a request. Raises ApiError if its proof is wrong, if it is for
+        another node, if its time differs too much, or if it was used before. A pass from before this object was made is
+        refused, too: it may have been used then."""
         match = _PASS.fullmatch(given)
         if match is None:
             raise _bad_pass("it has another form", _LEAVE_IT)
@@ -136,14 +143,14 @@ class Passes:
             other = f"node {by}" if by != str(TOOL) else "the operator's machine"
             why = f"the clocks of {other} and of node {self._node} differ by {off_ms // 1000} s"
             raise _bad_pass(why, "set the clocks")
-        self._begun_ms = min(self._begun_ms, now_ms)  # a clock that was set back must not refuse all passes for as long
+        self._begun_ms = min(self._begun_ms, now_ms)  # if the clock was set back, new passes must count
         if int(match["time"]) < self._begun_ms:
             raise _bad_pass(f"it was made before node {self._node} started, and may have been used then", "ask again")
         self._remember(bytes.fromhex(match["nonce"]), now_ms)
         return Passed(int(by) if by.isdecimal() else by, who, match["address"], bytes.fromhex(match["key"]))
 
     def knows(self, key: bytes) -> bool:
-        """Returns True if the key with that id is still accepted."""
+        """Returns True if the keyring still has the key with that id."""
         return self._keyring().key(key) is not None
 
     def _nonce(self) -> str:

@@ -1,5 +1,5 @@
-"""JSON answers that are made piece by piece and sent as fast as clients read them: a large answer is neither encoded
-nor sent in one turn of the loop."""
+"""Sends JSON answers that were made piece by piece, as fast as clients read them. A large answer is neither encoded nor
+sent within one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import NamedTuple
 from aiohttp import web
 
 SENT_BYTES = 64 << 10
-"""Bytes that are written to the connection at once; the next piece waits until the client has read most of them."""
+"""The approximate number of bytes that are written to the connection at once. The next piece waits until the client has
+read most of them."""
 
 
 class Pieces(NamedTuple):
-    """A JSON text in parts."""
+    """A JSON text as a list of parts."""
 
     parts: list[bytes]
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Number of bytes of all parts together."""
         return sum(map(len, self.parts))
 
     def writes(self) -> Iterator[bytes]:
-        """Yields the text in pieces of about SENT_BYTES."""
+        """Yields the text in pieces of at least SENT_BYTES; the last one may be shorter."""
         held: list[bytes] = []
         size = 0
         for part in self.parts:
@@ -39,8 +40,8 @@ class Pieces(NamedTuple):
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Sends the answer completely; returns it to aiohttp, which has nothing left to do. A client that has disconnected
-    is no error."""
+    """Sends the answer completely, and returns it. aiohttp then has nothing left to send. If the client has
+    disconnected, nothing is raised."""
     with contextlib.suppress(ConnectionError):
         await response.prepare(request)
         if isinstance(response, web.Response):
@@ -55,8 +56,8 @@ async def in_pieces(
     content_type: str = "application/json",
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> web.StreamResponse:
-    """Sends an answer that was made in pieces: no more than one piece lies in the connection's buffer. `more`: further
-    headers."""
+    """Sends an answer that is made of parts, with at most about one piece in the connection's buffer, and returns the
+    response. `more` has further headers."""
     headers = {"Cache-Control": "no-store", "Content-Length": str(pieces.size), "Content-Type": content_type, **more}
     response = web.StreamResponse(status=status, headers=headers)
     await response.prepare(request)

@@ -1,5 +1,5 @@
-"""Backups of a node, new clusters restored from them, and recovery of a cluster from one survivor.
+"""Makes backups of a node, makes new clusters from backups, and recovers a cluster from one survivor.
 
-May import `cluster.state` and below. A worker process copies; the service runs on the event loop. `cluster.admin`, the
-node and offline commands call this package.
+A worker process copies the files; the service runs on the node's event loop. The HTTP API, the node and offline
+commands call this package. It may import `cluster.state` and the layers below it.
 """

@@ -1,7 +1,8 @@
-"""Makes a backup from the node's files. It runs in a process of its own (worker.py) while the node runs.
+"""Makes a backup from a node's files, in a process of its own (worker.py), while the node runs.
 
-The cut is the applied index A of the checkpoint. All entries up to A are committed and on the node's disk, so their
-bytes never change again: segment files can be linked or copied while the node appends to the last of them.
+A backup ends at the cut: the applied index of the checkpoint. All entries up to the cut are committed and on the node's
+disk, so their bytes never change again. Segment files can therefore be linked or copied while the node appends to the
+last of them.
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ if TYPE_CHECKING:
     from statemachine.rows.kv import KV
 
 SPARE_BYTES = 1 << 20
-"""Bytes that are needed for the manifest and the directories, besides the files."""
+"""Bytes that a backup needs for its manifest and directories, in addition to the files."""
 TABLE = ".sst"
-"""Suffix of RocksDB's table files, which are never written again once they are complete."""
+"""Suffix of RocksDB's table files. They are not changed once they are complete, so they can be hard-linked."""
 
 
 class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The node's request to the process that makes the backup."""
 
     data: str
-    """The node's data directory."""
+    """Path of the node's data directory."""
     checkpoint: str
-    """Path of a RocksDB checkpoint on the node's own disk. The node removes it, not the worker."""
+    """Path of a RocksDB checkpoint on the node's own disk. The node removes it after the worker has ended."""
     to: str
     made_ms: int
     cluster_name: str
     broker_name: str
     keep: int | None = None
-    """Number of the cluster's backups that stay in `to`; all stay if it is None."""
+    """Number of the cluster's backups that are kept in `to`, this one included; None keeps all."""
     copy_all: bool = False
-    """True to hard-link nothing, so that a bad block of the node's disk does not damage the backup too."""
+    """True to hard-link no file of the node. Otherwise a bad block of the node's disk may damage the backup as well."""
     versions: dict[str, str] = {}
     store: TierSection | None = None
-    """The settings with which the store is reached, if `to` is a URL."""
+    """The settings for access to the store if `to` is a URL; None if it is a directory."""
 
 
 class MadeBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup that was made and read back."""
+    """The result: a backup that was made, and read back without an error."""
 
     path: str
     manifest: Manifest
@@ -83,8 +84,8 @@ class _Source(NamedTuple):
 def create(
     request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None, *, staging: Path | None = None
 ) -> MadeBackup:
-    """Makes a backup in `request.to`. If it fails with LocalError, nothing of the backup stays there, or the error
-    names what is left.
+    """Makes a backup in the directory `request.to`. Calls `on_stage` with the name of each stage. If it raises
+    LocalError, it has removed the unfinished backup, or the error says what is left.
 
     `staging`: a folder on the node's own disk, which exists, in which the backup is made instead: the caller brings it
     to `request.to` from there.
@@ -123,12 +124,13 @@ def create(
 
 
 def _look_at(request: BackupOrder) -> _Source:
-    """Reads the directory and the checkpoint, and returns what the backup is made from. Changes nothing."""
+    """Returns the node's identity, the cut, the first entry and the segment files of the backup to be made. Changes
+    nothing. Raises LocalError if the node cannot be backed up."""
     data = Path(request.data)
     try:
         identity = identities.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY)
         with CheckpointReader(Path(request.checkpoint)) as reader:
-            mark, begin = reader.mark, load_mark(cast("KV", reader)).position  # only `get` is called on it
+            mark, begin = reader.mark, load_mark(cast("KV", reader)).position  # `load_mark` only calls `get`
         cut = LogTail(mark.term, mark.index, mark.end_position, mark.header_crc, 0, mark.timestamp_ms)
         if mark.index < 0:
             raise LocalError(
@@ -148,7 +150,8 @@ def _look_at(request: BackupOrder) -> _Source:
 
 
 def _genesis(data: Path, first: BackedUpSegment, group_id: int) -> Entry:
-    """Returns the entry at index 0, from a copy if the log was trimmed and no longer holds it."""
+    """Returns the entry at index 0. If the log was trimmed and does not have it any more, it is read from the node's
+    copy."""
     if first.header.base_position > 0:
         return read_copy(OsFileSystem(), data, group_id)
     with first.path.open("rb") as file:
@@ -158,8 +161,8 @@ def _genesis(data: Path, first: BackedUpSegment, group_id: int) -> Entry:
 
 
 def check_place(target: Path, data: Path) -> None:
-    """Raises LocalError if a backup in the directory `target` would lie in the directory of a node: in `data`, which is
-    this node's own, or in that of another one."""
+    """Raises LocalError if the directory `target` lies in the directory of a node: in `data`, this node's own, or in
+    another node's."""
     if data.resolve() in (target.resolve(), *target.resolve().parents):
         raise LocalError(
             f"{target} cannot be a backup target",
@@ -180,7 +183,7 @@ def _make_target(target: Path, data: Path) -> None:
     """Makes the directory `target`, or checks the one that exists. It must not lie in `data`."""
     check_place(target, data)
     try:
-        target.mkdir(exist_ok=True)  # a missing parent may be a volume that is not mounted
+        target.mkdir(exist_ok=True)  # no parents: a missing one may be an unmounted disk
         files.sync_file(target)
     except OSError as error:
         raise LocalError(
@@ -192,12 +195,12 @@ def _make_target(target: Path, data: Path) -> None:
 
 
 MADE_BY_UP = ("raftmq.toml", f"data/{layout.IDENTITY}")
-"""Files that show that a folder is one in which `raftmq up` keeps a node."""
+"""Files that a folder has in which `raftmq up` keeps a node."""
 
 
 def _other_node(path: Path, data: Path) -> Path | None:
-    """Returns the data directory that `path` lies in or is, or the folder that `raftmq up` made around one. None if
-    there is none except the node's own `data`."""
+    """Returns the folder of another node in which `path` lies: its data directory, or the folder that `raftmq up` made
+    for it. Returns None if `path` lies in no other node's folder."""
     resolved = path.resolve()
     for folder in (resolved, *resolved.parents):
         if os.path.lexists(folder / layout.IDENTITY):
@@ -208,7 +211,7 @@ def _other_node(path: Path, data: Path) -> Path | None:
 
 
 class _BackupWork:
-    """The making of one backup."""
+    """Makes one backup: writes the files, reads them back, and writes the manifest."""
 
     def __init__(self, request: BackupOrder, source: _Source, partial: Path, on_stage: Callable[[str], None]) -> None:
         self._request = request
@@ -217,9 +220,11 @@ class _BackupWork:
         self._on_stage = on_stage
         self._earlier: Manifest | None = None
         self._copied: dict[Path, int] = {}
-        """File in the backup -> crc32c of the node's file, for files that were copied."""
+        """File in the backup -> CRC-32C of the bytes that were written. Only for files that were copied, or compared
+        with an earlier backup's."""
         self._reused: dict[Path, tuple[Path, int]] = {}
-        """File that was linked to an earlier backup's -> (the node's own file, its bytes in the backup)."""
+        """File in the backup that is linked to an earlier backup's file -> (the node's own file, the number of its
+        bytes in the backup)."""
         self._bytes_new = 0
         self.needed = 0
 
@@ -246,7 +251,7 @@ class _BackupWork:
         return manifest
 
     def _check_space(self) -> None:
-        """Raises OSError at once if the files cannot fit. Files that can be linked need no room."""
+        """Raises OSError if the files will not fit into the target. Files that can be linked need no space."""
         linked = self._can_link()
         self.needed = SPARE_BYTES
         for part in self._source.parts:
@@ -294,8 +299,8 @@ class _BackupWork:
         self._bytes_new += size
 
     def _copy_after_all(self, target: Path) -> bool:
-        """Replaces a file that was linked from an earlier backup and has rotted there with the node's own; returns
-        False if `target` is not such a file."""
+        """Replaces a file that is linked to a damaged file of an earlier backup with a copy of the node's own file.
+        Returns False if `target` is not linked to an earlier backup."""
         if target not in self._reused:
             return False
         target.unlink()
@@ -303,8 +308,8 @@ class _BackupWork:
         return True
 
     def _earlier_segment(self, part: BackedUpSegment) -> Path | None:
-        """Returns the file of an earlier backup that holds the same frames, or None. An equal header_crc at an index
-        means equal logs up to there."""
+        """Returns the segment file of an earlier backup with the same frames; None if there is none. Two logs with an
+        equal header_crc at the same end are equal up to there."""
         if self._earlier is None:
             return None
         for record in self._earlier.segments:
@@ -315,8 +320,8 @@ class _BackupWork:
         return None
 
     def _earlier_state(self, path: Path) -> FileRecord | None:
-        """Returns the file of an earlier backup that holds the same bytes, or None. A state that was rebuilt uses the
-        same names again, so the bytes are compared."""
+        """Returns the state file of an earlier backup with the same bytes; None if there is none. The bytes are
+        compared, because a rebuilt state uses the same file names again."""
         if self._earlier is None:
             return None
         relative = f"{STATE}/{path.name}"
@@ -390,8 +395,8 @@ class _BackupWork:
 
 
 def _thin_out(target: Path, identity: Identity, keep: int, made: str) -> list[str]:
-    """Removes all but `keep` backups, `made` among them; returns their names. An error is ignored, because an old
-    backup that stays does not make the new one worse."""
+    """Removes the oldest backups of the cluster until `keep` are left, `made` among them. Returns the names of the
+    removed ones. Errors are ignored: an old backup that stays does not make the new one worse."""
     try:
         return files.thin_out(target, str(identity.cluster_uuid), keep, made)
     except (OSError, LocalError):

@@ -1,6 +1,6 @@
-"""Writes files into a backup, and finds the backups of a folder.
+"""Writes the files of a backup, and finds the backups in a folder.
 
-A file is a hard link where possible, else a copy; it is synced and read back from disk.
+A file is hard-linked where possible, and copied otherwise. It is synced, and read back from the disk.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Writes all of `data`, because the system may accept only a part on a nearly full disk."""
+    """Writes all of `data` to a file descriptor. One call of the system may write only a part, as on a nearly full
+    disk."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -111,13 +112,13 @@ def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, 
 
 
 def drop_cache(fd: int) -> None:
-    """Drops the file from the page cache, so that the next read comes from the disk. Reading from memory would not
-    prove that the disk holds the bytes."""
+    """Drops the file from the page cache, so that the next read comes from the disk. A read from memory would not prove
+    that the disk has the bytes."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def sync_file(path: Path) -> None:
-    """Returns when the file is on disk."""
+    """Syncs a file or a directory to the disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -126,19 +127,22 @@ def sync_file(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Returns when every name below `root`, and its own, is on disk."""
+    """Syncs `root`, all directories below it, and its parent, so that all file names are on the disk. Raises
+    OSError."""
     for folder in (root, *(path for path in root.rglob("*") if path.is_dir()), root.parent):
         sync_file(folder)
 
 
 def remove_tree(path: Path) -> str:
-    """Removes a folder that RaftMQ made; returns a hint for the error message if something is left of it, else ""."""
+    """Removes a folder that RaftMQ made. Returns "" if it is gone, else a text about what is left, for the end of an
+    error message."""
     shutil.rmtree(path, ignore_errors=True)
     return f"; {path} could not be removed: rm -r {path}" if os.path.lexists(path) else ""
 
 
 def target_error(error: OSError, target: Path, needed: int, left: str = "") -> LocalError:
-    """Returns the error for people when the target of a backup fails, in three lines."""
+    """Returns the LocalError for an error while a backup was written to `target`. `needed` is the number of bytes that
+    the backup needs, `left` the text of `remove_tree`."""
     if out_of_space(error):
         return LocalError(
             f"the backup target {target} is full",
@@ -162,19 +166,19 @@ def target_error(error: OSError, target: Path, needed: int, left: str = "") -> L
 
 
 def free_bytes(path: Path) -> int:
-    """Returns the bytes that are available on the file system of `path`."""
+    """Returns the number of bytes that are available on the file system of `path`."""
     stat = os.statvfs(path)
     return stat.f_bavail * stat.f_frsize
 
 
 def need(path: Path, size: int) -> None:
-    """Raises OSError if `size` more bytes do not fit on the file system of `path`."""
+    """Raises OSError if fewer than `size` bytes are available on the file system of `path`."""
     if free_bytes(path) < size:
         raise OSError(errno.ENOSPC, f"about {size} bytes are needed", str(path))
 
 
 def free_text(path: Path) -> str:
-    """Describes the free space in words, for error messages; works even when the file system no longer answers."""
+    """Returns a text about the free space for error messages, also if the file system does not answer."""
     try:
         return f"{free_bytes(path)} bytes are free"
     except OSError:
@@ -185,14 +189,15 @@ PARTIAL = ".partial"
 
 
 def name_of(made_ms: int, cluster_uuid: str, node: int, index: int) -> str:
-    """Returns a backup's name, which sorts by time and contains cluster, node and index."""
+    """Returns the name of a backup. It has the time, the beginning of the cluster's uuid, the node and the index, and
+    sorts by time."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(made_ms / 1000))
     return f"{when}-{cluster_uuid[:8]}-n{node}-i{index}"
 
 
 def backups_in(target: Path) -> tuple[list[Manifest], list[str]]:
-    """Returns (every readable backup, oldest first; a sentence for each unreadable one). Raises LocalError if the
-    directory does not exist."""
+    """Returns (manifests of readable backups, oldest first; one sentence for each unreadable or unfinished backup).
+    Raises LocalError if there is no such directory."""
     if not target.is_dir():
         raise LocalError(
             f"there is no directory {target}",
@@ -205,7 +210,7 @@ def backups_in(target: Path) -> tuple[list[Manifest], list[str]]:
 
 
 def _read_all(target: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
-    """Returns what `backups_in` does, each with its folder."""
+    """Returns the same as `backups_in`, but each manifest together with the folder in which it is."""
     found, problems = [], []
     for path in sorted(target.iterdir()):
         if path.name.endswith(PARTIAL):
@@ -219,13 +224,14 @@ def _read_all(target: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
 
 
 def _made_here(target: Path, cluster_uuid: str) -> list[Manifest]:
-    """Returns the backups of the cluster as nodes made them, oldest first. One in a folder of another name was copied
-    or renamed by a person. Its name says where to write and what to remove, so it has to be that of the folder."""
+    """Returns the cluster's backups whose folders still have the names that nodes gave them, oldest first. A folder
+    with another name was copied or renamed by a person, and must be neither removed nor linked to."""
     return [each for path, each in _read_all(target)[0] if (each.cluster_uuid, each.name) == (cluster_uuid, path.name)]
 
 
 def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest | None:
-    """Returns the newest backup of the cluster (and node) in `target`; None if there is none, or no such directory."""
+    """Returns the newest backup of the cluster in `target`, of the node `node` if it is given. Returns None if there is
+    none, or no such directory."""
     if not target.is_dir():
         return None
     found = [each for each in _made_here(target, cluster_uuid) if node is None or each.node == node]
@@ -233,26 +239,26 @@ def newest(target: Path, cluster_uuid: str, node: int | None = None) -> Manifest
 
 
 def superfluous(target: Path, cluster_uuid: str, keep: int, made: str = "") -> list[str]:
-    """Returns the names of the cluster's backups without the `keep` newest and without `made`, whichever node made
-    them. A copy that a person made under another name is not counted, and stays."""
+    """Returns the names of the cluster's backups, made by any node, that are not among the `keep` newest. `made` is
+    neither counted nor returned. A copy that a person made under another name is not counted either."""
     mine = _made_here(target, cluster_uuid) if target.is_dir() else []
     others = [each.name for each in mine if each.name != made]
     return others[: max(0, len(others) - keep)]
 
 
 def thin_out(target: Path, cluster_uuid: str, keep: int, made: str) -> list[str]:
-    """Removes all but the `keep` newest backups of the cluster, whichever node made them; returns the names of those
-    removed. `made`: the one that was just made. It is the newest, also if the clock of its node is behind."""
+    """Removes the cluster's backups, made by any node, that are not among the `keep` newest; returns their names.
+    `made`, the backup that was just made, counts as the newest even if its node's clock is slow. Raises OSError."""
     removed = superfluous(target, cluster_uuid, keep - 1, made)
     for name in removed:
-        (target / name / MANIFEST).unlink()  # first: half of a backup must not look like one
+        (target / name / MANIFEST).unlink()  # first, so that a half-removed folder does not count as a backup
         remove_tree(target / name)
     return removed
 
 
 def remove_unfinished(target: Path, cluster_uuid: str, node: int) -> list[str]:
-    """Removes what earlier attempts of this node left; returns their names. No attempt can be running, because a node
-    makes one backup at a time."""
+    """Removes unfinished backups of this node from earlier attempts; returns their names. None of them can be in
+    progress, because a node makes one backup at a time."""
     mark = f"-{cluster_uuid[:8]}-n{node}-i"
     left = [path for path in target.iterdir() if path.name.endswith(PARTIAL) and mark in path.name]
     for path in left:

@@ -1,7 +1,8 @@
-"""Makes a backup from object storage: from a copy of the state or an older backup, and the log after it.
+"""Makes a backup from the tier's object store: from a copy of the state, or an older backup, and the log that follows
+it.
 
-It needs no node, so it also works when all nodes are lost. Entries that were never uploaded are lost then.
-`Rebuilt.known_index` is the highest entry that the cluster is known to have applied: if the backup ends below it,
+No node is needed, so this works even if all nodes are lost. Entries that were never uploaded are then lost.
+`Rebuilt.known_index` is the highest entry that the cluster is known to have applied. If the backup ends below it,
 entries are missing.
 """
 
@@ -43,17 +44,18 @@ class TierRestore(NamedTuple):
     """URL of the tier."""
     target: RestoreTarget = RestoreTarget()
     cluster_id: str | None = None
-    """The cluster to restore; None: the only one in the tier."""
+    """The uuid of the cluster to restore. None: that of the backup to begin with, or of the only cluster in the
+    tier."""
     backup: Path | None = None
-    """A local backup to begin with, instead of a copy of the state in the tier."""
+    """A local backup to begin with; None to begin with a copy of the state from the tier."""
     backup_name: str = ""
-    """The name of that backup, as the person gave it."""
+    """The name of that backup as the person typed it; "" without one."""
     rest: tuple[str, ...] = ("--into", "DIR")
-    """All other options of the command as they were typed, for the commands that errors tell to type."""
+    """All other options of the command, as the person typed them. Error messages suggest commands that contain them."""
 
     def command(self, *, cluster_id: str | None = None, target: RestoreTarget | None = None, anew: bool = False) -> str:
-        """Returns the command with all of its options, but another cluster or target if they are given. `anew`: without
-        the backup to begin with."""
+        """Returns the command for this restore. `cluster_id` and `target` replace this request's, if they are given.
+        `anew` leaves out the backup to begin with."""
         cluster_id, target = cluster_id or self.cluster_id, self.target if target is None else target
         words = ["raftmq", "restore"]
         words += ["--from", self.backup_name] if self.backup_name and not anew else []
@@ -69,13 +71,14 @@ class Rebuilt(NamedTuple):
     path: Path
     manifest: Manifest
     began: str
-    """The origin of its rows, in words: a copy of the state, a backup, or GENESIS."""
+    """A text that says where the rows come from: a copy of the state, a backup, or GENESIS, the log's first entry."""
     known_index: int
-    """The highest entry that the cluster is known to have applied."""
+    """The highest index that the cluster is known to have applied."""
 
 
 def rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: TellStage = lambda stage: None) -> Rebuilt:
-    """Makes the backup in `folder`, which is made too. If it raises LocalError, nothing is left."""
+    """Makes a backup in the new folder `folder`. `now_ms` is the wall clock, for its name. If it raises LocalError, it
+    has removed the folder."""
     if folder.exists():
         raise LocalError(
             f"{folder} is in the way",
@@ -138,7 +141,8 @@ async def _rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: Tell
 
 
 async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[str], on_stage: TellStage) -> LocalError:
-    """Returns the error for a store with the tiers of several clusters: what tells them apart, and which is meant."""
+    """Returns the error for a store with the tiers of several clusters. It describes each, and suggests a command with
+    the one that is most likely meant."""
     found = []
     for at, cluster in enumerate(clusters[:MEASURED_MAX], 1):
         on_stage(f"looking at cluster {at} of {len(clusters)}")
@@ -158,8 +162,9 @@ async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[st
 
 
 async def _begin(asked: TierRestore, objects: TierObjects, folder: Path, on_stage: TellStage) -> tuple[str, Replay]:
-    """Begins with the newest sound copy of the state that is not above the target, or with GENESIS if there is none.
-    Returns (its description, the replay)."""
+    """Begins with the newest readable copy of the state at or below the target, or with GENESIS, the first entry of the
+    log, if there is no such copy. Returns (a text about the beginning, the replay). Raises LocalError if there is
+    neither."""
     problems = list(objects.bad_copies)
     below = [copy for copy in objects.copies if not asked.target.is_below(copy.index, copy.timestamp_ms)]
     for copy in below:
@@ -204,8 +209,8 @@ def _facts_of(copy: StateCopy | Manifest) -> BackupFacts:
 
 
 async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> BackupFacts | None:
-    """Returns the facts of the cluster as its log's first entry, GENESIS, tells them; None if the store has no readable
-    object that begins with this cluster's. Raises LocalError if the target lies before that entry."""
+    """Returns the facts about the cluster from GENESIS, the first entry of its log. Returns None if the store has no
+    readable object with that entry. Raises LocalError if the target lies before it."""
     for wanted in objects.at(0):
         data, _ = await objects.read(wanted)
         if data:
@@ -236,7 +241,8 @@ async def _facts_of_genesis(objects: TierObjects, asked: TierRestore) -> BackupF
 
 
 def _begin_with_backup(asked: TierRestore, given: Manifest, folder: Path) -> Replay:
-    """Begins with a copy of a local backup, which the caller has verified."""
+    """Begins with a copy of a local backup. The caller has verified the backup. Raises LocalError if the target lies
+    before it."""
     assert asked.backup is not None
     if asked.target.is_below(given.index, given.timestamp_ms):
         raise LocalError(
@@ -279,8 +285,8 @@ def _nothing_to_begin_with(asked: TierRestore, objects: TierObjects, problems: l
 
 
 async def _go_on(replay: Replay, objects: TierObjects, asked: TierRestore, on_stage: TellStage) -> bool:
-    """Applies entries up to the target, or to the last entry in the store. Returns True if the target is known to be
-    reached. Raises LocalError, StoreError."""
+    """Applies the entries up to the target, or up to the end of the log in the store. Returns True if the target is
+    known to be reached. Raises LocalError if the log is damaged, StoreError if the store does not answer."""
     while asked.target.index is None or replay.log.tail.index < asked.target.index:
         position = replay.log.tail.end_position
         on_stage(f"applying the log from index {replay.log.tail.index + 1}")
@@ -311,8 +317,8 @@ def _damaged_log(asked: TierRestore, tail: LogTail, problems: list[str]) -> Loca
 
 
 def _take(replay: Replay, wanted: LogObject, data: bytes, target: RestoreTarget) -> bool:
-    """Applies the entries of one object; returns True when the target is reached. If they do not continue the log they
-    belong to another history, and none is applied."""
+    """Applies the entries of one object's `data`, and returns True when the target is reached. If the first entry does
+    not continue the log, the object belongs to another history, and nothing of it is applied."""
     start = replay.log.tail.end_position - wanted.part.base
     until = wanted.folder.last_index
     try:

@@ -1,13 +1,14 @@
-"""The backups of a cluster's further groups: each group has its own, next to those of the first group.
+"""Finds the backups of a cluster's further groups of brokers. Each group has its own, next to those of the first group.
 
 ::
 
     TARGET/<name>/          a backup of the first group
-    TARGET/g02/<name>/      one of group 2; of a store that is URL/g02, with all that `cluster.backup.remote` draws
+    TARGET/g02/<name>/      one of group 2; in a store, below URL/g02 as `cluster.backup.remote` describes
 
-Each shows one moment of its group's log; there is no moment common to all groups. The first group's backup belongs
-together with the newest one of each other group that was begun no later: the first group is backed up last, so that it
-knows every version of the truth that another one has copied (docs/adr/0108-groups-share-one-truth-and-copy-it.md).
+Each backup shows one moment of its group's log; the groups have no common moment. The first group is backed up last.
+Its backup then has every version of the shared rows (topics, users, settings) that another group has copied. It belongs
+together with the newest backup of each other group that was begun no later
+(docs/adr/0108-groups-share-one-truth-and-copy-it.md).
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ from statemachine.rows.kv import META
 
 
 class Truth(NamedTuple):
-    """The part of a state that says which groups a cluster has, and how much this one has of what they share (topics,
-    users): the first group writes that into a journal, and the others copy it, version by version."""
+    """Data about the groups of a cluster, read from one group's state. All groups share some rows, such as topics and
+    users: the truth. The first group writes its changes to a journal, in versions, and the other groups copy them in
+    order."""
 
     groups: tuple[int, ...] = ()
-    """The numbers of the groups but the first that have not retired, ascending; none if the cluster has one group."""
+    """Numbers of the further groups that have not retired, ascending; () if the cluster has only one group."""
     forgotten: int = 0
-    """The version of the newest end that the first group's journal has forgotten; 0 elsewhere."""
+    """The newest version that the first group's journal no longer has; 0 in another group."""
     version: int = 0
-    """The newest version of the truth, in the first group; 0 elsewhere."""
+    """The newest version of the truth in the first group; 0 in another group."""
     copied: int = 0
-    """The version that another group has copied; 0 in the first one."""
+    """The version that a further group has copied last; 0 in the first group."""
 
 
 def truth_in(state: Path) -> Truth:
-    """Reads the state in that folder and changes nothing there. Raises KVError."""
+    """Reads a Truth from the state in that folder, without changing it. Raises KVError."""
     with CheckpointReader(state) as reader:
         known = read_groups(reader)
         journal, copied = reader.get(META, meta_keys.JOURNAL_KEY), reader.get(META, meta_keys.COPIED_KEY)
@@ -58,8 +60,8 @@ def truth_in(state: Path) -> Truth:
 
 
 def places_in(target: str) -> list[tuple[int, str]]:
-    """Returns (group, directory or URL) of the further groups' backups next to those in `target`, in the order of the
-    groups. Raises LocalError if the target is a store that does not answer."""
+    """Returns (group, directory or URL) of the places with further groups' backups beside those in `target`, by group.
+    Raises LocalError if `target` is a store that does not answer."""
     if is_url(target):
         return [(group, of_group(target, group)) for group in groups_at(target)]
     folders = sorted(Path(target).glob("g[0-9][0-9]"))
@@ -67,8 +69,9 @@ def places_in(target: str) -> list[tuple[int, str]]:
 
 
 def beside(source: str, group: int, first: Manifest) -> str:
-    """Returns the backup of a further group that belongs to the one of the first group, DIR/NAME or URL/NAME. Raises
-    LocalError if there is none."""
+    """Returns the backup of a further group, as DIR/NAME or URL/NAME, that belongs to the first group's backup
+    `source`: the newest one that was begun no later. `first` is the manifest of `source`. Raises LocalError if there is
+    none."""
     folder = split(source)[0] if is_url(source) else str(Path(source).absolute().parent)
     place = of_group(folder, group)
     found = backups_at(place)[0] if is_url(place) else files.backups_in(Path(place))[0] if Path(place).is_dir() else []
@@ -89,7 +92,8 @@ def beside(source: str, group: int, first: Manifest) -> str:
 
 
 def check_together(first: Truth, others: Mapping[int, Truth]) -> None:
-    """Raises LocalError if a group, once restored, could not continue its copy of the first group's truth."""
+    """Raises LocalError if a restored group could not continue to copy from the first group's journal, because it has a
+    version that the journal does not have yet or has no longer. `others`: group -> its Truth."""
     for group, truth in others.items():
         if truth.copied and not first.forgotten <= truth.copied <= first.version:
             later = truth.copied > first.version
@@ -106,8 +110,9 @@ def check_together(first: Truth, others: Mapping[int, Truth]) -> None:
 def further_sources(
     wanted: RestoreSource, first: ChosenBackup, into: Path, now_ms: int, on_stage: Callable[[str], None]
 ) -> Iterator[dict[int, ChosenBackup]]:
-    """Provides the backups of all further groups that the first group knows as of its moment, and removes at the end
-    what was fetched. `wanted`: the source of the first group, `first` what was found there. Raises LocalError."""
+    """Yields group -> its backup, for all further groups that the first group's backup knows. What was fetched is
+    removed at the end. `wanted` is the source of the first group's restore, and `first` the backup found there. Raises
+    LocalError."""
     manifest = manifests.load(first.path)
     if manifest.group_id != FIRST_GROUP:
         raise LocalError(
@@ -140,6 +145,7 @@ def further_sources(
 
 
 def _begun_with(wanted: RestoreSource, manifest: Manifest) -> Manifest:
-    """Returns the manifest of the first group's backup as it was made, not as it was brought forward by a tier."""
+    """Returns the manifest of the first group's backup as a node made it. If the tier's log was applied to it, that is
+    the manifest of the backup to begin with."""
     path = Path(wanted.backup or "")
     return manifests.load(path) if wanted.tier is not None and (path / manifests.MANIFEST).exists() else manifest

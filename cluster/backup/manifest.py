@@ -1,15 +1,15 @@
-"""Format of manifest.json, which lists the contents of a backup with a CRC of every file. It is written last: a folder
+"""Defines manifest.json, which lists the contents of a backup with a CRC of every file. It is written last, so a folder
 without it is no backup.
 
 ::
 
     TARGET/<time>-<cluster>-n<node>-i<index>/       one backup; <...>.partial while it is being made
-        manifest.json                               below
-        log/<base position>.seg                     segment files up to the cut; of the last one only the part below it
+        manifest.json                               the list of contents, as described below
+        log/<base position>.seg                     segment files up to the cut; the last one ends at the cut
         state/                                      a RocksDB checkpoint of the applied state at the cut
 
-The cut is an applied index: everything up to it is committed and in the backup, nothing above it is. Numbers that need
-64 bits (digests) are hexadecimal text, so that any JSON reader keeps them.
+The cut is the index of an applied entry. The backup has everything up to this entry, and nothing after it. Numbers of
+64 bits (digests) are written as hexadecimal text, because some JSON readers would round them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATE = "state"
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """A file of `state/`. Every byte of it must match."""
+    """A file of `state/`. A backup is good only if all of its bytes match this record."""
 
     path: str
     """The path, relative to the backup's folder."""
@@ -40,7 +40,8 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):
-    """A segment file. Only its frames must match: the sync marks in front and the bytes behind are local to a disk."""
+    """A segment file of `log/`. Only its frames must match this record. The sync marks before them and the bytes behind
+    them differ from disk to disk."""
 
     base_position: int
     end_position: int
@@ -57,41 +58,41 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     made_ms: int
-    """The node's wall clock when the backup was begun."""
+    """Wall clock of the node in ms, when the backup was begun."""
     node: int
     cluster_uuid: str
     cluster_name: str
     broker_name: str
     group_id: int
     index: int
-    """The cut: the applied index. The next four fields are as of the cut too."""
+    """The cut: the index of the last applied entry in the backup. The next four fields are about the same entry."""
     term: int
     position: int
-    """End of the log: the position after entry `index`."""
+    """The position after that entry, which is the end of the log."""
     header_crc: int
     timestamp_ms: int
     segment_size: int
     origin: list[tuple[str, int]]
-    """The cluster's ancestors, oldest first: (cluster uuid, last index)."""
+    """The ancestors from which the cluster was restored, oldest first: (cluster uuid, last shared index)."""
     digest: dict[str, str]
-    """Family -> sum of its rows at the cut, 16 hexadecimal digits."""
+    """Family of rows -> sum of its rows at the cut, as 16 hexadecimal digits."""
     segments: list[SegmentRecord]
     state: list[FileRecord]
     bytes_total: int
     bytes_new: int
-    """Bytes that were copied; the rest are hard links."""
+    """Number of bytes that were copied. The other files are hard links."""
     versions: dict[str, str]
     level: int = BASELINE
-    """The level (version of formats) of the cluster in its rows and its log."""
+    """The level of the cluster at the cut: the version of the formats in its rows and its log."""
     genesis: str = ""
-    """The frame at index 0 in hexadecimal digits. Needed if the first of `segments` begins above it."""
+    """The frame at index 0 in hexadecimal digits. It is needed if the first of `segments` begins above index 0."""
 
 
 _SEALED = SealedJson("backup", SCHEMA)
 
 
 def hex_sums(sums: dict[str, int]) -> dict[str, str]:
-    """Formats digest sums for a manifest."""
+    """Returns family -> its sum as 16 hexadecimal digits, for a manifest."""
     return {family: f"{total:016x}" for family, total in sums.items()}
 
 
@@ -102,7 +103,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def _elsewhere(backup: Path) -> str:
-    """Returns the command that finds a backup near a path that is none."""
+    """Returns the command that lists backups near the path `backup`, which is not a backup."""
     folder = backup if backup.is_dir() else backup.parent
     if folder == Path("/") or not any(each.joinpath(MANIFEST).exists() for each in _folders_in(folder)):
         return "raftmq backup list DIR    (a backup is a folder DIR/NAME, or URL/NAME of a store)"
@@ -117,8 +118,8 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def load(backup: Path) -> Manifest:
-    """Reads a backup's manifest. Raises LocalError if there is none, or if it is damaged, of another format, or of a
-    newer level."""
+    """Returns the manifest of a backup. Raises LocalError if there is none, or if it is damaged, has an unknown format,
+    or is of a newer level."""
     path = backup / MANIFEST
     try:
         data = path.read_bytes()

@@ -1,6 +1,7 @@
-"""Topics, groups and offsets as one JSON document, and the changes that importing one would make.
+"""Defines the document of topics, groups and offsets that `raftmq metadata` exports as JSON. Also finds out what an
+import of it would change.
 
-Importing never removes anything, and is idempotent.
+An import never removes anything. To import the same document again changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ KIND = "raftmq metadata"
 
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A topic with everything that was ever set on it."""
+    """A topic with all of its settings."""
 
     name: NewTopic
     read_queues: QueueCount
@@ -54,12 +55,12 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sys_flag: Unsigned32
     attributes: Attributes
     place: list[tuple[GroupNumber, Unsigned31, Unsigned31]] = []
-    """[group of brokers, read queues, write queues] of each that has queues of the topic; empty if the first one alone
-    has. With it, `read_queues` and `write_queues` are the most that one of them has."""
+    """[group of brokers, read queues, write queues] of each group that has queues of the topic; [] if only the first
+    group has. If it is not empty, `read_queues` and `write_queues` are the largest numbers in it."""
 
 
 class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A consumer group with everything that was ever set on it, and its subscriptions."""
+    """A consumer group with all of its settings and its subscriptions."""
 
     name: NewGroup
     consume_enable: bool
@@ -80,17 +81,17 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The progress of one group in one queue."""
+    """The committed offset of one consumer group in one queue."""
 
     group: NewGroup
     topic: NewTopic
     queue_id: QueueId
     offset: Unsigned63
-    """The offset of the next message that the group consumes."""
+    """The offset of the next message that the group will consume."""
 
 
 class FurtherGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The offsets in the queues of a further group of brokers, as `Metadata` has those of the first."""
+    """The offsets in the queues of a further group of brokers. The fields mean the same as in `Metadata`."""
 
     cluster_uuid: str
     group_id: GroupNumber
@@ -100,7 +101,7 @@ class FurtherGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     topic_ids: dict[str, int]
 
     def identity(self, topic: str) -> TopicIdentity | None:
-        """Returns the identity of the topic of that name in this group of brokers; None if it has none."""
+        """Returns the identity of the topic with that name in this group of brokers; None if the topic is not there."""
         found = self.topic_ids.get(topic)
         return None if found is None else TopicIdentity(self.cluster_uuid, self.group_id, found)
 
@@ -112,29 +113,31 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schema: int = SCHEMA
     cluster_uuid: str
     applied_index: int
-    """The last log entry that is reflected in the document."""
+    """Index of the last log entry that is certainly reflected in the document."""
     topics: list[TopicRecord]
     groups: list[ConsumerGroupRecord]
     offsets: list[OffsetRecord]
     ends: dict[str, list[int]]
-    """Topic -> the offset after the last message of each queue. It is not imported, but tells which consumer offsets
-    are valid."""
+    """Topic -> the offset after the last message of each queue. It is not imported. It shows which consumer offsets are
+    valid."""
     group_id: int = 0
-    """The Raft group; with `cluster_uuid` and `topic_ids` it says in which topics the offsets count."""
+    """The number of the group of brokers. Together with `cluster_uuid` and `topic_ids` it identifies the topics to
+    which the offsets belong."""
     topic_ids: dict[str, int] = {}
-    """Topic -> its id, which no other topic of the cluster ever gets. Documents of format 10 have none."""
+    """Topic -> its id. The cluster never gives an id to a second topic. {} in documents of format 10."""
     further: list[FurtherGroup] = []
-    """The parts of the other groups of brokers, in a document of the whole cluster; a node tells of its own alone."""
+    """The offsets of the further groups of brokers. A document of the whole cluster has them; one from a single node
+    does not."""
 
     def identity(self, topic: str) -> TopicIdentity | None:
-        """Returns the identity of the topic of that name; None if the document does not say."""
+        """Returns the identity of the topic with that name; None if the document does not have its id."""
         found = self.topic_ids.get(topic)
         return None if found is None else TopicIdentity(self.cluster_uuid, self.group_id, found)
 
 
 def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata:
-    """Returns the metadata that the state holds. Entries that are applied during the call may be reflected in a part of
-    it."""
+    """Returns the document for a state. Entries that are applied during the call may be reflected in a part of it
+    only."""
     applied = state.applied.index
     rows = state.broker_groups.by_number
     topics = sorted((each for each in state.topics.values() if living_place(rows, each)), key=lambda topic: topic.name)
@@ -155,8 +158,8 @@ def export(state: BrokerState, cluster_uuid: str, group_id: int = 0) -> Metadata
 
 
 def topic_record(topic: TopicConfig, living: Place) -> TopicRecord:
-    """Converts a topic into its record in the document. `living`: its queues in groups of brokers that have not
-    retired; no cluster gives a topic queues in others."""
+    """Returns the document's record of a topic. `living` are the topic's queues in groups of brokers that have not
+    retired. Queues in other groups are left out, because no cluster could create them."""
     if not topic.place:
         return TopicRecord(**topic.to_map())
     place = place_rows(living)
@@ -165,7 +168,8 @@ def topic_record(topic: TopicConfig, living: Place) -> TopicRecord:
 
 
 def as_text(document: Metadata) -> bytes:
-    """Returns the document as a file has it. That of a cluster of one group is as earlier releases read it."""
+    """Returns the text of a file with the document. For a cluster of one group, it is a text that earlier releases can
+    read."""
     told = msgspec.to_builtins(document)
     if not document.further:
         del told["further"]
@@ -173,7 +177,7 @@ def as_text(document: Metadata) -> bytes:
 
 
 def of_cluster(told: Mapping[int, Metadata]) -> Metadata:
-    """Returns one document of what the groups of brokers tell, group -> its own."""
+    """Returns one document for the whole cluster, made of the groups' own: group of brokers -> its document."""
     first, *others = (told[group] for group in sorted(told))
     if not others:
         return first
@@ -184,7 +188,7 @@ def of_cluster(told: Mapping[int, Metadata]) -> Metadata:
 
 
 def group_record(group: GroupConfig) -> ConsumerGroupRecord:
-    """Converts a group into its record in the document."""
+    """Returns the document's record of a consumer group."""
     return ConsumerGroupRecord(**group.to_map(), subscriptions=dict(group.subscriptions))
 
 
@@ -203,8 +207,8 @@ class _Head(msgspec.Struct):
 
 
 def read(data: bytes, name: str) -> Metadata:
-    """Decodes the document from a file called `name`. Raises LocalError if there is none, or if it is damaged or of
-    another format."""
+    """Returns the document in `data`, the contents of a file called `name`. Raises LocalError if it is no such
+    document, is damaged, or has an unknown format."""
     try:
         head = msgspec.json.decode(data, type=_Head)
         if head.kind != KIND:
@@ -219,28 +223,28 @@ def read(data: bytes, name: str) -> Metadata:
 
 
 class Change(NamedTuple):
-    """One line of the difference between document and cluster."""
+    """One line of the difference between a document and the cluster, for people."""
 
     sign: str
-    """`+`: new; `~`: changed; `!`: left out."""
+    """`+`: would be created. `~`: would be changed. `!`: is in the document, but will not be imported."""
     what: str
 
 
 class Plan(NamedTuple):
-    """The changes that an import would make."""
+    """The changes that an import would make: the records to write, and a line about each change."""
 
     topics: list[TopicRecord]
     groups: list[ConsumerGroupRecord]
     offsets: list[OffsetRecord]
     changes: list[Change]
     kept: int
-    """The number of topics and groups that only the cluster has; they stay as they are."""
+    """Number of topics and groups that only the cluster has. An import does not change them."""
     further: Mapping[int, list[OffsetRecord]] = MappingProxyType({})
-    """The offsets in further groups of brokers: group -> those in its queues."""
+    """Number of a further group of brokers -> the offsets to set in its queues."""
 
     @property
     def wanted(self) -> int:
-        """The number of things that would be created or changed."""
+        """The number of topics, groups and offsets that would be created or changed."""
         offsets = len(self.offsets) + sum(len(each) for each in self.further.values())
         return len(self.topics) + len(self.groups) + offsets
 
@@ -249,7 +253,7 @@ Record = TypeVar("Record", TopicRecord, ConsumerGroupRecord)
 
 
 def plan(wanted: Metadata, present: Metadata) -> Plan:
-    """Compares the document `wanted` with `present`, the metadata of the cluster."""
+    """Returns what an import of `wanted` would change. `present` is the document of the cluster as it is now."""
     changes: list[Change] = []
     topics = _differing(wanted.topics, present.topics, "topic", changes)
     groups = _differing(wanted.groups, present.groups, "group", changes)
@@ -274,7 +278,7 @@ def _differing(wanted: Sequence[Record], present: Sequence[Record], what: str, c
     for record in wanted:
         old = known.get(record.name)
         if isinstance(old, TopicRecord) and not getattr(record, "place", ()):
-            old = msgspec.structs.replace(old, place=[])  # a document of one group leaves a topic where it is
+            old = msgspec.structs.replace(old, place=[])  # a document without places does not move a topic
         if old == record:
             continue
         differing.append(record)
@@ -293,8 +297,9 @@ def _fields(old: Record, new: Record) -> str:
 def _offset_changes(
     wanted: Metadata | FurtherGroup, present: Metadata | FurtherGroup, changes: list[Change]
 ) -> list[OffsetRecord]:
-    """Returns the offsets to set, and adds their lines to `changes`. Leaves out offsets beyond a queue's end, and those
-    that count in another topic of the same name, because a consumer that starts there would miss messages."""
+    """Returns the offsets to set, and adds a line about each to `changes`. An offset is left out if it lies beyond the
+    queue's end, or belongs to another topic that had the same name: a consumer that started there would miss
+    messages."""
     has = {(each.group, each.topic, each.queue_id): each.offset for each in present.offsets}
     taken = []
     for record in wanted.offsets:
@@ -319,10 +324,10 @@ def _offset_changes(
 
 
 def commands_for(record: TopicRecord | ConsumerGroupRecord) -> list[Command]:
-    """Returns the state machine's commands that create or change the topic or group to match `record`."""
+    """Returns the state machine's commands that create or change a topic or a group so that it equals the record."""
     config = msgspec.to_builtins(record)
     if isinstance(record, TopicRecord):
-        if record.place:  # the place has all numbers of queues
+        if record.place:  # `place` has the numbers of queues
             del config["read_queues"], config["write_queues"]
         return [CreateTopic(config, if_absent=False)]
     rows = [(topic, *row) for topic, row in config.pop("subscriptions").items()]

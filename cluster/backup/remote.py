@@ -1,12 +1,12 @@
-"""Backups in an object store: uploaded from a local one, listed, fetched, thinned out (docs/adr/0067).
+"""Uploads backups to an object store, and lists, fetches and removes them there (docs/adr/0067).
 
 ::
 
-    <URL>/backups/<name>.json                       description: the backup's manifest, its files, their parts
-    <URL>/backup-parts/<name>-<sha256>.part         bytes of files; <name> is the backup that wrote it first
+    <URL>/backups/<name>.json                       the backup's manifest, its files, and their parts
+    <URL>/backup-parts/<name>-<sha256>.part         bytes of files; <name> is the first backup that had this part
 
-A backup is made on the node's own disk first, mostly of hard links, and read back there. So every check of a local
-backup is also made for this one, before it is uploaded and after it is fetched.
+A backup is made on the node's own disk first, mostly of hard links, and read back there. Every check of a local backup
+is therefore made before the upload, and again after the backup was fetched.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ from raftmq_wire.errors import ExitCode, LocalError
 BACKUPS, PARTS = "backups", "backup-parts"
 SUFFIX = ".json"
 STAGING = "backup-staging.tmp"
-"""A folder in DATA/checkpoints that exists while a backup to a URL is made. What a crash leaves there has no
-meaning."""
+"""Name of the folder in DATA/checkpoints in which a backup to a URL is made before it is uploaded. What a crash leaves
+in it is removed later."""
 CALL_S, CALLS_TOTAL_S = 60.0, 120.0
-"""Seconds that one attempt of a call may take, besides the time that its size allows; and seconds after which no
-further attempt begins."""
+"""Limits for one call to the store, in seconds: the duration of one attempt, to which time for its bytes is added; and
+the time after which no further attempt begins."""
 
 T = TypeVar("T")
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of `backups/<name>.json`."""
+    """The contents of `backups/<name>.json`: a backup's manifest, and the parts of its files."""
 
     backup: Manifest
     files: list[StoredFile]
-    """The files of `log/` and `state/`."""
+    """The files of `log/` and `state/`, each with the parts in which its bytes are stored."""
 
 
 def is_url(target: str) -> bool:
-    """Returns True if a backup target is a store rather than a directory."""
+    """Returns True if the target of a backup is the URL of a store, False if it is a directory."""
     return "://" in target
 
 
 def is_store(url: str) -> bool:
-    """Returns True if the URL can name a store. The URL of a bucket alone cannot, because nothing is left of it after
-    the name is split off."""
+    """Returns True if the URL can be that of a store. After `split`, the URL of a bucket alone has no bucket left, so
+    it is refused here."""
     try:
         check_url(url)
     except LocalError:
@@ -93,7 +93,8 @@ def split(source: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def opened(url: str, options: TierSection | None) -> AsyncIterator[ObjectStore]:
-    """Opens a store whose calls are retried, each for a limited time. Raises LocalError."""
+    """Opens a store, whose calls are retried and limited in time, for the duration of the context. Raises LocalError if
+    the URL is not valid. `options` are the settings for access to it."""
     inner = open_store(url, options)
     store = RetryingStore(inner, RetryPolicy(call_s=CALL_S, total_s=CALLS_TOTAL_S), random.Random(), RequestCounts())
     try:
@@ -103,7 +104,8 @@ async def opened(url: str, options: TierSection | None) -> AsyncIterator[ObjectS
 
 
 def run(url: str, work: Coroutine[Any, Any, T]) -> T:
-    """Runs the coroutine on an event loop of its own; errors of the store become a LocalError."""
+    """Runs the coroutine on a new event loop, and returns its result. Raises LocalError for an error of the store, or
+    for damaged objects in it."""
     try:
         return asyncio.run(work)
     except (StoreError, DamagedObjectError, BadDescriptionError) as error:
@@ -111,7 +113,7 @@ def run(url: str, work: Coroutine[Any, Any, T]) -> T:
 
 
 def store_error(url: str, error: Exception) -> LocalError:
-    """Converts an error of the store into one for people."""
+    """Returns the LocalError, for people, for an error of the store or a damaged object."""
     if isinstance(error, OtherFormat):
         return LocalError(f"what is in {url} cannot be read", error.what, error.fix or "", ExitCode.REFUSED)
     if isinstance(error, StoreError):
@@ -128,7 +130,8 @@ def store_error(url: str, error: Exception) -> LocalError:
 
 
 def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda stage: None) -> MadeBackup:
-    """Makes a backup at a URL, as `create.create` makes one in a directory. Raises LocalError."""
+    """Makes a backup at the URL `request.to`: first in a folder on the node's disk, from which it is uploaded.
+    Otherwise the same as `create.create`. Raises LocalError."""
     check_url(request.to)
     if folder := directory_of(request.to):
         check_place(Path(folder), Path(request.data))
@@ -154,8 +157,8 @@ async def _upload(request: BackupOrder, local: Path) -> MadeBackup:
 
 
 async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple[Manifest, list[str]]:
-    """Uploads a local backup; returns (its manifest in the store, names of older backups that were removed). Raises
-    StoreError, OSError."""
+    """Uploads a local backup. Returns (its manifest as it is in the store, names of older backups that were removed
+    because of `keep`). Raises StoreError, OSError."""
     manifest = manifests.load(local)
     known = [each for each in (await stored(store))[0] if each.backup.cluster_uuid == manifest.cluster_uuid]
     writer = SetWriter(store, "", f"{PARTS}/{manifest.name}", known[-1].files if known else ())
@@ -170,7 +173,7 @@ async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple
 
 def _source(local: Path, path: str) -> FileSource:
     async def read(start: int, size: int) -> Chunk:
-        with (local / path).open("rb") as file:  # in a process of its own, where nothing else waits
+        with (local / path).open("rb") as file:  # may block: this process does nothing else
             file.seek(start)
             data = file.read(size)
         if len(data) != size:
@@ -181,13 +184,13 @@ def _source(local: Path, path: str) -> FileSource:
 
 
 async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:
-    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more. `made` is
-    the newest, also if the clock of its node is behind. An error is ignored, because an old backup that stays does not
-    make the new one worse."""
+    """Removes the cluster's oldest backups until `keep` are left, then the parts that no backup uses any more. Returns
+    the names of the removed backups. `made` counts as the newest even if its node's clock is slow. Errors of the store
+    are ignored: an old backup that stays does not make the new one worse."""
     try:
         found, problems = await stored(store)
         if problems:
-            return []  # an unreadable backup may refer to any part
+            return []  # an unreadable backup may use any of the parts
         mine = [each for each in found if each.backup.cluster_uuid == made.cluster_uuid]
         others = [each for each in mine if each.backup.name != made.name]
         old = others[: max(0, len(others) + 1 - keep)]
@@ -206,14 +209,15 @@ async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:
 
 
 async def stored(store: ObjectStore) -> tuple[list[Description], list[str]]:
-    """Returns (every readable backup, oldest first; a sentence for each unreadable one). Raises StoreError."""
+    """Returns (descriptions of readable backups, oldest first; one sentence for each unreadable backup). Raises
+    StoreError."""
     found, problems = [], []
     names = [info.name async for info in store.list(BACKUPS)]
     for name in sorted(names):
         try:
             found.append(await _describe(store, name))
         except NotFound:
-            continue  # thinned out meanwhile
+            continue  # another node has removed it meanwhile
         except (BadDescriptionError, BadAnswer) as error:
             problems.append(f"{store.root}/{name} cannot be read: {error}")
     return sorted(found, key=lambda each: (each.backup.made_ms, each.backup.name)), problems
@@ -228,7 +232,7 @@ async def _describe(store: ObjectStore, name: str) -> Description:
 
 
 def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
-    """Lists the backups of a store as `files.backups_in` lists those of a directory. Raises LocalError."""
+    """Returns the same as `files.backups_in`, for the backups at a URL. Raises LocalError if the store fails."""
 
     async def work() -> tuple[list[Manifest], list[str]]:
         async with opened(url, None) as store:
@@ -239,8 +243,8 @@ def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
 
 
 def groups_at(url: str) -> list[int]:
-    """Returns the numbers of the further groups of brokers that have backups in a store, ascending: any may be missing,
-    because it has retired. Raises LocalError."""
+    """Returns the numbers of the further groups of brokers that have backups in a store, ascending. Any number may be
+    missing, because a group may have retired. Raises LocalError."""
 
     async def has_some(store: ObjectStore, group: int) -> bool:
         async for _ in store.list(f"{group_folder(Path(), group)}/{BACKUPS}"):
@@ -257,7 +261,8 @@ def groups_at(url: str) -> list[int]:
 
 
 def is_backup_at(source: str) -> bool:
-    """Returns True if the URL is that of one backup, False if it is that of a store with backups. Raises LocalError."""
+    """Returns True if the URL is that of one backup, False if it may be that of a store with backups. Raises
+    LocalError."""
     url, name = split(source)
 
     async def work() -> bool:
@@ -272,8 +277,8 @@ def is_backup_at(source: str) -> bool:
 
 
 async def newest_ms(url: str, options: TierSection | None, cluster_uuid: str, node: int) -> int | None:
-    """Returns the time when the newest backup of that node was begun; None if there is none. Raises StoreError,
-    LocalError."""
+    """Returns the wall clock in ms at which that node's newest backup in the store was begun; None if there is none.
+    Raises StoreError, LocalError."""
     async with opened(url, options) as store:
         found, _ = await stored(store)
     mine = [each.backup for each in found if (each.backup.cluster_uuid, each.backup.node) == (cluster_uuid, node)]
@@ -281,8 +286,9 @@ async def newest_ms(url: str, options: TierSection | None, cluster_uuid: str, no
 
 
 def fetch_backup(source: str, into: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Path:
-    """Fetches the backup URL/NAME into the folder `into`, which is made; returns its path. If it raises LocalError,
-    nothing is left. Only each object's SHA-256 is checked here; the caller verifies the rest."""
+    """Fetches the backup URL/NAME into the new folder `into`; returns the path of the backup in it. If it raises
+    LocalError, it has removed the folder. It only checks the SHA-256 of each object; the caller must verify the
+    backup."""
     url, name = split(source)
     path = into / name
     if into.exists():
@@ -314,7 +320,7 @@ async def _fetch(url: str, name: str, path: Path, on_stage: Callable[[str], None
             description = await _describe(store, _description_name(name))
         except BadDescriptionError:
             raise
-        except (NotFound, ValueError):  # no object of that name, or a text that is no object's name
+        except (NotFound, ValueError):  # no such object, or the name cannot be one
             raise LocalError(
                 f"{url} has no backup {name!r}",
                 f"there is no {BACKUPS}/{name}{SUFFIX}",
@@ -331,8 +337,8 @@ async def _fetch(url: str, name: str, path: Path, on_stage: Callable[[str], None
 
 
 def verify_backup(source: str, scratch: Path) -> verify.Verified:
-    """Fetches the backup URL/NAME into `scratch`, verifies it there as a local one, and removes it. Raises
-    LocalError."""
+    """Fetches the backup URL/NAME into the folder `scratch`, verifies it, and removes the folder. Returns the result,
+    in which problems are listed. Raises LocalError if it cannot be fetched."""
     try:
         return verify.verify(fetch_backup(source, scratch))
     finally:

@@ -1,8 +1,8 @@
-"""Makes a backup by replay: begins with the rows of an earlier index and applies the entries after it, up to the
+"""Makes a backup by replay: it begins with the rows of an earlier entry, and applies the entries after it up to a
 target.
 
-The state machine of the nodes applies the entries, so rows, consumer offsets and messages belong to one index. A DIGEST
-entry states the sums of rows that the cluster had; the rows made here are compared with them.
+The same state machine as on the nodes applies the entries, so rows, consumer offsets and messages fit together. A
+DIGEST entry contains the sums of the cluster's rows. They are compared with the sums of the rows made here.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ from statemachine.rows.rocksdb_store import RocksKV
 from statemachine.rows.running_digest import VERSION
 
 WORK = "work"
-"""Name of the folder, below the backup's, that holds the database while entries are applied to it."""
+"""Name of a folder in the backup's folder. It has the database while entries are applied to it."""
 RUN_ENTRIES = 512
-"""Entries that are applied as one batch."""
+"""The most entries that are applied as one batch."""
 
 
 class RestoreTarget(NamedTuple):
-    """The last entry that is restored: the entry `index`, or the last one whose log time is not later than `time_ms`.
-    If both are None, all entries are restored."""
+    """The last entry that a restore applies: that with the given index, or the last one whose log time is at most
+    `time_ms`. If both are None, all entries are applied."""
 
     index: int | None = None  # type: ignore[assignment]  # hides tuple.index
     time_ms: int | None = None
 
     def passed_by(self, entry: Entry) -> bool:
-        """Returns True if the entry lies behind the target, so that it is not restored."""
+        """Returns True if the entry lies behind the target, so it must not be applied."""
         return self.is_below(entry.index, entry.timestamp_ms)
 
     def is_below(self, index: int, timestamp_ms: int) -> bool:
-        """Returns True if the target lies below this entry."""
+        """Returns True if an entry with this index and log time lies behind the target."""
         return (self.index is not None and index > self.index) or (
             self.time_ms is not None and timestamp_ms > self.time_ms
         )
 
     @property
     def option(self) -> str:
-        """The option of `raftmq restore` that means it; "" for the end of the log."""
+        """The option of `raftmq restore` for this target; "" if all entries are restored."""
         if self.index is not None:
             return f"--to-index {self.index}"
         return "" if self.time_ms is None else f"--to-time {rfc3339(self.time_ms)}"
 
     def like(self, index: int, timestamp_ms: int) -> RestoreTarget:
-        """Returns the target that means this entry, by time if this target is a time, else by index."""
+        """Returns the target for the entry with this index and log time: by time if this target is a time, else by
+        index."""
         return RestoreTarget(time_ms=timestamp_ms) if self.time_ms is not None else RestoreTarget(index)
 
     def __str__(self) -> str:
@@ -70,7 +71,7 @@ class RestoreTarget(NamedTuple):
 
 
 class BackupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the cluster that the backup's manifest contains."""
+    """Facts about the cluster that are copied into the backup's manifest."""
 
     cluster_uuid: str
     cluster_name: str
@@ -84,13 +85,14 @@ class BackupFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay:
-    """The making of one backup in `folder`. Its folder `work` holds the rows to begin with; if it does not exist, the
-    database is empty."""
+    """Makes one backup in `folder`. The folder `work` in it has the rows to begin with; without it, the rows are
+    empty."""
 
     def __init__(
         self, folder: Path, facts: BackupFacts, tail: LogTail, records: list[SegmentRecord] | None = None
     ) -> None:
-        """`tail` is the end of the log that `folder` already holds. Raises KVError."""
+        """Opens the log and the database. `tail` is the last frame of the log that `folder` has already, and `records`
+        describes its segment files. Raises KVError."""
         self._folder = folder
         self._facts = facts
         (folder / LOG).mkdir(exist_ok=True)
@@ -100,7 +102,8 @@ class Replay:
         self._run: list[Entry] = []
 
     def take(self, entry: Entry) -> None:
-        """Adds the next entry. Raises FrameError if it does not follow the last one, InvariantViolationError, KVError,
+        """Appends the next entry to the log, and applies it if the rows do not reflect it yet. Raises FrameError if it
+        does not follow the last entry, InvariantViolationError if the rows differ from those of the cluster, KVError,
         OSError."""
         self.log.append(entry)
         if entry.index > self.state.applied.index:
@@ -118,13 +121,14 @@ class Replay:
     def _compare(self, entry: Entry) -> None:
         if not entry.payload:
             return
-        version, index, told = msgpack.unpackb(entry.payload)  # cluster/repair/consistency.py
+        version, index, told = msgpack.unpackb(entry.payload)  # the format of `cluster/repair/consistency.py`
         mine = self.state.sums.at(index)
         if version == VERSION and told and mine is not None and any(mine.get(each, 0) != told[each] for each in told):
             raise InvariantViolationError(f"the rows as of entry {index} are not those that the cluster had then")
 
     def finish(self, name: str, now_ms: int) -> Manifest:
-        """Completes the backup `name` at the last entry taken; returns its manifest. Raises KVError, OSError."""
+        """Completes the backup with the name `name`, which ends at the last entry taken. Returns its manifest. `now_ms`
+        is its wall clock. Raises KVError, OSError."""
         self._apply()
         self.log.close()
         self.log.drop_below(self.state.trim_position)
@@ -164,7 +168,7 @@ class Replay:
         return manifest
 
     def close(self) -> None:
-        """Closes database and log files; idempotent."""
+        """Closes the database and the log files. A second call does nothing."""
         self._kv.close()
         self.log.close()
 
@@ -174,12 +178,11 @@ def _files(folder: Path) -> Sequence[Path]:
 
 
 class LogFiles:
-    """The segment files in one folder. A frame that is the first of a segment (FLAG_ROLL) begins a file, as on every
-    node."""
+    """Writes the segment files in one folder. As on every node, a frame with FLAG_ROLL begins a new file."""
 
     def __init__(self, folder: Path, group_id: int, tail: LogTail, records: list[SegmentRecord] | None = None) -> None:
-        """`tail` is the end of the log so far. `records` describes the files that exist; the last one ends at
-        `tail`."""
+        """Opens the last file, if there is one. `tail` is the last frame of the log so far. `records` describes the
+        existing files, of which the last one ends at `tail`."""
         self._folder = folder
         self._group_id = group_id
         self.tail = tail
@@ -190,7 +193,7 @@ class LogFiles:
             self._file.seek(0, os.SEEK_END)
 
     def append(self, entry: Entry) -> None:
-        """Appends the next frame. Raises FrameError if it does not follow the last one, and then writes nothing. Raises
+        """Appends a frame. Raises FrameError if it does not follow the last one; nothing is written then. Raises
         OSError."""
         check_follows(self.tail, entry)
         after = tail_after(self.tail, entry)
@@ -207,12 +210,12 @@ class LogFiles:
         self.tail = after
 
     def drop_below(self, position: int) -> None:
-        """Removes files that end at or below the position, but never the last file."""
+        """Removes the files that end at or below the position. The last file is never removed."""
         while len(self.records) > 1 and self.records[0].end_position <= position:
             (self._folder / segment_name(self.records.pop(0).base_position)).unlink()
 
     def close(self) -> None:
-        """Returns when all frames are on disk and the file is closed."""
+        """Syncs the frames to the disk, and closes the file. A second call does nothing."""
         if self._file is not None:
             self._file.flush()
             os.fsync(self._file.fileno())

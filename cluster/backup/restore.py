@@ -1,8 +1,9 @@
-"""Makes a new cluster from a backup: every node gets the log and the state of the entry at which the backup was made,
-and above them one MEMBERSHIP entry.
+"""Makes a new cluster from a backup. Every node gets the log and the state of the backup, and a MEMBERSHIP entry after
+them.
 
-The new cluster has a uuid of its own, so none of its nodes is ever mistaken for one of the old cluster, which may still
-run; IDENTITY records the origin. Everything is made under `<into>.partial` and renamed when it is complete.
+The new cluster has its own uuid, so none of its nodes is ever taken for a node of the old cluster, which may still run.
+IDENTITY records which cluster it comes from. Everything is made under `<into>.partial`, which is renamed when it is
+complete.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ from statemachine.cluster_wide.broker_groups import read_groups
 from statemachine.commands import pack
 
 FETCHED, BEGUN, LATEST, USERS = ".fetched", ".begun", ".latest", ".users"
-"""Suffixes of folders beside the target: of the fetched backup that is restored, of the backup from which that one
-was made, of the newest one, and of the one whose users are taken."""
+"""Suffixes of folders beside the target. FETCHED: the fetched backup, or the one made from a tier. BEGUN: a fetched
+backup to which the tier's log is applied. LATEST: the end of the log in the tier, for a comparison of users. USERS: the
+backup from which users are taken."""
 
 
 class RestoreSource(NamedTuple):
@@ -66,27 +68,29 @@ class RestoreSource(NamedTuple):
     cluster_id: str | None = None
     target: RestoreTarget = RestoreTarget()
     rest: tuple[str, ...] = ("--into", "DIR")
-    """All other options of the command as they were typed."""
+    """All other options of the command, as the person typed them."""
 
 
 class ChosenBackup(NamedTuple):
-    """The backup that a restore reads."""
+    """The backup that a restore reads, and a newer copy of its users."""
 
     path: Path
     rebuilt: Rebuilt | None = None
-    """Facts about the backup if it was made from a tier; None otherwise."""
+    """Facts about how the backup was made from a tier; None if it was not."""
     newest: Revived | None = None
-    """The users of the newest copy that is known to be newer; None if none is known."""
+    """The users in the newest copy of the cluster that was found, if it is newer than the backup; None if there is
+    none."""
     newest_name: str = ""
-    """The name of that copy, for people."""
+    """The name of that newer copy, for people; "" if there is none."""
 
 
 @contextmanager
 def found_source(
     source: RestoreSource, into: Path, now_ms: int, on_stage: Callable[[str], None], *, is_first: bool = True
 ) -> Iterator[ChosenBackup]:
-    """Provides the backup as a directory, and removes at the end what was fetched. `is_first`: False for a further
-    group, whose users are a copy and are not compared with newer ones. Raises LocalError."""
+    """Provides the backup as a directory for the duration of the context; what was fetched is then removed. `into` is
+    the target of the restore. `is_first`: False for a further group of brokers. Its users are copies of the first
+    group's, so no newer ones are looked for. Raises LocalError."""
     into = into.absolute()
     check_unused(source.backup or source.tier or "", into)
     asked = TierRestore(source.tier or "URL", source.target, source.cluster_id, None, source.backup or "", source.rest)
@@ -114,7 +118,8 @@ def found_source(
 
 
 def _check_not_before(asked: TierRestore) -> None:
-    """Raises LocalError if a local backup was made after the target: no log that follows it leads back there."""
+    """Raises LocalError if the target lies before a local backup. Applying more of the log to the backup cannot reach
+    it."""
     path = Path(asked.backup_name)
     if is_url(asked.backup_name) or not (path / manifests.MANIFEST).exists():
         return
@@ -130,7 +135,8 @@ def _check_not_before(asked: TierRestore) -> None:
 
 
 def _newest_beside(backup: Path) -> tuple[Revived | None, str]:
-    """Returns the users of the newest backup of the cluster in the same folder, if it is newer, and its name."""
+    """Returns (users, name) of the newest backup of the cluster in the same folder, if it is newer than `backup`; else
+    (None, "")."""
     own = manifests.load(backup)
     newest = files.newest(backup.parent, own.cluster_uuid)
     if newest is None or newest.index <= own.index or not newest.state:
@@ -141,13 +147,14 @@ def _newest_beside(backup: Path) -> tuple[Revived | None, str]:
 def _at_the_end(
     asked: TierRestore, made: Rebuilt, into: Path, now_ms: int, on_stage: Callable[[str], None]
 ) -> Revived | None:
-    """Returns the users at the end of the log in the tier; None if that is restored, or if it cannot be read."""
+    """Returns the users at the end of the log in the tier. Returns None if the restore itself ends there, or if the end
+    cannot be read. `made` is the backup that the restore reads."""
     if asked.target == RestoreTarget():
         return None
     on_stage("reading the users at the end of the log")
     try:
         last = rebuild(asked._replace(target=RestoreTarget()), into.with_name(into.name + LATEST), now_ms, on_stage)
-    except LocalError:  # only the comparison is lost
+    except LocalError:  # without it, only the comparison of users is left out
         return None
     try:
         is_later = last.manifest.index > made.manifest.index and bool(last.manifest.state)
@@ -157,8 +164,8 @@ def _at_the_end(
 
 
 def users_from(source: str, found: ChosenBackup, into: Path, on_stage: Callable[[str], None]) -> tuple[Revived, str]:
-    """Returns the users of the backup DIR/NAME or URL/NAME, and its name, to be given to `restore`. Raises
-    LocalError."""
+    """Returns (users, name) of the backup DIR/NAME or URL/NAME, for `restore`. `found` is the backup to restore. Raises
+    LocalError if its users cannot replace those of `found`."""
     with local_copy(source, into.absolute(), USERS, on_stage) as path:
         on_stage(f"reading the users of {source}")
         theirs, ours = read_backup(path), manifests.load(found.path)
@@ -193,8 +200,8 @@ def _to_begin_with(backup: str | None, into: Path, on_stage: Callable[[str], Non
 
 @contextmanager
 def local_copy(source: str, into: Path, suffix: str, on_stage: Callable[[str], None]) -> Iterator[Path]:
-    """A context with the directory of the backup DIR/NAME or URL/NAME. A backup at a URL is fetched into a folder
-    beside `into`, whose name ends in `suffix`, and removed at the end. Raises LocalError."""
+    """Provides the backup DIR/NAME or URL/NAME as a directory for the duration of the context. A backup at a URL is
+    fetched into a folder beside `into`, whose name ends in `suffix`, and removed afterwards. Raises LocalError."""
     if not is_url(source):
         yield Path(source).absolute()
         return
@@ -211,14 +218,14 @@ PARTIAL = ".partial"
 
 
 class Restored(NamedTuple):
-    """The cluster that a restore made."""
+    """The cluster that a restore has made."""
 
     cluster_uuid: UUID
     manifest: Manifest
     nodes: list[NodeRecord]
     revived: Revived = Revived()
     further: Mapping[int, Manifest] = MappingProxyType({})
-    """Group -> the manifest of its backup, of the groups but the first."""
+    """Number of each further group of brokers -> the manifest of its backup."""
 
 
 def restore(
@@ -233,11 +240,11 @@ def restore(
     is_free: Callable[[int], bool] = lambda port: True,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Restored:
-    """Makes a local cluster in `into` (new or empty), with `count` nodes in each group, ready for `raftmq up`. Raises
-    LocalError.
+    """Makes a local cluster in the new or empty folder `into`, with `count` nodes in each group, ready for `raftmq up`.
+    Raises LocalError.
 
-    `now_ms` is the wall time; it is stamped on the MEMBERSHIP entries unless the log's time is later. `users` count in
-    place of those in the backup. `further`: group -> its backup, of the groups but the first; their ports are those
+    `now_ms` is the wall clock. The MEMBERSHIP entries get this time, or the log's if that is later. `users` replace the
+    users in the backup; None keeps those. `further`: number of each further group -> its backup. Its nodes get ports
     for which `is_free` returns True.
     """
     partial = check_unused(str(backup), into)
@@ -255,7 +262,7 @@ def restore(
         for group, each in backups.items():
             own_nodes = [node for node in nodes if node.group == group]
             own_manifest = manifests_of[group]
-            if group in names:  # the tier has only the log, no configuration
+            if group in names:  # a backup from a tier lacks the name
                 own_manifest = replace(own_manifest, broker_name=names[group])
             made.append(_Group(each, own_manifest, own_nodes, fresh, now_ms, users))
         for own in made:
@@ -278,14 +285,14 @@ def restore(
 
 
 def _names_in(state: Path) -> dict[int, str]:
-    """Returns the broker names of the groups of a cluster, as its first group's state has them; none if there is one
+    """Returns number -> broker name of the cluster's groups, from the first group's state; {} if there is only one
     group. Raises KVError."""
     with CheckpointReader(state) as reader:
         return {number: group.name for number, group in read_groups(reader).items()}
 
 
 def read_backup(backup: Path) -> Manifest:
-    """Verifies every byte of a backup and returns its manifest. Raises LocalError."""
+    """Verifies every byte of a backup, and returns its manifest. Raises LocalError if the backup is damaged."""
     verified = verify(backup)
     if verified.problems:
         raise LocalError(
@@ -298,8 +305,8 @@ def read_backup(backup: Path) -> Manifest:
 
 
 def check_unused(source: str, into: Path) -> Path:
-    """Returns the folder beside `into` in which the restore works. Raises LocalError if that folder or `into` is in
-    use."""
+    """Returns the folder beside `into` in which a restore works. Raises LocalError if this folder exists, or if `into`
+    is not empty. `source` is the backup or tier, for the error message."""
     partial = into.with_name(into.name + PARTIAL)
     held = sorted(path.name for path in into.iterdir()) if into.is_dir() else []
     if held or (into.exists() and not into.is_dir()):
@@ -338,7 +345,7 @@ def _failed(error: OSError, into: Path, left: str) -> LocalError:
 
 
 class _Group:
-    """The nodes of a group being made. They differ only in node id and node uuid."""
+    """Makes the nodes of one group. They differ only in node id and node uuid."""
 
     def __init__(
         self,
@@ -349,7 +356,7 @@ class _Group:
         now_ms: int,
         users: Revived | None,
     ) -> None:
-        """Reads the users in the backup. Raises KVError."""
+        """Keeps the arguments, and reads the users in the backup. Raises KVError."""
         self._users = users
         self._backup = backup
         self._manifest = manifest
@@ -359,7 +366,7 @@ class _Group:
         self.cluster_uuid = cluster_uuid
         self._is_first = nodes[0].group == FIRST_GROUP
         self.revived = revived_in(backup / STATE) if manifest.state and self._is_first else Revived()
-        """The users that the state brings back; other groups than the first copy theirs from it."""
+        """The users in the backup's state. Empty for further groups, which copy them from the first one."""
         self._voters = tuple(Voter(NodeId(node.id), uuid.uuid4()) for node in nodes)
         self._members = Membership(
             self.cluster_uuid,
@@ -370,8 +377,8 @@ class _Group:
         )
 
     def write_configs(self, first: Sequence[NodeRecord]) -> None:
-        """Writes raftmq.toml of each node. Names of brokers stay, because clients know a broker by its name. `first`:
-        the nodes of the first group, whose files are there unless this is that group."""
+        """Writes raftmq.toml of each node. Brokers keep their names, because clients know a broker by its name. `first`
+        are the nodes of the first group, whose files must exist before those of another group are written."""
         if not self._is_first:
             facts = GroupFacts(str(self.cluster_uuid), self._manifest.broker_name, first)
             write_group_configs(self.nodes, first[0].config_path, facts)
@@ -385,8 +392,8 @@ class _Group:
                 node.config_path.write_text(dump(named), encoding="utf-8")
 
     def write_secret(self, others: Iterable[_Group]) -> None:
-        """Gives the new cluster a secret of its own, so that the old cluster's secret is of no use in it. `others`: the
-        further groups of the new cluster."""
+        """Gives all nodes of the new cluster a new secret, so that the old cluster's secret is of no use in it.
+        `others` are the further groups."""
         configs = [load(node.config_path) for node in self.nodes]
         keys = keys_of_new(configs)
         configs += [load(node.config_path) for group in others for node in group.nodes]
@@ -394,8 +401,8 @@ class _Group:
             give(config, keys, str(self.cluster_uuid))
 
     def write_node(self, node: NodeRecord) -> None:
-        """Writes the data directory of one node. IDENTITY is written last: a directory without it counts as never
-        made."""
+        """Writes the data directory of one node. IDENTITY is written last: without it, the directory does not count as
+        a node's. Raises OSError."""
         manifest, data = self._manifest, Path(load(node.config_path).node.data_dir)
         (data / layout.LOG).mkdir(parents=True)
         (data / layout.STATE).mkdir()
@@ -426,7 +433,8 @@ class _Group:
             raise OSError(errno.EIO, "the backup changed while it was read", str(source))
 
     def _copy_segment(self, record: SegmentRecord, data: Path) -> None:
-        """Copies the frames of a segment unchanged, behind new sync marks for this disk."""
+        """Copies the frames of a segment unchanged, after a new first page with sync marks for this disk. Raises
+        OSError."""
         name = layout.segment_name(record.base_position)
         source, target = self._backup / LOG / name, data / layout.LOG / name
         _, header = read_header(source, self._manifest.group_id)
@@ -440,9 +448,10 @@ class _Group:
             raise OSError(errno.EIO, "the backup changed while it was read", str(source))
 
     def _begin_log(self, first: SegmentRecord, data: Path) -> None:
-        """Writes the files that complete a log whose first segment begins above GENESIS."""
+        """If the backup's log does not begin with GENESIS, its entry at index 0, writes the two files that a node needs
+        instead: a copy of that entry, and the record of where the log begins."""
         genesis = genesis_of(self._manifest)
-        if first.base_position > 0 and genesis is not None:  # `verify` has seen that it is there
+        if first.base_position > 0 and genesis is not None:  # otherwise `verify` has found a problem
             group_id, name = self._manifest.group_id, layout.segment_name(first.base_position)
             _, header = read_header(self._backup / LOG / name, group_id)
             write_file(self._fs, data / layout.GENESIS, genesis.header + genesis.payload)
@@ -456,7 +465,7 @@ class _Group:
         return header.previous.term
 
     def _append(self, data: Path) -> None:
-        """Appends the entry with the new members, and those that take the tokens of users away."""
+        """Appends the MEMBERSHIP entry with the new members, and the entries that remove tokens and replace users."""
         log = SegmentedLog.open(self._fs, data, group_id=self._manifest.group_id)
         entries = [(EntryType.MEMBERSHIP, memberships.encode(self._members))]
         changes = self.revived.changes(self._users, self._now_ms) if self._is_first else []

@@ -1,5 +1,5 @@
-"""The users, rules and tokens that a restore brings back, read from the state in the backup; and those of another copy
-of the cluster, which can be taken in their place."""
+"""Reads the users, rules and tokens in a backup's state. Makes the commands with which a restore removes the tokens,
+and replaces the users by those of another copy of the cluster."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 COMMANDS_PER_ENTRY: Final = 500
 ENTRY_BYTES_MAX: Final = 1 << 20
-"""The most bytes of an entry with several commands."""
+"""The most bytes of commands in one log entry, unless it has only one command."""
 ASKER: Final = "raftmq restore"
-"""The name in the audit for all that a restore changes."""
+"""The name in the audit of who made the changes of a restore."""
 UNUSED: Final = "raftmq-restore.unused"
-"""The name of a user that is made and removed at once, because ids of users are given in order."""
+"""Beginning of the names of users that are created and removed only to use up an id. Ids are given in ascending order
+without gaps."""
 
 
 class Revived(NamedTuple):
-    """Users as a restore brings them back: an earlier state of them, perhaps one from before a right was taken away."""
+    """The users in a backup. They may be older than the cluster's last state, and have rights that were taken away
+    since."""
 
     users: tuple[User, ...] = ()
     """All users, by name."""
@@ -47,15 +49,15 @@ class Revived(NamedTuple):
     key: str = ""
     """The id of the key that encrypts new secrets."""
     keys: tuple[str, ...] = ()
-    """The ids of the keys that encrypt the users' secrets."""
+    """The ids of all keys that encrypt secrets of these users."""
     tokens: tuple[bytes, ...] = ()
-    """The SHA-256 of each token; the restore takes all of them away."""
+    """The SHA-256 of each token. A restore removes all tokens."""
     next_id: int = 1
-    """The id that the next created user gets."""
+    """The id that the next new user will get."""
 
     def changes(self, wanted: Revived | None, now_ms: int) -> list[list[Command]]:
-        """Returns the commands that take all tokens away and make these users those of `wanted` (None: these), one list
-        for each entry of the log. Users keep their ids, to which their secrets are bound."""
+        """Returns commands that remove all tokens, and that replace these users by `wanted` if it is not None. Each
+        inner list is for one log entry. Users keep their ids, because their encrypted secrets are bound to the ids."""
         origin = Origin(now_ms, ASKER, "")
         commands: list[Command] = [RemoveToken(origin, digest) for digest in self.tokens]
         if wanted is not None:
@@ -72,7 +74,7 @@ class Revived(NamedTuple):
         return entries
 
     def differences(self, newest: Revived) -> list[str]:
-        """Returns in words what these users have that they do not have in a newer copy, and the other way round."""
+        """Returns sentences about what changed between these users and those of a newer copy, for people."""
         later = {user.id: user for user in newest.users}
         lines = [] if self.mode == newest.mode else [f"auth.mode: {self.mode}, later {newest.mode}"]
         for user in self.users:
@@ -113,10 +115,10 @@ def _told(rule: Rule) -> str:
 
 
 def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Command]:
-    """Yields the commands that replace users and rules.
+    """Yields the commands that replace the users and rules `present` by `wanted`.
 
-    The last enabled Super cannot be removed, so the commands keep one at every step: a user that stays until the end,
-    or the first of those that only use up an id. One of them exists, because the real history had one at every step.
+    The last enabled Super cannot be removed, so there must be one after each command. It is a user that stays until the
+    end, if there is one. Otherwise it is the first user that is created only to use up an id.
     """
     key, next_id = present.key, present.next_id
     known = {user.id: user for user in present.users}
@@ -145,7 +147,7 @@ def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Comma
                 yield RemoveUser(origin, next_id)
             next_id += 1
         for other in present.users:
-            if other.name == user.name:  # its name is another one's now
+            if other.name == user.name:  # the new user needs this name
                 removed.add(other.id)
                 yield RemoveUser(origin, other.id)
         yield CreateUser(origin, user.id, user.name, user.is_super, user.enabled, user.secret, user.key_id)
@@ -167,8 +169,8 @@ def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Comma
 
 
 def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
-    """Returns the id of the user that is kept as an enabled Super until all other changes are done, preferably one that
-    also is a Super afterwards; None if no user stays."""
+    """Returns the id of a user that remains an enabled Super until all other changes are made; None if no user of
+    `staying` does. A user that will be a Super afterwards is preferred."""
 
     def stays(user: User) -> bool:
         later = theirs.get(user.id)
@@ -178,13 +180,13 @@ def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
 
 
 def revived_in(state: Path) -> Revived:
-    """Reads the users of the state in that folder and changes nothing there. Raises KVError."""
+    """Returns the users in the state in that folder, without changing it. Raises KVError."""
     with CheckpointReader(state) as reader:
-        return revived_of(Access(cast("KV", reader)))  # loading calls only `get` and `scan`
+        return revived_of(Access(cast("KV", reader)))  # `Access` only calls `get` and `scan` to load itself
 
 
 def revived_of(access: Access) -> Revived:
-    """Returns the present users, rules and mode."""
+    """Returns the users, rules, tokens and mode that `access` has now."""
     return Revived(
         tuple(access.users.values()),
         access.mode.value,

@@ -1,4 +1,4 @@
-"""The log in a backup: finds the segment files below the cut, and checks that their frames form the expected log."""
+"""Finds the segment files for a backup, and checks that their frames form one log."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from raftmq_wire.checksums import crc32c
 
 
 class BackedUpSegment(NamedTuple):
-    """A segment file of the node, up to the end of the part that goes into a backup."""
+    """A segment file of the node, and how much of it goes into a backup."""
 
     path: Path
     header: SegmentHeader
     end_position: int
     last_header_crc: int
-    """Header CRC of the frame that ends at `end_position`."""
+    """Header CRC of the last frame that goes into the backup. It ends at `end_position`."""
     whole: bool
-    """True if the segment is sealed and lies below the cut completely."""
+    """True if the segment is complete and lies below the cut, so that its file never changes again."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file up to the cut, local header included."""
+        """Number of bytes of the file up to the cut, including the local header."""
         return LOCAL_HEADER_SIZE + self.end_position - self.header.base_position
 
 
 def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) -> list[BackedUpSegment]:
-    """Returns the files with the log's bytes below `end_position`, whose last frame has `header_crc`.
+    """Returns the segment files with the log's bytes below `end_position`, by position. `header_crc` is the header CRC
+    of the last frame below it.
 
-    Raises CorruptLogError if a file in the middle is missing or its local header damaged, OSError if one vanishes.
+    Raises CorruptLogError if a local header is damaged, and OSError if a file disappears meanwhile.
     """
     bases = [base for base in bases_of(log, group_id) if base < end_position]
     headers = [read_header(log / layout.segment_name(base), group_id) for base in bases]
@@ -53,8 +54,8 @@ def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) ->
 
 
 def bases_of(log: Path, group_id: int) -> list[int]:
-    """Returns the positions at which the log's files begin, ascending, without files that a trim gave up but that are
-    not removed yet."""
+    """Returns the first positions of the log's segment files, ascending. Files below the log's beginning, which a trim
+    has yet to remove, are left out."""
     floor = log_first.load(OsFileSystem(), log, group_id) or EMPTY_TAIL
     bases = layout.segment_bases([path.name for path in log.iterdir()])
     return [base for base in bases if base >= floor.end_position]
@@ -65,16 +66,18 @@ def _is_sealed_at(log: Path, end_position: int) -> bool:
 
 
 def read_header(path: Path, group_id: int) -> tuple[Path, SegmentHeader]:
-    """Returns (path, local header) of a segment file. Raises CorruptLogError."""
+    """Returns (path, local header) of a segment file. Raises CorruptLogError if the header is damaged, OSError if the
+    file is missing."""
     with path.open("rb") as file:
         return path, decode_header(file.read(LOCAL_HEADER_SIZE), path, group_id)
 
 
 def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int) -> tuple[LogTail, SegmentRecord]:
-    """Reads the frames up to `end_position` and checks each one, its payload, and its link to the frame before.
+    """Reads the frames of a file up to `end_position`. Checks each one, its payload, and its link to the frame before.
+    Returns the last frame, and the record of the file for a manifest.
 
-    `previous` is the log's tail before this file, or None for the first file of a trimmed log. Raises CorruptLogError
-    naming file, position and index.
+    `previous` is the last frame before this file, or None for the first file of a trimmed log. Raises CorruptLogError
+    with the file, position and index.
     """
     _, header = read_header(path, group_id)
     if previous is not None and header.previous != previous:
@@ -92,8 +95,8 @@ def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int)
 
 
 def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
-    """Returns the end of the last segment file's frames, and True if it is at or above the sync mark, as it should be.
-    Raises CorruptLogError if the local header is damaged."""
+    """Returns (last readable frame of the log's last segment file, if it reaches the sync mark). If it does not reach
+    the mark, synced frames are damaged. Raises CorruptLogError if the local header is damaged."""
     _, header = read_header(path, group_id)
     with path.open("rb") as file:
         mark = newest_mark(file.read(LOCAL_HEADER_SIZE))
@@ -106,7 +109,7 @@ def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
 
 
 class _Frames:
-    """Collects frames one after another, and the CRC of their bytes."""
+    """Reads the frames of a file one after another, and computes the CRC-32C of the bytes read."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.crc = 0

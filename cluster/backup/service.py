@@ -1,7 +1,8 @@
-"""Backups on the node's side: makes the checkpoint, starts a worker process for the rest, and records the outcome.
+"""Makes backups of a running node: makes a checkpoint, starts a worker process for the rest, and records the result. It
+makes one backup at a time.
 
-One backup at a time. Only the checkpoint, a few hard links, is made in the node itself; the worker copies, reads back
-and computes checksums with idle CPU and disk priority.
+Only the checkpoint, which is a few hard links, is made in the node itself. The worker copies, reads back and computes
+checksums with idle priority for CPU and disk.
 """
 
 from __future__ import annotations
@@ -42,51 +43,53 @@ from statemachine.rows.live_copy import copy_open_store
 logger = logging.getLogger(__name__)
 
 CHECKPOINT = "backup.tmp"
-"""A folder in DATA/checkpoints that exists while a backup is made. What a crash leaves there has no meaning."""
+"""Name of the folder in DATA/checkpoints with the checkpoint, while a backup is made. What a crash leaves there is
+removed later."""
 OVERDUE = Code("backup_overdue", "warning", "raftmq backup create --help", finding="backup_old")
 FAILED = Code("backup_failed", "warning", "raftmq backup create --help")
 WATCH_S = 5.0
-"""Seconds between two looks at the schedule and at the age of the newest good backup."""
+"""Seconds between two checks of the schedule, and of the age of the newest good backup."""
 WORKER_END_S = 5.0
-"""Seconds that a worker may take to remove an unfinished backup."""
+"""Seconds for which a worker may remove its unfinished backup. Then it is killed."""
 KILLED_S = 1.0
-"""Seconds to wait for a worker that was killed. It may not end even then, if the system itself waits for the target."""
+"""Seconds to wait for the end of a killed worker. It may not end in that time, if the operating system waits for the
+target."""
 LEASE, LEASE_MS = "a backup", 24 * 3_600_000
 CONFIRM_S = 5.0
-"""Seconds that a backup waits until its node has applied what was acknowledged before."""
+"""Seconds for which a backup waits at most, until its node has applied everything that was acknowledged before."""
 CONFIRM_PAUSE_S = 0.1
 WORKER = background("cluster.backup.worker")
 LINE_MAX = 64 << 20
-"""Bytes. The last line of the worker contains the manifest, so it is long."""
+"""The most bytes of a line from the worker. Its last line contains the manifest, so it may be long."""
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """The backup that is being made, or the last one."""
+    """The backup that is being made, or the last one of this node."""
 
     started_ms: int
-    """Wall time of its start. Identifies the attempt: a node begins no two in the same millisecond."""
+    """Wall clock in ms at the start. It identifies the attempt, because no two attempts of a node have the same."""
     to: str
     state: str = "running"
     """`running`, `done` or `failed`."""
     stage: str = "catch up"
     error: list[str] | None = None
-    """Three lines (what happened, why, what to type) if the attempt failed; otherwise None."""
+    """Three lines (what happened, why, what to type) if the attempt failed, else None."""
     path: str | None = None
-    """Place of the backup, if the attempt is done. The next six fields are set then too."""
+    """Directory or URL of the backup; None until the attempt is done. The next six fields are set at the same time."""
     index: int | None = None
-    """The last log entry that is in the backup."""
+    """The index of the last log entry in the backup."""
     confirmed: bool | None = None
-    """True if everything that was acknowledged before `started_ms` is in the backup; False if no leader told the node
-    in time what that is, or the node did not catch up in time."""
+    """True if the backup has everything that was acknowledged before `started_ms`. False if that is not certain: no
+    leader answered in time, or the node did not catch up in time."""
     bytes_total: int | None = None
     bytes_new: int | None = None
-    """Bytes that were copied; the rest are hard links to the node's files or to an earlier backup's."""
+    """Number of bytes that were copied. The other files are hard links to the node's or to an earlier backup's."""
     seconds: float | None = None
     removed: list[str] = []
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """The regular backups: their target, the seconds between them, and how many are kept."""
+    """A schedule of backups: their target, the seconds between two of them, and the number that is kept (None: all)."""
 
     to: str
     every_s: float
@@ -94,7 +97,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupWaits(NamedTuple):
-    """Limits how long a backup and its schedule wait, in seconds."""
+    """The longest times, in seconds, that a backup waits; `watch_s` is the pause between two checks of the schedule."""
 
     confirm_s: float = CONFIRM_S
     worker_end_s: float = WORKER_END_S
@@ -106,7 +109,7 @@ BACKUP_WAITS = BackupWaits()
 
 
 class Backups:
-    """The backups of one node. Event loop only."""
+    """Makes the backups of one node. Event loop only."""
 
     def __init__(
         self,
@@ -120,8 +123,9 @@ class Backups:
         worker: Sequence[str] = WORKER,
         waits: BackupWaits = BACKUP_WAITS,
     ) -> None:
-        """`leases` keeps the files of the log from being removed while a backup is made. `confirm` calls back with True
-        once this node has applied whatever was acknowledged before, False if that cannot be told within a second."""
+        """Keeps the arguments. `leases` prevents that files of the log are removed while a backup is made. `confirm`
+        calls its argument with True once this node has applied everything that was acknowledged before, or with False
+        if that cannot be known within a second. `worker` is the command of the worker process."""
         self._worker, self._waits = worker, waits
         self._config = config
         self._leases = leases
@@ -140,18 +144,20 @@ class Backups:
             Schedule(to=section.to, every_s=section.every_minutes * 60.0, keep=section.keep) if section.to else None
         )
         self.schedule = self._configured
-        """The schedule of the configuration, or the one that the command line asked for last; then the command line
-        starts the backups."""
+        """The schedule by which an overdue backup raises an alarm; None without one. It is that of the last request
+        with `every_s`, else the configuration's. The node itself starts backups by the configuration's schedule
+        only."""
         self.attempt: Attempt | None = None
         self.last_good_ms: int | None = None
-        """The time when this node's newest good backup was begun; None if none is known."""
+        """Wall clock in ms when this node's newest good backup was begun; None if none is known."""
 
     def start(self) -> None:
-        """Begins to make scheduled backups, if the configuration has a schedule."""
+        """Starts to check the schedule periodically, and to make the backups of the configuration's schedule if it has
+        one."""
         self._timer = asyncio.get_running_loop().create_task(self._keep_schedule(), name="backups")
 
     async def close(self) -> None:
-        """Ends a backup that is being made; the worker removes the unfinished files."""
+        """Cancels a backup that is being made. The worker removes its unfinished files."""
         tasks = [task for task in (self._timer, self._task) if task is not None]
         for task in tasks:
             task.cancel()
@@ -163,7 +169,7 @@ class Backups:
         return self._task is not None and not self._task.done()
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions that the node calls to start and close this service, and its metrics."""
         return Part(
             name="backups",
             start=self.start,
@@ -175,17 +181,18 @@ class Backups:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the newest known good backup of this node was begun; None if none is known."""
+        """Seconds since this node's newest known good backup was begun; None if none is known."""
         return None if self.last_good_ms is None else max(0.0, (self._wall_ms() - self.last_good_ms) / 1000)
 
     def begin(
         self, to: str, *, keep: int | None = None, copy_all: bool = False, every_s: float | None = None
     ) -> Attempt:
-        """Starts a backup to `to`, a directory or a URL; the returned Attempt shows its progress. Raises LocalError if
-        one is being made.
+        """Starts a backup to `to`, a directory or a URL. Returns its Attempt, which then shows the progress. Raises
+        LocalError if a backup is being made already.
 
-        `every_s` states how often the caller will ask for a backup. If no request comes for that long, an alarm is
-        raised. Without it no further request is expected, and only the configuration's schedule counts.
+        `keep` is the number of backups to keep; None keeps all. `every_s` is the number of seconds after which the
+        caller will ask for the next backup. An alarm is raised if no backup succeeds in twice that time. Without
+        `every_s`, only the configuration's schedule is watched.
         """
         if self.running:
             assert self.attempt is not None
@@ -264,8 +271,9 @@ class Backups:
         )
 
     async def _is_confirmed(self) -> bool:
-        """Waits until this node has applied what was acknowledged before, and returns True. Without a leader, or if the
-        node is far behind, it returns False in the end: what the node has is worth a backup then more than ever."""
+        """Waits until this node has applied everything that was acknowledged before, and returns True. Returns False
+        after `confirm_s` seconds without success, for example if there is no leader. The backup is made all the same:
+        without a leader, it is needed most."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self._waits.confirm_s
         while self._confirm is not None and loop.time() < ends_s:
@@ -286,7 +294,7 @@ class Backups:
                 raise
 
     def _make_checkpoint(self) -> None:
-        """Makes the checkpoint, on an executor's thread. Raises LocalError."""
+        """Makes the checkpoint of the state. It blocks, so it is called on an executor's thread. Raises LocalError."""
         try:
             self._remove_checkpoint()
             self._checkpoint.parent.mkdir(exist_ok=True)
@@ -304,7 +312,7 @@ class Backups:
         shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
     async def _work(self, request: BackupOrder, attempt: Attempt) -> MadeBackup:
-        """Lets a worker process make the backup. Raises LocalError."""
+        """Starts the worker process, updates `attempt.stage`, and returns the worker's result. Raises LocalError."""
         try:
             worker = await asyncio.create_subprocess_exec(
                 *self._worker,
@@ -331,10 +339,10 @@ class Backups:
                 attempt.stage = line.stage
         except asyncio.CancelledError:
             with contextlib.suppress(ProcessLookupError):
-                worker.terminate()  # it removes what it began
+                worker.terminate()  # on SIGTERM, it removes its files
             raise
         finally:
-            worker.stdin.close()  # which ends it, if nothing else does
+            worker.stdin.close()  # the end of stdin ends the worker
             await _ended(worker, self._waits)
         raise LocalError(
             "the process that makes the backup ended without a word",
@@ -376,7 +384,8 @@ class Backups:
         return None if found is None else found.made_ms
 
     def _watch(self) -> None:
-        """Raises an alarm when the last good backup is older than twice the time between two backups."""
+        """Raises an alarm if the newest good backup is older than twice the schedule's interval, and clears it
+        otherwise."""
         if self.schedule is None:
             self._alarms.clear(OVERDUE)
             return
@@ -393,7 +402,7 @@ class Backups:
 
 
 class BackupMetrics(ServiceMetrics):
-    """The gauge of the newest backup."""
+    """The gauge with the age of the newest backup."""
 
     def __init__(self, backups: Backups) -> None:
         super().__init__()
@@ -404,13 +413,14 @@ class BackupMetrics(ServiceMetrics):
         )
 
     def look(self) -> None:
-        """Sets the age."""
+        """Sets the gauge to the age in seconds; NaN if no good backup is known."""
         age_s = self._backups.age_s
         self._age.set(math.nan if age_s is None else age_s)
 
 
 async def _ended(worker: asyncio.subprocess.Process, waits: BackupWaits) -> None:
-    """Waits a limited time for the worker: if the target hangs, the worker hangs too, and the node must not."""
+    """Waits a limited time for the end of the worker, and then kills it. If the target hangs, the worker does too, but
+    the node must not."""
     if await _ends_within(worker, waits.worker_end_s):
         return
     logger.warning(
@@ -425,8 +435,8 @@ async def _ended(worker: asyncio.subprocess.Process, waits: BackupWaits) -> None
 
 
 async def _ends_within(worker: asyncio.subprocess.Process, seconds: float) -> bool:
-    """Returns True if the worker ends within that time. Does not use `asyncio.timeout`, which raises no TimeoutError in
-    a task that is being cancelled (Python 3.11.2)."""
+    """Returns True if the worker ends within that many seconds. `asyncio.timeout` is not used here, because it raises
+    no TimeoutError in a task that is being cancelled (Python 3.11.2)."""
     waiting = asyncio.ensure_future(worker.wait())
     ended, _ = await asyncio.wait([waiting], timeout=seconds)
     waiting.cancel()

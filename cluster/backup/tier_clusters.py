@@ -1,7 +1,8 @@
-"""Distinguishes the clusters whose tiers are in one store: which moments each covers, and which of them continues
-which.
+"""Tells the clusters apart whose tiers are in one store: the range of time that each covers, and which cluster
+continues which.
 
-A cluster restored from a tier keeps `tier.url`, so both the lost cluster and the restored one are often found there.
+A cluster that was restored from a tier keeps the same `tier.url`. Therefore a store often has both the lost cluster and
+the restored one.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from raftlog.errors import FrameError
 from raftlog.frame import decode_entries
 
 MEASURED_MAX = 10
-"""Clusters whose moments are read, because each costs the reading of two objects."""
+"""The most clusters whose ranges are read. Each takes the reading of two objects."""
 
 
 class RestorePoint(NamedTuple):
-    """An entry of the log, as a restore can be told it."""
+    """An entry of the log, by its index and its log time. A restore accepts either."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     timestamp_ms: int
@@ -32,24 +33,25 @@ class RestorePoint(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """The moments to which one cluster can be restored from its tier alone."""
+    """The range of the log to which one cluster can be restored from its tier alone."""
 
     cluster_id: str
     first: RestorePoint | None = None
-    """None if there is nothing to begin with."""
+    """The earliest possible entry; None if the tier has nothing to begin with."""
     last: RestorePoint | None = None
-    """None if nothing of its log can be read."""
+    """The last possible entry; None if nothing of the log can be read."""
     ancestors: Sequence[tuple[str, int]] = ()
-    """(cluster id, last shared index) of the clusters that it continues, the nearest last."""
+    """(cluster id, last shared index) of the clusters whose logs this one continues, the nearest last."""
 
     def holds(self, target: RestoreTarget) -> bool:
-        """Returns True if the target lies within these moments. The end of the log lies within any."""
+        """Returns True if the target lies in this range. A target without index and time means the end of the log,
+        which lies in every range that is not empty."""
         if self.first is None or self.last is None or target.is_below(*self.first):
             return False
         return target == RestoreTarget() or target.is_below(*self.last) or target == target.like(*self.last)
 
     def nearest(self, target: RestoreTarget) -> RestoreTarget:
-        """Returns the target, or the first or the last moment here if it lies outside."""
+        """Returns the target if it lies in this range, else the nearest end of the range."""
         if self.first is None or self.last is None or self.holds(target):
             return target
         return target.like(*(self.first if target.is_below(*self.first) else self.last))
@@ -65,7 +67,8 @@ class Coverage(NamedTuple):
 
 
 async def coverage_of(store: ObjectStore, cluster_id: str) -> Coverage:
-    """Reads what a cluster covers. What is damaged, or of a newer version, covers nothing. Raises StoreError."""
+    """Returns the range of a cluster. Damaged objects, and objects of a newer version, are left out. Raises
+    StoreError."""
     objects = TierObjects(store, cluster_id)
     try:
         await objects.load()
@@ -95,14 +98,14 @@ async def _last(objects: TierObjects) -> RestorePoint | None:
         try:
             for entry in decode_entries(data):
                 last = max(last or RestorePoint(-1, 0), RestorePoint(entry.index, entry.timestamp_ms))
-        except FrameError:  # then a copy of the state, or earlier entries, show how far the log goes
+        except FrameError:  # the copies of the state, and the entries so far, still count
             pass
     return last
 
 
 def choose(found: Sequence[Coverage], target: RestoreTarget) -> tuple[Coverage, str]:
-    """Returns the cluster that is most likely meant, and why, in words: the only one that has the target, else the one
-    that others continue, else the one that began first."""
+    """Returns (the cluster that is most likely meant, a text that says why). It is the only cluster whose range has the
+    target, else the one that others continue, else the one that began first."""
     having = [each for each in found if each.holds(target)]
     if len(having) == 1 and target != RestoreTarget():
         return having[0], f"the only one that has {target}"

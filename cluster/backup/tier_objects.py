@@ -1,7 +1,7 @@
-"""The objects in a tier of a cluster whose nodes are lost: copies of the state, and the log's bytes by position.
+"""Lists the objects in the tier of a cluster whose nodes are lost: copies of the state, and pieces of the log.
 
-The store's listing says which objects exist, and each object proves its own contents: its name has its hash, and its
-frames continue the chain of the log. So nothing here relies on a manifest, which may be older than the objects or lost.
+The store's listing says which objects exist, and each object proves its own contents: its name contains its hash, and
+its frames continue the log. Nothing here needs a manifest, which may be lost, or older than the objects.
 """
 
 from __future__ import annotations
@@ -23,37 +23,39 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Folder(NamedTuple):
-    """A cluster's folder in the store that holds bytes of the log."""
+    """A folder of the store with pieces of the log: that of the cluster, or that of an ancestor from which it was
+    restored."""
 
     cluster_id: str
     last_index: int | None
-    """The last entry that the restored cluster shares with this ancestor. None for the cluster itself."""
+    """The last index that the restored cluster shares with the ancestor; None in the cluster's own folder."""
 
 
 class LogObject(NamedTuple):
-    """An object that contains frames of the log."""
+    """An object with frames of the log. Its name says at which positions."""
 
     folder: Folder
     part: PartName
 
 
 class TierObjects:
-    """The objects that were listed in the store. Only reads the store."""
+    """The objects of one cluster that the store lists. This class only reads the store."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self.store = store
         self.cluster_id = cluster_id
         self.copies: list[StateCopy] = []
-        """Copies of the state, newest first."""
+        """Copies of the state that can be read, newest first."""
         self.bad_copies: list[str] = []
-        """A sentence for each copy of the state that cannot be read."""
+        """One sentence for each copy of the state that cannot be read."""
         self.known_index = -1
-        """The highest entry that the cluster is known to have applied, according to its manifest and copies of the
-        state."""
+        """The highest index that the cluster is known to have applied, from its manifest and its copies of the state;
+        -1 if none is known."""
         self._log: list[LogObject] = []
 
     async def load(self, origin: Sequence[tuple[str, int]] = ()) -> None:
-        """Lists the store. `origin` names the cluster's ancestors, if the caller knows them. Raises StoreError."""
+        """Lists the store. `origin` are the cluster's ancestors as (cluster uuid, last shared index), if the caller
+        knows them. They are used if no copy of the state names the ancestors. Raises StoreError."""
         folder = Folder(self.cluster_id, None)
         names = await self._names(folder, STATE)
         for name in sorted(filter(is_description, names), reverse=True):
@@ -86,11 +88,11 @@ class TierObjects:
         return not (self._log or self.copies or self.bad_copies)
 
     def begins(self) -> int | None:
-        """Returns the lowest position of the log in the store; None if there is none."""
+        """Returns the lowest position of the log in the store; None if there is no log."""
         return min((each.part.base for each in self._log), default=None)
 
     def oldest_copy(self) -> StateCopy | None:
-        """Returns the oldest copy of the state with the log that it needs; None if there is none."""
+        """Returns the oldest copy of the state for which the store has the log that it needs; None if there is none."""
         usable = (
             copy
             for copy in reversed(self.copies)
@@ -99,27 +101,27 @@ class TierObjects:
         return next(usable, None)
 
     def newest(self) -> LogObject | None:
-        """Returns the object that ends the log in the cluster's own folder; None if that has none."""
+        """Returns the object with the end of the log in the cluster's own folder; None if the folder has no log."""
         own = [each for each in self._log if each.folder.last_index is None]
         return max(own, key=lambda each: (each.part.end, -each.part.base), default=None)
 
     def reaches(self, position: int) -> int:
-        """Returns the position up to which the log is in the store without a gap from `position` on, judged by the
-        names."""
+        """Returns the position up to which the store has the log without a gap, beginning at `position`. Judges by the
+        objects' names."""
         for each in sorted(self._log, key=lambda each: each.part.base):
             if each.part.base <= position < each.part.end:
                 position = each.part.end
         return position
 
     def at(self, position: int) -> list[LogObject]:
-        """Returns the objects that contain the byte at `position`: those of the cluster itself first, and longer ones
-        before shorter ones."""
+        """Returns the objects that contain the byte at `position`. Those of the cluster itself come first, then longer
+        ones before shorter ones."""
         found = [each for each in self._log if each.part.base <= position < each.part.end]
         return sorted(found, key=lambda each: (each.folder.last_index is not None, each.part.base, -each.part.end))
 
     async def read(self, wanted: LogObject) -> tuple[bytes, str]:
-        """Returns (the object's bytes, ""), or (b"", the damage found). Raises StoreError if the store does not
-        answer."""
+        """Returns (bytes of the object, ""), or (b"", a sentence) if it is missing or damaged. Raises StoreError if the
+        store does not answer."""
         name, size = f"{wanted.folder.cluster_id}/{wanted.part}", wanted.part.end - wanted.part.base
         try:
             return await read_checked(self.store, name, size, wanted.part.is_of, "in its name"), ""
@@ -128,8 +130,8 @@ class TierObjects:
 
 
 async def find_clusters(store: ObjectStore, url: str, wanted: str | None) -> list[str]:
-    """Returns the ids of the clusters in the store, ascending; only `wanted` if that is given. Raises LocalError if
-    there is none, or not the wanted one. Raises StoreError."""
+    """Returns the ids of the clusters in the store, ascending; only `wanted` if it is given. Raises LocalError if there
+    is no cluster, or not the wanted one. Raises StoreError."""
     if wanted is not None:
         async for _ in store.list(wanted):
             return [wanted]

@@ -1,9 +1,9 @@
-"""Recovers from a permanent loss of the majority: one survivor continues alone as a new cluster, and possible losses
-are reported.
+"""Recovers a cluster that has lost the majority of its nodes permanently: one survivor continues alone, as a new
+cluster. Reports what may be lost.
 
-This breaks the guarantees on purpose. Raft cannot know what the lost nodes acknowledged, so entries beyond the
-survivor's log are lost, and entries that only the survivor has become committed. The new cluster uuid excludes every
-old node permanently. The alarm of the MEMBERSHIP entry stays until an operator acknowledges it.
+This breaks Raft's guarantees on purpose. Nobody can know what the lost nodes acknowledged, so entries beyond the
+survivor's log are lost. Entries that only the survivor has become committed. The new cluster uuid excludes every old
+node permanently. The alarm about the recovery stays until an operator acknowledges it.
 """
 
 from __future__ import annotations
@@ -44,35 +44,37 @@ _SLOT_SIZE = 64
 
 
 class Survivor(NamedTuple):
-    """Facts about a stopped node's directory, which was read without changing it."""
+    """Facts about the directory of a stopped node. They were read without changing it."""
 
     directory: Path
     identity: Identity
     members: Membership | None
-    """The newest applied MEMBERSHIP entry; None if there is none and GENESIS names the members."""
+    """The members by the newest applied MEMBERSHIP entry; None if there is no such entry, so that GENESIS names the
+    members."""
     tail: LogTail
-    """The last entry of its log."""
+    """The last entry of the node's log."""
     timestamp_ms: int
     term: int
-    """The saved term. The node has taken part in no later one."""
+    """The term that the node has saved. It has taken part in no later one."""
     applied_index: int
     committed_index: int
     """The highest index that is known to be committed; later entries may be committed too."""
     sound: bool
-    """True if the end of the log can be read up to the sync mark."""
+    """True if all frames up to the sync mark, which the node had synced, can be read."""
     withheld: str
-    """The reason why the node's vote is withheld, "" if it is not. A withheld vote means that the node lost entries
-    that it had acknowledged."""
+    """The reason why the node may not vote; "" if it may. Such a node has lost entries that it had acknowledged."""
     damage: tuple[str, ...]
-    """One sentence for each log file that cannot be read completely. All of the log was read."""
+    """One sentence for each log file that cannot be read completely. The whole log was read for this."""
     missing: tuple[int, int]
-    """Positions [first, second) of the group's log that this node had yet to fetch from other nodes; equal if none."""
+    """The positions, first (inclusive) to second (exclusive), of the log that this node still had to fetch from other
+    nodes. Both are equal if it had to fetch nothing."""
     other_groups: tuple[int, ...]
-    """The other groups of brokers of its cluster, as far as this node knows; none if the cluster has one."""
+    """Numbers of the other groups of brokers in its cluster, as far as this node knows; () if there is only one
+    group."""
 
     @property
     def losses(self) -> list[str]:
-        """Sentences about entries that may be lost, and entries that may become committed."""
+        """Sentences about the entries that may be lost, and those that may become committed."""
         last = self.tail.index
         told = [
             f"every entry after {last} that the lost nodes acknowledged: their number is unknown here",
@@ -95,7 +97,8 @@ class Survivor(NamedTuple):
 
 
 def look_at(directory: Path) -> Survivor:
-    """Reads a stopped node's directory. Raises LocalError."""
+    """Reads the facts about a stopped node's directory. Raises LocalError if it is no node's directory, is in use, or
+    is damaged."""
     lock = _lock(directory)
     try:
         return _read(directory)
@@ -106,11 +109,11 @@ def look_at(directory: Path) -> Survivor:
 
 
 def recover(directory: Path, cluster_uuid: str, now_ms: int, into: uuid.UUID | None = None) -> Membership:
-    """Makes the node the only voter of its group in a new cluster; returns the new MEMBERSHIP. Raises LocalError.
+    """Makes the node the only voter of its group in a new cluster; returns the new membership. Raises LocalError.
 
-    `cluster_uuid` must be the directory's. `into`: the new cluster into which a survivor of another group was recovered
-    already; None for one of its own. The same call finishes a recovery that was interrupted: the new IDENTITY is
-    written last.
+    `cluster_uuid` must be the uuid of the node's present cluster. `into` is the new cluster into which a survivor of
+    another group was recovered before; None for a new one of its own. A call with the same arguments finishes a
+    recovery that was interrupted, because the new IDENTITY is written last.
     """
     survivor = look_at(directory)
     if cluster_uuid != str(survivor.identity.cluster_uuid):
@@ -148,8 +151,8 @@ def recover(directory: Path, cluster_uuid: str, now_ms: int, into: uuid.UUID | N
 
 
 def _check_first_survivor(survivor: Survivor, into: uuid.UUID) -> None:
-    """Raises LocalError if another node of the same group, whose folder is next to this one's, was recovered into that
-    cluster: each of the two would lead the group alone."""
+    """Raises LocalError if another node of the same group, whose folder is next to this one's, was recovered into the
+    cluster `into`. Each of the two would lead the group alone."""
     own = survivor.directory.parent
     for beside in sorted(own.parent.glob(f"n[0-9]*/{survivor.directory.name}")):
         path = beside / layout.IDENTITY
@@ -157,7 +160,7 @@ def _check_first_survivor(survivor: Survivor, into: uuid.UUID) -> None:
             continue
         try:
             other = identities.decode(path.read_bytes(), path)
-        except (RaftLogError, OSError):  # it is no node of that cluster: none starts with it
+        except (RaftLogError, OSError):  # unreadable: it cannot start, so it cannot lead
             continue
         if (other.cluster_uuid, other.group_id) == (into, survivor.identity.group_id):
             name = name_of(other.group_id, other.node_id)
@@ -171,13 +174,13 @@ def _check_first_survivor(survivor: Survivor, into: uuid.UUID) -> None:
 
 
 def ran_away(saved: int, last: int) -> bool:
-    """Returns True if the saved term lies so far above that of the last entry that elections cannot explain it."""
+    """Returns True if the saved term is so far above the term of the last entry that elections cannot explain it."""
     return saved - last > TERM_STEP_MAX
 
 
 def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
-    """Replaces a saved term that is too high to be true. That is safe, because no node of the new cluster has ever
-    voted in it or any other term. The entry that begins the new cluster is already on disk under the higher term."""
+    """Lowers a saved term that is too high to be true to that of the last entry. That entry is the first of the new
+    cluster. No node of the new cluster has voted in any term, so no vote is forgotten."""
     opened = open_node_dir(fs, directory)
     tail, saved = opened.log.tail, opened.hard_state_store.load().term
     opened.close(clean=True)
@@ -222,7 +225,7 @@ def _append(opened: NodeDir, survivor: Survivor, now_ms: int, into: uuid.UUID | 
         into or uuid.uuid4(), (Voter(identity.node_id, identity.node_uuid),), (), memberships.UNSAFE_RECOVER, detail
     )
     payloads = [(EntryType.MEMBERSHIP, memberships.encode(members))]
-    if survivor.missing[0] < survivor.missing[1]:  # no node has that part any more, and this node would wait for it
+    if survivor.missing[0] < survivor.missing[1]:  # no node has this part, so the node must not wait for it
         given_up = Trim(log.first_position, log.first_index, "unsafe-recover: no node has the log below")
         payloads.insert(0, (EntryType.TRIM, encode_trim(given_up)))
     if not ran_away(saved, log.tail.term):
@@ -276,7 +279,7 @@ def _read(directory: Path) -> Survivor:
     saved = _saved(directory / layout.HARD_STATE, group_id)
     with CheckpointReader(directory / layout.STATE) as reader:
         applied, members = reader.mark.index, reader.membership
-        begin = load_mark(cast("KV", reader)).position  # only `get` is called on it
+        begin = load_mark(cast("KV", reader)).position  # `load_mark` only calls `get`
         known = read_groups(reader)
     withheld = vote_withheld.load(OsFileSystem(), directory, group_id)
     return Survivor(
@@ -297,8 +300,8 @@ def _read(directory: Path) -> Survivor:
 
 
 def _damage(log: Path, bases: list[int], group_id: int) -> Iterator[str]:
-    """Reads every sealed segment file, because damage shows only when the bytes are read; yields a sentence per damaged
-    file."""
+    """Reads every segment file but the last, because damage shows only when the bytes are read. Yields one sentence for
+    each damaged file."""
     tail: LogTail | None = EMPTY_TAIL if bases[0] == 0 else None
     for base, end in pairwise(bases):
         try:

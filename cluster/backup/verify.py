@@ -1,4 +1,4 @@
-"""Verifies a backup: every byte of every file, the chain of the log, and the state's rows against their sums."""
+"""Verifies a backup: every byte of every file, the links between the log's frames, and the sums of the state's rows."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Verified(NamedTuple):
-    """The findings of verifying a backup. The backup is good if `problems` is empty."""
+    """The result of verifying a backup. The backup is good if `problems` is empty."""
 
     manifest: Manifest
     problems: list[str]
-    """One sentence for each problem, naming the file."""
+    """One sentence for each problem, with the name of the file."""
     bytes_read: int
 
 
 def verify(backup: Path) -> Verified:
-    """Reads all of the backup. Raises LocalError if there is none, or one of a newer release, or no readable
-    manifest."""
+    """Verifies every byte of a backup, and returns its problems. Raises LocalError if there is no backup, if its
+    manifest cannot be read, or if a newer release made it."""
     manifest = manifests.load(backup)
     problems = [*_unexpected(backup, manifest), *_genesis_problems(backup, manifest)]
     problems += _log_problems(backup, manifest)
@@ -45,7 +45,8 @@ def verify(backup: Path) -> Verified:
 
 
 def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[LogTail, list[SegmentRecord]]:
-    """Walks the segment files with these (base, end) positions. Raises CorruptLogError, OSError."""
+    """Reads and checks the segment files with these (base position, end position). Returns (the last frame, a record of
+    each file). Raises CorruptLogError, OSError."""
     tail = EMPTY_TAIL if ends[0][0] == 0 else None
     records = []
     for base, end in ends:
@@ -56,13 +57,14 @@ def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[
 
 
 def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
-    """Returns (the last applied entry as a log tail, the digest, the level of the cluster). Raises KVError.
+    """Returns (the last applied entry as a log tail, family -> sum of its rows in hexadecimal digits, the cluster's
+    level). Raises KVError.
 
-    A node keeps sums of its rows while it applies entries, and replicas compare them
-    (`statemachine.rows.running_digest`). Rows that do not add up to these sums are not those that were applied.
+    A node keeps sums of its rows while it applies entries (`statemachine.rows.running_digest`). If the rows do not add
+    up to these sums, they are not those that the node applied, and KVCorruptError is raised.
     """
     with CheckpointReader(backup / STATE) as reader:
-        mark, kv = reader.mark, cast("KV", reader)  # only `get` and `scan` are called on it
+        mark, kv = reader.mark, cast("KV", reader)  # the functions below only call `get` and `scan`
         kept = running_digest.load(kv, mark.index)
         for family, total in running_digest.count(kv).items() if kept is not None else ():
             if kept is not None and kept[family] != total:
@@ -75,7 +77,7 @@ def read_state(backup: Path) -> tuple[LogTail, dict[str, str], int]:
 
 
 def same_place(one: LogTail, other: LogTail) -> bool:
-    """Returns True if both tails name the same frame."""
+    """Returns True if both tails have the same term, index, position and header CRC."""
     return one[:4] == other[:4]
 
 
@@ -105,7 +107,7 @@ def _log_problems(backup: Path, manifest: Manifest) -> list[str]:
 
 
 def genesis_of(manifest: Manifest) -> Entry | None:
-    """Returns the entry at index 0; None if the manifest does not contain it. Raises FrameError."""
+    """Returns the entry at index 0 from the manifest; None if the manifest does not contain it. Raises FrameError."""
     return next(decode_entries(bytes.fromhex(manifest.genesis), manifest.group_id), None)
 
 
@@ -143,14 +145,14 @@ def _state_problems(backup: Path, manifest: Manifest) -> list[str]:
     if (mark.index, mark.term, mark.header_crc) != (manifest.index, manifest.term, manifest.header_crc):
         problems.append(f"{backup / STATE} was applied up to index {mark.index}, the manifest says {manifest.index}")
     for family, total in digest.items():
-        told = manifest.digest.get(family, "0" * 16)  # the release that made the backup may lack this family
+        told = manifest.digest.get(family, "0" * 16)  # the release that made the backup may not have had this family
         if total != told:
             problems.append(f"{backup / STATE}: the rows of family {family} sum to {total}, the manifest says {told}")
     return problems
 
 
 def as_json(name: str, verified: Verified) -> dict[str, object]:
-    """Returns the findings for --json."""
+    """Returns the result as a dict for `--json`."""
     told = msgspec.to_builtins(verified.manifest)
     return {
         "name": name,

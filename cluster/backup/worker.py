@@ -1,8 +1,8 @@
 """`python -m cluster.backup.worker`: makes one backup in a process of its own.
 
-The node writes `create.BackupOrder` as one line of JSON to its stdin and keeps that open: if the node dies, the worker
-removes the unfinished backup and ends. It answers in lines of JSON: `{"stage": ...}` for progress, then
-`{"made": ...}` or `{"error": {"what", "why", "fix"}}`.
+The node writes a `create.BackupOrder` to the worker's stdin, as one line of JSON, and keeps stdin open. If the node
+dies, stdin ends; the worker then removes the unfinished backup and exits. The worker answers with lines of JSON:
+`{"stage": ...}` for progress, and then `{"made": ...}` or `{"error": {"what", "why", "fix"}}`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftmq_wire.errors import LocalError
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A LocalError as JSON, from the worker to the node."""
+    """A LocalError in a line from the worker to the node."""
 
     what: str
     why: str
@@ -30,7 +30,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of JSON from the worker."""
+    """One line of JSON from the worker. It has one of its fields."""
 
     stage: str = ""
     made: MadeBackup | None = None
@@ -38,7 +38,7 @@ class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def main() -> int:
-    """Reads a request from stdin, makes the backup, and reports the result on stdout."""
+    """Reads an order from stdin, makes the backup, and writes the result to stdout. Returns the exit code."""
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=BackupOrder)
     signal.signal(signal.SIGTERM, _stop)
     end_with_the_node()

@@ -1,5 +1,6 @@
-"""The configuration raftmq.toml: its sections, its rules, where each value came from, and the files of a node's home.
+"""The configuration file raftmq.toml: its sections, its rules, the sources of its values, and the files in a node's
+home folder.
 
-May import `raftmq_wire.errors` and `raftlog` only. Reads files, and runs on the thread of its caller: a command, or a
-node that starts or reloads. Called by every folder above.
+It only reads files, on the thread of its caller: a command, or a node that starts or reloads. Every folder above calls
+it. It may import only `raftmq_wire.errors` and `raftlog`.
 """

@@ -1,10 +1,10 @@
-"""The form of addresses in configuration files: "host:port", with brackets around an IPv6 address."""
+"""Splits and joins addresses of configuration files: "host:port", with brackets around an IPv6 address."""
 
 from __future__ import annotations
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Takes "host:port" or "[v6]:port" apart: (host, port). Raises ValueError."""
+    """Splits "host:port" or "[v6]:port" into (host, port). Raises ValueError if the text is neither."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not bare or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:

@@ -1,7 +1,9 @@
-"""Defines which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
+"""Defines which keys of raftmq.toml belong to the cluster: their values are equal on every node, and kept in the log
+(docs/adr/0069).
 
-A key says so in its type (`cluster.config.key_facts`). All others belong to one host: its addresses, its directories,
-the pace of its disk, and the ticks of elections, which must work before anything is in the log.
+The type of a key says whether it belongs to the cluster (`cluster.config.key_facts`). All other keys belong to one
+host: its addresses and directories, the speed of its disk, and the ticks of elections, which are needed before the node
+knows any entry of the log.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ logger = logging.getLogger(__name__)
 Value = bool | int | str
 
 FIELDS: Final = {key: fields_of(Config)[key].type for key, said in facts(Config).items() if said.is_clusters}
-"""The keys of the cluster, each with its type, in the order of the sections."""
+"""Name of each key of the cluster ("section.name") -> its type, in the order of the sections."""
 CLUSTER_KEYS: Final = tuple(FIELDS)
-"""The keys of the cluster ("section.name"), in the order of the sections."""
+"""Names of the keys of the cluster ("section.name"), in the order of the sections."""
 
 
 def _defaults() -> dict[str, Value]:
@@ -39,11 +41,12 @@ def _defaults() -> dict[str, Value]:
 
 
 USUAL: Final = _defaults()
-"""The keys of the cluster, each with its default."""
+"""Name of each key of the cluster -> its default value."""
 
 
 AsksFirst = Callable[[Config, Config], bool]
-"""Returns True if the command asks before it makes a change, from one configuration to another."""
+"""A function that returns True if `raftmq config set` asks for confirmation before a change. Its arguments are the
+configurations before and after the change."""
 
 
 def _never(before: Config, after: Config) -> bool:
@@ -51,7 +54,8 @@ def _never(before: Config, after: Config) -> bool:
 
 
 class _Change(Source):
-    """The source of a change of the cluster's configuration, whose values come as JSON or as the texts of a command."""
+    """The source of values for a change of the cluster's configuration. They are JSON values, or texts from a command
+    line."""
 
     def is_textual(self, path: KeyPath) -> bool:
         return True
@@ -61,13 +65,13 @@ class _Change(Source):
 
 
 def cluster_values(config: Config) -> dict[str, Value]:
-    """Returns every key of the cluster with its value in `config`."""
+    """Returns the name of every key of the cluster -> its value in `config`."""
     return {key: attrgetter(key)(config) for key in CLUSTER_KEYS}
 
 
 def in_force(own: Config, values: Mapping[str, object]) -> Config:
-    """Returns `own`, a node's file, with the cluster's values for the cluster's keys. A value that this release does
-    not know, because a newer one wrote it, stays as `own` has it: a node does not stop for it."""
+    """Returns `own`, the configuration from a node's file, with `values` for the cluster's keys. A value that this
+    release does not know, because a newer release wrote it, is left out, so that the node need not stop."""
     sections: dict[str, dict[str, Value]] = {}
     for key in CLUSTER_KEYS:
         if key not in values:
@@ -81,9 +85,9 @@ def in_force(own: Config, values: Mapping[str, object]) -> Config:
 
 
 def changed(config: Config, values: Mapping[str, object], asks: AsksFirst = _never) -> tuple[Config, dict[str, Value]]:
-    """Returns `config` with new values for keys of the cluster, and these values in the types of their keys. Raises
-    ConfigError for a key that is not the cluster's, a value that a key cannot have, or a broken relation between keys;
-    its last line is a command that can be typed as shown, and that asks no question."""
+    """Returns (`config` with the new values, the new values in the types of their keys). Raises ConfigError if a key is
+    not the cluster's, if a value is not allowed for its key, or if values do not fit together. The last line of the
+    error is a command that works as shown and does not ask for confirmation."""
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
         for key, value in converted.items():
@@ -99,8 +103,8 @@ def changed(config: Config, values: Mapping[str, object], asks: AsksFirst = _nev
 
 
 def advised(config: Config, values: Mapping[str, Value], asks: AsksFirst) -> str:
-    """Returns the command that sets these values; "" if they cannot be. If it would ask before it takes something away,
-    the command that is returned only shows that."""
+    """Returns the command that sets these values; "" if they are not valid. If the command would ask for confirmation,
+    the returned command is a dry run instead."""
     after = in_force(config, values)
     try:
         check(after, _Change())
@@ -113,8 +117,8 @@ def advised(config: Config, values: Mapping[str, Value], asks: AsksFirst) -> str
 
 
 def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError) -> dict[str, Value]:
-    """Returns the values with larger ones for the keys that they leave too small, which may lead from one to the
-    next."""
+    """Returns the values with larger values added for keys that would be too small. A larger value may make another key
+    too small, which is then enlarged as well. `error` is the first such error."""
     found = dict(values)
     for _ in CLUSTER_KEYS:
         found[error.key] = error.least
@@ -130,8 +134,8 @@ def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError)
 
 
 def in_type(key: str, value: object) -> Value:
-    """Returns the value of a cluster's key in the key's type; a text may represent a number or a boolean. Raises
-    ConfigError."""
+    """Returns the value in the type of a cluster's key. A text such as "20" or "true" becomes a number or a bool.
+    Raises ConfigError."""
     if key not in FIELDS:
         raise _unknown(key)
     section, name = key.split(".")
@@ -165,8 +169,8 @@ def _check_range(config: Config, key: str, value: Value, asks: AsksFirst) -> Non
 
 
 def _instead(config: Config, key: str, known: Range, value: int, asks: AsksFirst) -> str:
-    """Returns the command that sets the key to the nearest value for which the command does not ask. If there is none,
-    it shows the effects of the nearest value of all."""
+    """Returns the command that sets the key to the nearest valid value for which the command does not ask for
+    confirmation. If there is none, returns a dry run with the nearest valid value."""
     near = known.nearest(value)
     usual = min(max(near, known.usual_low), known.usual_high)
     commands = [advised(config, {key: each}, asks) for each in dict.fromkeys((near, usual, USUAL[key]))]

@@ -1,9 +1,10 @@
-"""The node's configuration: one `raftmq.toml`, then RAFTMQ_SECTION__KEY variables, then flags; later sources win.
+"""Defines the node's configuration. Values come from `raftmq.toml`, then from RAFTMQ_SECTION__KEY variables, then from
+flags; a later source overrides an earlier one.
 
-Every key, default and range is in the sections: `node_sections`, `service_sections`, `storage_sections`, and those of
-observation here. The type of a key also says whose the key is, and when a change takes effect
-(`cluster.config.key_facts`). Values are checked when they are loaded, relations between them in
-`cluster.config.cross_key_rules`, so a `Config` that exists can be used.
+Every key, its default and its range are in the sections: in `node_sections`, `service_sections`, `storage_sections`,
+and in this module for those of observation. The type of a key also says if it belongs to the cluster or to a host, and
+when a change takes effect (`cluster.config.key_facts`). Values are checked when they are loaded, and relations between
+them in `cluster.config.cross_key_rules`. Therefore every `Config` that exists can be used.
 """
 
 from __future__ import annotations
@@ -58,32 +59,32 @@ __all__ = ["Config", "ConfigError", "dump"]
 
 
 class HealthSection(Section, frozen=True, kw_only=True):
-    """The thresholds at which a state of the cluster becomes a finding (docs/runbooks.md)."""
+    """Thresholds beyond which a state of the cluster is reported as a finding (docs/runbooks.md)."""
 
     follower_behind_entries: Annotated[int, Meta(ge=1, extra=within(1, 1 << 40)), of_cluster(Unit.ENTRIES)] = 10_000
     follower_behind_ms: Annotated[Milliseconds, of_cluster(Unit.MS)] = 30_000
     clock_off_ms: Annotated[Milliseconds, of_cluster(Unit.MS)] = 500
     group_idle_ms: Annotated[Milliseconds, of_cluster(Unit.MS)] = 600_000
-    """The milliseconds after which a group that has messages to consume and no consumers is a finding."""
+    """Milliseconds after which a consumer group with unread messages and without consumers is reported."""
     queue_stuck_ms: Annotated[Milliseconds, of_cluster(Unit.MS)] = 300_000
-    """The milliseconds after which a queue with messages for a group that has consumers, but commits nothing of the
-    queue, is a finding."""
+    """Milliseconds after which a queue is reported in which a group with consumers has unread messages and commits
+    nothing."""
     tier_stuck_ms: Annotated[Milliseconds, of_cluster(Unit.MS)] = 60_000
-    """The milliseconds after which failing uploads to the tier are a finding."""
+    """Milliseconds after which uploads to the tier that fail are reported."""
     connections_percent: Annotated[Percent, of_cluster(Unit.PERCENT)] = 90
-    """The percentage of limits.connections_max from which the number of connections is a finding."""
+    """Percentage of limits.connections_max from which the number of connections is reported."""
     crash_loop_starts: Annotated[int, Meta(ge=2, le=100), of_cluster(Unit.NONE)] = 3
     crash_loop_ms: Annotated[Milliseconds, of_cluster(Unit.MS)] = 600_000
 
 
 class UpgradeSection(Section, frozen=True, kw_only=True):
-    """The end of an upgrade (docs/upgrade.md)."""
+    """The rule by which the leader finishes an upgrade (docs/upgrade.md)."""
 
     finalize_after_ms: Annotated[
         int, Meta(ge=0, extra=within(1_000, 30 * 86_400_000, zero=True)), of_cluster(Unit.MS)
     ] = 0
-    """The milliseconds for which every voter and learner must have announced the new level before the leader finalizes
-    the upgrade by itself; 0: never."""
+    """Milliseconds after which the leader finalizes an upgrade by itself, once every voter and learner announces the
+    new level. 0: never."""
 
 
 class FailpointsSection(Section, frozen=True, kw_only=True):
@@ -98,11 +99,12 @@ class LogOutputSection(Section, frozen=True, kw_only=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], of_host(reload=True)] = "info"
     format: Annotated[Literal["text", "json"], HOST] = "text"
     slow_request_ms: Annotated[int, Meta(ge=0, le=600_000), of_host(Unit.MS)] = 500
-    """The milliseconds after its arrival above which the answer to a request gets a line in the log; 0: none does."""
+    """Milliseconds. A request that takes longer from its arrival to its answer gets a line in the log. 0: no request
+    does."""
     file_bytes_max: Annotated[int, Meta(ge=64 << 10, le=1 << 40), of_host(Unit.BYTES)] = 32 << 20
-    """The bytes of a node's node.log, under `raftmq up`, above which a new file begins."""
+    """Bytes of node.log, under `raftmq up`, above which a new file is begun."""
     files: Annotated[int, Meta(ge=2, le=1_000), of_host(Unit.NONE)] = 8
-    """The files node.log, node.log.1, ... that are kept, the present one included."""
+    """Number of files node.log, node.log.1, ... that are kept, including the present one."""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -152,7 +154,7 @@ class Config(Section, frozen=True, kw_only=True):
         return tuple(sorted(NodeId(peer.id) for peer in self.peers))
 
     def tls_mode(self, wanted: TlsMode) -> TlsMode:
-        """Returns the TLS mode of a port whose own key is `wanted`: that, or `tls.mode` if it is ""."""
+        """Returns the TLS mode of a port. `wanted` is the port's own key; if it is "", `tls.mode` counts."""
         return wanted or self.tls.mode
 
     @property
@@ -169,18 +171,18 @@ class Config(Section, frozen=True, kw_only=True):
         raise KeyError(node_id)
 
     def routed_by(self, listener: str) -> str:
-        """Returns the name of the listener whose addresses clients of that one are given."""
+        """Returns the name of the listener whose addresses are given to clients of the listener `listener`: its
+        `routes`, or its own name."""
         return next((each.routes for each in self.listeners if each.name == listener), "") or listener
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Returns node id -> address that the listener of this name advertises on each node; nodes without it are left
-        out."""
+        """Returns node id -> address that the listener of this name advertises on each node. Nodes without such a
+        listener are left out."""
         return {NodeId(p.id): p.listeners[listener] for p in self.peers if listener in p.listeners}
 
 
 def dump(config: Config) -> str:
-    """Returns the whole configuration as TOML, from which `load` makes an equal Config (with an absolute
-    `data_dir`)."""
+    """Returns the whole configuration as TOML. `load` makes an equal Config of it if `data_dir` is absolute."""
     blocks: list[str] = []
     for section in msgspec.structs.fields(config):
         value = getattr(config, section.name)

@@ -1,4 +1,4 @@
-"""Defaults of the configuration that depend on other values, and relations that must hold between values."""
+"""Fills in defaults that depend on other values, and checks the relations that must hold between values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY_ADDRESS = ("0.0.0.0", "::")
 TLS_FILES = ("cert_file", "key_file", "ca_file")
 AUTH_FILES = ("key_file", "first_user_file")
 FRAME_OVERHEAD_BYTES = 64 << 10
-"""The bytes for an entry's headers, dispatch table and effects, and for the header of a remoting frame."""
+"""Bytes to allow for an entry's headers, dispatch table and effects, and for the header of a remoting frame."""
 _LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
     (
         "raft.election_ticks",
@@ -88,12 +88,13 @@ _LEAST: tuple[tuple[str, str, Callable[[Config], int], str], ...] = (
         "the time a send may take includes the wait for a leader",
     ),
 )
-"""Lower bounds of keys that depend on others: the key, what it must not be too small for, its least value, and why."""
+"""Lower bounds of keys that depend on other keys: (the key, the other key, the function that returns the least value,
+the reason)."""
 
 
 def complete(config: Config, source: Source, folder: Path | None) -> Config:
-    """Returns the configuration with advertised addresses, this node's own entry in `peers`, and an absolute data
-    directory filled in."""
+    """Returns the configuration with three things filled in: advertised addresses, this node's own entry in `peers`,
+    and an absolute data directory. `folder` is that of the configuration file."""
     data_dir = Path(config.node.data_dir).expanduser()
     if folder is not None and source.is_from_file(("node", "data_dir")):
         data_dir = folder / data_dir
@@ -124,7 +125,8 @@ def complete(config: Config, source: Source, folder: Path | None) -> Config:
 
 
 def _absolute(section: str, files: Mapping[str, str], source: Source, folder: Path | None) -> dict[str, str]:
-    """The files of a section that are named, key -> absolute path. A path in the file counts from its folder."""
+    """Returns key -> absolute path, for the keys `files` of a section that are set. A relative path in the
+    configuration file is relative to `folder`, the file's folder."""
     return {
         key: str((folder / path if folder is not None and source.is_from_file((section, key)) else path).absolute())
         for key, named in files.items()
@@ -147,14 +149,14 @@ def check(config: Config, source: Source) -> None:
 
 
 def _with_paired(config: Config, peer: PeerNode) -> dict[str, str]:
-    """Returns the advertised addresses of a peer by listener, also for listeners that give their clients another one's
-    addresses."""
+    """Returns the advertised addresses of a peer: listener -> "host:port". Listeners that give their clients another
+    listener's addresses are included."""
     paired = {each.name: peer.listeners[each.routes] for each in config.listeners if each.routes in peer.listeners}
     return paired | peer.listeners
 
 
 def _with_own_listeners(config: Config, listeners: tuple[Listener, ...]) -> tuple[PeerNode, ...]:
-    """Returns `peers` with this node's listeners filled in; a node without peers is a cluster of one."""
+    """Returns `peers` with this node's own listeners filled in. If there are no peers, the node is a cluster of one."""
     advertised = {each.name: each.advertised for each in listeners}
     if not config.peers:
         admin = join_address(config.admin.bind, config.admin.port)
@@ -215,7 +217,8 @@ def _check_listeners(config: Config, source: Source) -> None:
 
 
 def _check_routes(config: Config, i: int, listener: Listener, source: Source) -> None:
-    """Checks that a listener gives its own addresses, or those of a listener that gives its own. Raises ConfigError."""
+    """Raises ConfigError unless the listener gives its clients its own addresses, or those of a listener that gives its
+    own."""
     if not listener.routes:
         return
     path: KeyPath = ("listeners", i, "routes")
@@ -292,8 +295,8 @@ def _check_peer_addresses(config: Config, i: int, peer: PeerNode, source: Source
 
 
 def _check_ports(config: Config, source: Source) -> None:
-    """Checks that no two of this node's sockets bind one address; a bind to every address takes the port from all.
-    Raises ConfigError."""
+    """Raises ConfigError if two of this node's ports bind the same address. A bind to all addresses conflicts with
+    every other one on the same port."""
     wanted: list[tuple[KeyPath, str, int]] = [
         *((("listeners", i), each.bind, each.port) for i, each in enumerate(config.listeners)),
         (("peer",), config.peer.bind, config.peer.port),
@@ -346,7 +349,8 @@ def _check_backup(config: Config, source: Source) -> None:
 
 
 def _is_place(target: str) -> bool:
-    """Returns True if a backup target means the same in whatever folder the node is started."""
+    """Returns True if a backup target means the same place in whatever folder the node is started: an absolute path or
+    a URL."""
     return Path(target).is_absolute() or "://" in target
 
 
@@ -434,11 +438,12 @@ PROFILES: dict[str, dict[str, int]] = {
     "rocketmq": {},
     "report-003": {"topic_length_max": 256, "message_bytes_max": 65_535},
 }
-"""The named sets of limits. `rocketmq` is what RocketMQ's broker enforces, and the default of every key: topics of 127
-bytes, messages of 4 MiB. `report-003` is what a widely read description of its commit log says: topics of 256, messages
-of 65,535."""
+"""Name of a profile -> the limits that it sets. `rocketmq` has the limits that RocketMQ's broker enforces, which are
+also the keys' defaults: topics of 127 bytes, messages of 4 MiB. `report-003` has those of a widely read description of
+its commit log: topics of 256 bytes, messages of 65,535."""
 
 
 def with_profile(limits: LimitsSection, given: Container[str]) -> LimitsSection:
-    """Returns the limits, with their profile's values for the keys that were not `given`."""
+    """Returns the limits with the values of their profile, except for the keys in `given`, which were set
+    explicitly."""
     return replace(limits, **{key: value for key, value in PROFILES[limits.profile].items() if key not in given})

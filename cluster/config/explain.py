@@ -1,7 +1,7 @@
-"""Explains a key of the configuration: meaning, unit, default, range, and when a new value takes effect.
+"""Explains a key of the configuration: its meaning, unit, default and range, and when a new value takes effect.
 
-Types, defaults and ranges come from `Config`; the meaning is the key's row in docs/configuration.md, to which
-`data/configuration.md` links: a wheel has its text.
+Types, defaults and ranges come from `Config`. The meaning is the key's row in docs/configuration.md, to which
+`data/configuration.md` is a link; a wheel contains its text.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _HEADING: Final = re.compile(r"^## .*`\[+(\w+)\]+`")
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """The explanation of one key, each field as a text for people."""
+    """The explanation of one key. Each field but `reload` is a text for people."""
 
     key: str
     meaning: str
     unit: str
-    """The unit of the value; "" if it has none, as a name or a switch."""
+    """The unit of the value; "" if it has none, such as a name or a switch."""
     default: str
     """The default value in TOML; "required" if the key has none."""
     range: str
     usual: str
-    """The values that a change may set without `force`; "" for all of the range."""
+    """The values that a change may set without `force`; "" if these are all values of the range."""
     effect: str
-    """The effect of values that are not usual."""
+    """The effect of values outside `usual`; "" if there are none."""
     change: str
-    """The place where the key is changed, and when the change takes effect."""
+    """The file or the command that changes the key, and when the change takes effect."""
     reload: bool
     """True if a change takes effect without a restart."""
 
 
 def keys() -> tuple[str, ...]:
-    """Returns every key that a file may have, "section.name", in the order of the sections."""
+    """Returns the names of all keys that a file may have, "section.name", in the order of the sections."""
     return tuple(fields_of(Config))
 
 
@@ -71,7 +71,7 @@ def explain(key: str) -> Explained:
 
 
 def default_of(field: Any) -> str:
-    """Returns the default of a key's field as a file has it, or "required"."""
+    """Returns the default of a key as TOML; "required" if it has none."""
     if field.required:
         return "required"
     return "{}" if field.default is msgspec.NODEFAULT else toml_value(field.default)
@@ -86,7 +86,7 @@ def _change(key: str, said: KeyFacts) -> str:
 
 @cache
 def _meanings() -> dict[str, str]:
-    """Returns key -> its meaning, without marks of Markdown."""
+    """Returns key -> its meaning as plain text, from the table in docs/configuration.md."""
     page = (files("cluster.config") / "data" / "configuration.md").read_text(encoding="utf-8")
     found, section = {}, ""
     for line in page.splitlines():

@@ -1,8 +1,8 @@
-"""Finds the parts of a node that unauthorised users can reach: ports on every address, and a data directory that other
-users may enter.
+"""Finds out if unauthorised users can reach a node: over ports that are bound to every address, or in a data directory
+that other users may enter.
 
-Neither keeps a node from starting: in a container a node binds every address, and an older release made the folders
-accessible to others.
+Neither prevents a node from starting. In a container, a node binds every address; and an older release made folders
+that others could enter.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cluster.config.local_layout import local_root, node_object
 
 
 class OpenFolder(NamedTuple):
-    """The finding of a data directory that other users may enter."""
+    """A warning that other users may enter the data directory."""
 
     says: str
     command: str
-    """The chmod command that closes the directory."""
+    """The chmod command that denies them access."""
 
 
 def open_ports(config: Config) -> str:
-    """Returns a warning that names the ports that accept connections on every address, and the two ways out; "" if none
-    does."""
+    """Returns a warning that names the ports that are bound to every address, and two ways to protect them; "" if there
+    are none."""
     heartbeat, port = config.peer.heartbeat or ("", 0)
     peer = {"peer": (config.peer.bind, config.peer.port), "heartbeat": (heartbeat, port)}
     unguarded = {each.name: (each.bind, each.port) for each in config.listeners}
@@ -46,8 +46,8 @@ def open_ports(config: Config) -> str:
 
 
 def ports_beyond(config: Config) -> list[str]:
-    """Returns the ports for clients and the HTTP API that other machines may reach (any address but loopback), as "name
-    address:port"."""
+    """Returns "name address:port" for each port for clients, and that of the HTTP API, that is not bound to loopback
+    only."""
     ports = {each.name: (each.bind, each.port) for each in config.listeners}
     ports["admin"] = (config.admin.bind, config.admin.port)
     return [f"{name} {join_address(*at)}" for name, at in ports.items() if not _is_loopback(at[0])]
@@ -56,23 +56,21 @@ def ports_beyond(config: Config) -> list[str]:
 def _is_loopback(bind: str) -> bool:
     try:
         return ip_address(bind).is_loopback
-    except ValueError:  # a host name
+    except ValueError:  # no IP address but a host name
         return bind.lower() == "localhost"
 
 
 def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
-    """Returns a finding if other users may enter the data directory: its own mode and that of each folder above allow
-    it.
-
-    Rights of a group do not count: an administrator decides who is in it. `root`: folders above it are not looked at.
-    """
+    """Returns a warning if other users may enter the data directory, else None. They may if its mode and those of all
+    folders above it allow that. Rights of the group are ignored, because an administrator decides who is in it. Folders
+    above `root` are not checked."""
     data_dir = data_dir.absolute()
     try:
         above = all(each.stat().st_mode & stat.S_IXOTH for each in data_dir.parents if each.is_relative_to(root))
         if not above or not data_dir.stat().st_mode & stat.S_IRWXO:
             return None
     except OSError:
-        return None  # not there yet
+        return None  # the directory was not made yet
     ours = local_root(str(data_dir)) or data_dir
     command = f"chmod 700 {shlex.quote(str(ours))}"
     return OpenFolder(
@@ -83,5 +81,5 @@ def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
 def _is_everywhere(bind: str) -> bool:
     try:
         return ip_address(bind).is_unspecified
-    except ValueError:  # a host name
+    except ValueError:  # no IP address but a host name
         return False

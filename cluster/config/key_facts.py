@@ -1,9 +1,10 @@
-"""The facts that the type of a configuration key declares, beside the value's type and range (`cluster.config.ranges`):
-whether the key belongs to the cluster or to a host, whether a change needs a restart, and the unit of its value.
+"""Defines facts that the type of a configuration key states besides its value's type and range
+(`cluster.config.ranges`): if the key belongs to the cluster or to a host, if a change needs a restart, and the unit of
+the value.
 
-Each field of a section of `cluster.config.config.Config` says it in its type: `of_cluster(...)` or `of_host(...)`. All
-sets of keys are made of that, so a new key stands in no list. A field that says nothing stops every program that reads
-the configuration.
+Each field of a section of `cluster.config.config.Config` has `of_cluster(...)` or `of_host(...)` in its type. All sets
+of keys are computed from that, so there are no lists to keep up to date. A field without either stops every program
+that reads the configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 
 class Unit(StrEnum):
-    """The unit of a number, in words."""
+    """The unit of a number, as a word for people."""
 
     MS = "milliseconds"
     HOURS = "hours"
@@ -30,11 +31,11 @@ class Unit(StrEnum):
     MESSAGES = "messages"
     SLOW_MICROSECONDS = "microseconds of a slow core"
     NONE = ""
-    """A count, or a number that names something, as that of a port."""
+    """A count, or a number that identifies something, such as a port."""
 
 
 class KeyFacts(NamedTuple):
-    """The facts of one key."""
+    """The facts about one key."""
 
     is_clusters: bool
     """True if the key is equal on every node and kept in the log; False if it belongs to one host."""

@@ -1,4 +1,5 @@
-"""Reads a `Config` from the file, then variables, then flags. An error names the line of the fault and a way out."""
+"""Loads a `Config` from a file, then environment variables, then flags. An error names the line of the mistake and a
+remedy."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def _unknown(kind: type[Any], raw: dict[str, Any], path: KeyPath) -> Iterator[Ke
 
 
 def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
-    """Builds one table's Struct from raw values. Every key must be known, present if required, and of the right type
-    and range. Raises ConfigError."""
+    """Returns the Struct of one table, made from raw values. Raises ConfigError for an unknown key, a missing required
+    key, or a value of the wrong type or outside the range."""
     if not isinstance(raw, dict):
         raise _wrong_shape(path, "a table", raw, source, f"write it as [{dotted(path)}] with its keys below")
     fields = _fields_of(kind)  # type: ignore[arg-type]  # a class is hashable
@@ -84,7 +85,7 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
         if name in raw:
             values[name] = value_of(field.type, raw[name], (*path, name), source)
         elif field.required and typing.get_origin(field.type) is None and isinstance(field.type, type):
-            values[name] = _build(field.type, {}, (*path, name), source)  # names the first required key in it
+            values[name] = _build(field.type, {}, (*path, name), source)  # names the first required key of that table
         elif field.required:
             raise _missing_key(name, field.type, path, source)
     return kind(**values)
@@ -92,8 +93,8 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
 
 @cache
 def _fields_of(kind: type[Any]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Returns name -> field of a table. Kept, because msgspec evaluates every annotation to make them, and a node that
-    reads its configuration again does so on its event loop."""
+    """Returns name -> field of a table. The result is cached: msgspec evaluates all annotations to make it, and a
+    reload runs on the node's event loop."""
     return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
@@ -173,7 +174,7 @@ def expected(kind: Any) -> str:
 
 
 def _example(kind: Any, path: KeyPath) -> str:
-    """Returns a valid example value of a key, in TOML: the default if there is one."""
+    """Returns a valid value of a key as TOML, for an error: the default if there is one."""
     section = next((f.type for f in msgspec.structs.fields(Config) if f.name == path[0]), None)
     owner = typing.get_args(section)[0] if typing.get_origin(section) is tuple else section
     for field in msgspec.structs.fields(owner) if owner is not None else ():

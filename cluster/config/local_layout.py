@@ -1,15 +1,15 @@
-"""The data directory of a local cluster: its location, its content, and the one file that says which node runs where.
+"""Describes the data directory of a local cluster: where it is found, what it contains, and which node runs where.
 
-    .raftmq/                found from sub-folders, as .git is; or RAFTMQ_DATA, or --data
-        cluster.json        nodes with pid and ports, replaced atomically, never edited in place
-        lock                held while a command changes which processes run
+    .raftmq/                found from folders inside it, as .git is; RAFTMQ_DATA or --data name another one
+        cluster.json        nodes with process ids and ports; replaced atomically, never edited in place
+        lock                locked while a command starts or stops processes
         n1/raftmq.toml      the node's configuration
         n1/node.log         what the node printed; older files are node.log.1, ...
         n1/data/            the node's data directory: log, hard state, database, identity
         g02/n1/...          the same for the nodes of group 2; SECRET and users.key are then for all groups
         registry/r1/...     registry.toml, node.log and data of a process of the registry, if there are several groups
 
-cluster.json can be made again from the raftmq.toml files; everything else cannot.
+cluster.json can be made again from the raftmq.toml files. All other files are lost if they are removed.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ _ONE_GROUP_SCHEMA = 10
 """The format of a file without further groups, which earlier releases read: for them an id names one node."""
 
 NodeName = int | str
-"""The name of a node in commands and in JSON: its id in the first group, else "GROUP/ID", as "3/2". That of a process
-of the registry is "registry/ID"."""
+"""The name of a node in commands and in JSON. In the first group it is the node's id, in other groups "GROUP/ID", such
+as "3/2". A process of the registry is called "registry/ID"."""
 _NAME = re.compile(r"(?:(registry|\d{1,9})/)?(\d{1,9})", re.ASCII)
 _GROUP_FOLDER = re.compile(r"g\d\d", re.ASCII)
 GROUP_FOLDERS = "g[0-9][0-9]"
 """The pattern of the folders of further groups."""
 REMOVED = "removed"
-"""The name of the folder, beside those of a group's nodes, to which those of removed nodes move."""
+"""Name of the folder beside a group's nodes into which the folders of removed nodes are moved."""
 
 
 REGISTRY_GROUP = 0
-"""The number that processes of the registry (docs/adr/0112) have in place of a group's: they belong to none."""
+"""The number used instead of a group's for processes of the registry (docs/adr/0112), which belong to no group."""
 REGISTRY = "registry"
-"""The word in place of a group's number in the name of a process of the registry, and the name of their folder."""
+"""The word used instead of a group's number in names of processes of the registry; also the name of their folder."""
 
 
 def name_of(group: int, node: int) -> NodeName:
-    """Returns the name of a node: an id is unique only within its group."""
+    """Returns the name of a node: its id in the first group, else "GROUP/ID", because an id is unique only within its
+    group."""
     if group == REGISTRY_GROUP:
         return f"{REGISTRY}/{node}"
     return node if group == FIRST_GROUP else f"{group}/{node}"
@@ -79,7 +80,8 @@ def link_object(group: int, node: int, peer: int) -> str:
 
 
 def key_of(name: NodeName) -> tuple[int, int]:
-    """Returns (group, id) of a node's name; "1/2" is 2. Raises LocalError if it is none."""
+    """Returns (group, id) of a node's name; (1, 2) for both "1/2" and "2". Raises LocalError if the text is no such
+    name."""
     found = _NAME.fullmatch(str(name))
     if found is None:
         raise LocalError(
@@ -92,21 +94,21 @@ def key_of(name: NodeName) -> tuple[int, int]:
 
 
 def group_folder(data: Path, group: int) -> Path:
-    """Returns the folder of the nodes of a group: the data directory itself, or gGG in it."""
+    """Returns the folder with the nodes of a group: the data directory itself for the first group, else gGG in it."""
     return data if group == FIRST_GROUP else data / f"g{group:02}"
 
 
 def group_at(place: str) -> int:
-    """Returns the group of brokers whose folder, or place for objects, has that path or URL."""
+    """Returns the number of the group of brokers to which a folder, or a URL for its objects, belongs."""
     name = place.rstrip("/").rpartition("/")[2]
     return int(name[1:]) if _GROUP_FOLDER.fullmatch(name) else FIRST_GROUP
 
 
 class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One node in cluster.json. `pid` is None while no process that `raftmq` started runs."""
+    """A node in cluster.json. `pid` is None while no process of it runs that `raftmq` has started."""
 
     module: ClassVar[str] = "cluster.node"
-    """The module that its process runs."""
+    """The Python module that the node's process runs."""
     id: int
     pid: int | None
     broker_port: int
@@ -115,9 +117,10 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     admin_port: int
     log: str
     replaces: int | None = None
-    """The id of the node whose place this node is to take; None if there is none, or it has taken the place."""
+    """Id of the node that this one is to replace; None if there is none, or if it was replaced already."""
     group: int = FIRST_GROUP
-    """The number of its group. Only `key` and `name` tell two nodes apart."""
+    """The number of the node's group. Ids are unique only within a group, so use `key` or `name` to tell nodes
+    apart."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -156,10 +159,11 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RegistryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One process of the registry in cluster.json. `pid` is None while none that `raftmq` started runs."""
+    """A process of the registry in cluster.json. `pid` is None while no process of it runs that `raftmq` has
+    started."""
 
     module: ClassVar[str] = "cluster.registry"
-    """The module that it runs."""
+    """The Python module that the process runs."""
     id: int
     pid: int | None
     port: int
@@ -172,7 +176,7 @@ class RegistryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> tuple[int, int]:
-        """The process's (group, id), where the group is that of no node."""
+        """(REGISTRY_GROUP, id), in the form of a node's key."""
         return REGISTRY_GROUP, self.id
 
     @property
@@ -252,7 +256,8 @@ class ClusterFile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.key != key])
 
     def with_pid(self, name: NodeName, pid: int | None) -> ClusterFile:
-        """Returns the same cluster with another process id (or None) for one node, or process of the registry."""
+        """Returns the same cluster in which the node or process `name` has another process id; None if it does not
+        run."""
         key = key_of(name)
         nodes, registry = (
             [msgspec.structs.replace(each, pid=pid) if each.key == key else each for each in records]
@@ -269,11 +274,9 @@ def groups_of(nodes: Iterable[NodeRecord]) -> list[int]:
 def find_data_dir(
     given: str | None = None, environ: Mapping[str, str] | None = None, start: Path | None = None
 ) -> Path:
-    """Returns the data directory on which a command works: --data, RAFTMQ_DATA, the nearest .raftmq upwards, or
-    ./.raftmq. The path is absolute.
-
-    A directory with a cluster.json comes before one without, as for the client (`raftmq.client.discovery`).
-    """
+    """Returns the absolute path of the data directory on which a command works: --data, RAFTMQ_DATA, the nearest
+    .raftmq in this folder or one above, or ./.raftmq. A directory with a cluster.json comes before one without, as in
+    the client library (`raftmq.client.discovery`)."""
     named = given or (os.environ if environ is None else environ).get(DATA_DIR_VARIABLE)
     here = (start or Path.cwd()).absolute()
     if named:
@@ -289,7 +292,7 @@ def find_data_dir(
 def _has_cluster(data: Path) -> bool:
     try:
         return (data / CLUSTER_FILE).is_file()
-    except PermissionError:  # another user's cluster: the command that uses it says so
+    except PermissionError:  # It may be another user's cluster. The command that uses it says so.
         return True
 
 
@@ -327,7 +330,8 @@ def read_cluster(data: Path) -> ClusterFile:
 
 
 def _advice(data: Path) -> str:
-    """Returns what to type where `data` holds no cluster: the folder around it may be meant, or one in it."""
+    """Returns what to type if `data` has no cluster. The person may have meant the folder around it, or one inside
+    it."""
     for near in (data / DATA_DIR_NAME, data.parent, data.parent.parent):
         if _has_cluster(near):
             return f"the same command with --data {near}"
@@ -335,27 +339,27 @@ def _advice(data: Path) -> str:
 
 
 def local_root(node_data: str) -> Path | None:
-    """Returns the directory of the cluster that `raftmq up` made, and on which commands for local clusters therefore
-    work, if the node with that data directory belongs to one; else None."""
+    """Returns the data directory of the local cluster to which a node with this data directory belongs, because `raftmq
+    up` made it; None if it belongs to no such cluster."""
     folder = Path(node_data).absolute().parent.parent
     roots = [folder, folder.parent] if _GROUP_FOLDER.fullmatch(folder.name) else [folder]
     return next((root for root in roots if (root / CLUSTER_FILE).is_file()), None)
 
 
 def has_no_data(directory: Path) -> bool:
-    """Returns True if a data directory is missing, or contains nothing but a lock. Raises OSError."""
+    """Returns True if a data directory is missing, or empty except for a lock file. Raises OSError."""
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 
 def has_no_identity(directory: Path) -> bool:
-    """Returns True if a data directory is missing, or belongs to no node: it is empty, or was deleted while its node
-    ran, and the node wrote a few files again. Raises OSError."""
+    """Returns True if a data directory is missing, or does not have a node's identity. It is empty then, or it was
+    deleted while its node ran, and the node wrote a few files again. Raises OSError."""
     return not (directory / layout.IDENTITY).exists()
 
 
 def is_lost(node_data: str, node: int) -> bool:
-    """Returns True if the data directory of another `node` of the group of a local cluster to which this data directory
-    belongs was lost. A directory that this process may not look into is not lost."""
+    """Returns True if the data directory of another node of the same local cluster and group was lost. `node_data` is
+    this node's directory, `node` the id of the other one. Returns False if this process may not read the directory."""
     try:
         return has_no_identity(Path(node_data).absolute().parent.parent / f"n{node}" / "data")
     except OSError:
@@ -363,16 +367,17 @@ def is_lost(node_data: str, node: int) -> bool:
 
 
 Place = Literal["up", "machine", "container", "compose", "kubernetes"]
-"""The place where a node runs: in a cluster that `raftmq up` made, else on a machine, in a container, in one that
-docker-compose.yml describes, in a pod."""
+"""The place where a node runs. `up`: in a cluster that `raftmq up` made. `machine`: directly on a machine. `container`:
+in a container. `compose`: in a container of docker-compose.yml. `kubernetes`: in a pod."""
 PLACE_VARIABLE = "RAFTMQ_PLACE"
-"""The environment variable by which docker-compose.yml says that the node is one of its services."""
+"""The environment variable with which docker-compose.yml tells a node that it is one of its services."""
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 """The files that Docker and podman make in each container."""
 
 
 def place_of(node_data: str, container_marks: Sequence[str] = CONTAINER_MARKS) -> Place:
-    """Returns the place where the node with that data directory runs, as this process sees it."""
+    """Returns the place where the node with that data directory runs. `container_marks` are files that exist only in
+    containers."""
     if local_root(node_data) is not None:
         return "up"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -383,8 +388,8 @@ def place_of(node_data: str, container_marks: Sequence[str] = CONTAINER_MARKS) -
 
 
 def write_cluster(data: Path, cluster: ClusterFile) -> None:
-    """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power loss. A cluster
-    of one group is written as earlier releases read it."""
+    """Replaces cluster.json atomically: even after a power loss, a reader sees either the old file or the new one. The
+    file of a cluster of one group can be read by earlier releases."""
     several = cluster.groups not in ([], [FIRST_GROUP])
     cluster = msgspec.structs.replace(cluster, schema=CLUSTER_SCHEMA if several else _ONE_GROUP_SCHEMA)
     replace_file(data / CLUSTER_FILE, msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
@@ -393,14 +398,14 @@ def write_cluster(data: Path, cluster: ClusterFile) -> None:
 def replace_file(
     path: Path, data: bytes, mode: int = 0o666, *, check: Callable[[Path], object] = lambda fresh: None
 ) -> None:
-    """Replaces a small file: a reader sees the old content or the new one, also after a power loss.
+    """Replaces a small file atomically: even after a power loss, a reader sees either the old contents or the new.
 
-    A file that is there keeps its owner, group and mode, as far as this user may give them, and what `mode` denies to
-    everybody else stays denied. `mode`: the permissions of a new file, less the umask. `check` gets the path of the new
-    content before it takes the place. Raises OSError, and what `check` raises; then the file is as before.
+    An existing file keeps its owner, group and mode as far as this user may set them, but other users get no right that
+    is not in `mode`. A new file gets `mode` less the umask. `check` is called with the path of the new contents before
+    the replacement. Raises OSError, and what `check` raises; the file is then unchanged.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)  # left by a dead process with this pid; in a container all have the same one
+    fresh.unlink(missing_ok=True)  # left by a dead process with this pid: in a container, all have the same
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
@@ -416,9 +421,9 @@ def replace_file(
 
 
 def _keep_access(path: Path, descriptor: int, most: int) -> None:
-    """Gives an open file the owner, group and mode of the one at `path`, if there is one. If this user may not give the
-    file to that group, the group's rights are left out, because another group would get them. All other users get no
-    right that is not in `most`: a secret that was readable to them does not stay so."""
+    """Gives an open file the owner, group and mode of the file at `path`, if that exists. If this user may not set the
+    group, the rights of the group are removed, because another group would get them. All other users get no right that
+    is not in `most`, so that a secret does not stay readable to them."""
     try:
         known = path.stat()
     except FileNotFoundError:
@@ -444,7 +449,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class BusyError(LocalError):
-    """Another command starts or stops nodes of the same data directory."""
+    """Raised if another command is starting or stopping nodes of the same data directory."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""The raftmq.toml files of a local cluster: `raftmq up` writes them once, and the user may edit them afterwards."""
+"""Writes and changes the raftmq.toml files of a local cluster. `raftmq up` writes them once, and the user may edit them
+afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 
 def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
-    """Returns the file `own` of a node that joins, with the sections of another node's file `other` that are not in
+    """Returns the text of the file `own` of a joining node, with all sections of another node's file `other` except
     `own_sections`."""
     document, settings = tomlkit.parse(own), tomlkit.parse(other)
     for section in settings:
@@ -35,8 +36,8 @@ def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
 def moved(
     text: str, node: NodeRecord, nodes: Sequence[NodeRecord], first: Sequence[NodeRecord], *, failpoints: bool
 ) -> str:
-    """Returns a node's file with the ports of `node`. Former members leave [[peers]], new ones are added. `nodes`: the
-    members of its group; `first`: those of the first group."""
+    """Returns a node's file with the new ports of `node`. In [[peers]], former members are removed and new ones added.
+    `nodes` are the members of its group, `first` those of the first group."""
     document = tomlkit.parse(text)
     _table(document, "node")["data_dir"] = "data"
     _table(document, "peer")["port"] = node.peer_port
@@ -55,14 +56,15 @@ def moved(
 
 
 def with_tier(text: str, url: str) -> str:
-    """Returns a node's file with another object store (tier.url)."""
+    """Returns a node's file with `url` as its object store (tier.url)."""
     document = tomlkit.parse(text)
     _table(document, "tier")["url"] = url
     return tomlkit.dumps(document)
 
 
 def with_tls(text: str, files: Mapping[str, str]) -> str:
-    """Returns a node's file with these files for TLS; if it had no mode, plain text is refused from now on."""
+    """Returns a node's file with the given certificate files for TLS. If it had no TLS mode, the node then refuses
+    plain text."""
     document = tomlkit.parse(text)
     table = _table(document, "tls")
     table.setdefault("mode", "enforcing")
@@ -131,13 +133,13 @@ def _moved_peer(table: Any, node: NodeRecord) -> Table:
 
 HOST = "127.0.0.1"
 NODES_MAX = 9
-"""The most nodes of a local cluster. More voters only make every write slower; nodes on other machines join through
-their own configuration."""
+"""The most nodes in each group of a local cluster. More voters only make writes slower. Nodes on other machines join
+with configurations of their own."""
 
 
 def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord]:
-    """Returns nodes 1..count of the first group with RocketMQ's usual ports, or with 4 x count ports in a row from
-    `base_port`. Raises LocalError."""
+    """Returns the records of nodes 1 to `count` of the first group. They have RocketMQ's usual ports, or 4 x count
+    ports in a row from `base_port`. Raises LocalError."""
     _check_count(count)
     if base_port is not None:
         check_base_port(base_port, count)
@@ -148,9 +150,9 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
 def plan_all(
     data: Path, groups: Iterable[int], count: int, base_port: int | None, is_free: Callable[[int], bool]
 ) -> list[NodeRecord]:
-    """Returns nodes 1..count of each of these groups, with their usual ports, or in a row from `base_port`. Ports of
-    further groups are free now; others may use those of the first one, as long as its nodes do not start. `groups`
-    begins with the first one. Raises LocalError."""
+    """Returns the records of nodes 1 to `count` of each group in `groups`, which begins with the first group. They have
+    their usual ports, or ports in a row from `base_port`. The ports of further groups are free now. Those of the first
+    group may be in use while its nodes do not run. Raises LocalError."""
     nodes: list[NodeRecord] = []
     for group in groups:
         base = None if base_port is None else base_port + 4 * len(nodes)
@@ -188,7 +190,8 @@ def _check_count(count: int) -> None:
 
 
 def check_base_port(base_port: int, count: int) -> None:
-    """Raises LocalError unless there is room for the ports of `count` nodes, of all groups together."""
+    """Raises LocalError unless there are enough ports from `base_port` on for `count` nodes, the nodes of all groups
+    together."""
     if not 1024 <= base_port <= 65536 - 4 * count:
         raise LocalError(
             f"--base-port {base_port} leaves no room for the ports",
@@ -199,7 +202,7 @@ def check_base_port(base_port: int, count: int) -> None:
 
 
 def check_groups(groups: int) -> None:
-    """Raises LocalError for a number of groups that no cluster has."""
+    """Raises LocalError if no cluster can have that many groups."""
     if not 1 <= groups <= GROUPS_MAX:
         raise LocalError(
             f"a cluster of {groups} groups is not possible",
@@ -217,9 +220,9 @@ def plan_group(
     known: Sequence[NodeRecord],
     is_free: Callable[[int], bool],
 ) -> list[NodeRecord]:
-    """Returns nodes 1..count of a further group with 4 x count ports in a row: from `base_port`; else from the group's
-    usual one, if the nodes that are there (`known`) have theirs and all are free; else above all others. Raises
-    LocalError."""
+    """Returns the records of nodes 1 to `count` of a further group, with 4 x count ports in a row. They begin at
+    `base_port`; else at the group's usual port, if all nodes in `known` have their usual ports and these ones are free;
+    else above all other ports. Raises LocalError."""
     _check_count(count)
     if base_port is None:
         base_port = _free_row(group, 4 * count, known, is_free)
@@ -227,8 +230,8 @@ def plan_group(
 
 
 _GROUP_PORTS, _GROUP_STEP = 11000, 4 * NODES_MAX
-"""The first usual port of group 2, above those of a first group of NODES_MAX nodes, and the ports that each group
-has."""
+"""The first usual port of group 2, which lies above those of NODES_MAX nodes of the first group; and the number of
+ports for each group."""
 
 
 def _free_row(group: int, wanted: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool]) -> int:
@@ -273,15 +276,15 @@ def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
 
 
 USERS_KEY = "users.key"
-"""The name of the file, in the data directory of a local cluster, with the key that encrypts users' secrets."""
+"""Name of the file with the key that encrypts users' secrets, in the data directory of a local cluster."""
 GROUPS_SECRET = "SECRET"
-"""The name of the file, in the data directory of a local cluster of several groups, with the cluster's secret: the
-nodes of further groups read it. Those of the first group have theirs in their data directories."""
+"""Name of the file with the cluster's secret, in the data directory of a local cluster of several groups. The nodes of
+further groups read it. Nodes of the first group have the secret in their own data directories."""
 
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False) -> None:
-    """Makes each node's folder and its raftmq.toml, which contains only what differs from the defaults. With
-    `users_key` the file names USERS_KEY."""
+    """Makes each node's folder, and its raftmq.toml with the values that differ from the defaults. If `users_key` is
+    given, the file names USERS_KEY."""
     for node in nodes:
         write_config(node, nodes, failpoints=failpoints, users_key=users_key)
 
@@ -289,7 +292,7 @@ def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, user
 def write_config(
     node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False
 ) -> None:
-    """Makes one node's folder and raftmq.toml; `nodes` are all members, this one too."""
+    """Makes one node's folder and its raftmq.toml. `nodes` are all members, including this one."""
     node.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = _toml(node, nodes, failpoints)
     if users_key:
@@ -301,8 +304,8 @@ OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
 
 
 def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
-    """Makes the folder and the file of a node that joins. The file takes over all sections of another node's file
-    `like`, except those in OWN_SECTIONS."""
+    """Makes the folder and the file of a joining node. All sections are copied from another node's file `like`, except
+    those in OWN_SECTIONS."""
     from cluster.config.node_files import like_another
 
     write_config(node, nodes)
@@ -312,7 +315,7 @@ def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path)
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """The facts about the cluster that the files of a further group's nodes name."""
+    """Facts about the cluster that are written into the files of a further group's nodes."""
 
     uuid: str
     broker_name: str
@@ -322,8 +325,8 @@ class GroupFacts(msgspec.Struct, frozen=True):
 
 
 def write_group_configs(nodes: Sequence[NodeRecord], like: Path, facts: GroupFacts) -> None:
-    """Makes the folders and the files of all nodes of a further group. The files take over all sections of a file
-    `like` of the first group, except those in OWN_SECTIONS and what only that group has."""
+    """Makes the folders and files of all nodes of a further group. All sections are copied from a file `like` of the
+    first group, except those in OWN_SECTIONS and values that only the first group has."""
     settings = like.read_text(encoding="utf-8")
     for node in nodes:
         write_config(node, nodes)
@@ -332,14 +335,15 @@ def write_group_configs(nodes: Sequence[NodeRecord], like: Path, facts: GroupFac
 
 
 def in_group(text: str, node: NodeRecord, facts: GroupFacts) -> str:
-    """Converts a node's file with settings of the first group into one for a node of a further group."""
+    """Returns the text of a node's file with settings of the first group, changed into one for a node of a further
+    group."""
     document = tomlkit.parse(text)
     cluster = _table(document, "cluster")
     cluster["id"], cluster["group"], cluster["broker_name"] = facts.uuid, node.group, facts.broker_name
     _name_first_group(document, facts.first)
     for section, names in (("tls", TLS_FILES), ("auth", AUTH_FILES)):
         table = document.get(section, {})
-        for name in names:  # relative to the folder of the file, and the folder lies one deeper
+        for name in names:  # A relative path counts from the folder of the file, which is one level deeper here.
             if table.get(name) and not Path(str(table[name])).expanduser().is_absolute():
                 table[name] = f"../{table[name]}"
     for section, name in (("tier", "url"), ("backup", "to")):
@@ -362,7 +366,7 @@ def of_cluster(place: str, group: int) -> str:
 
 
 _NAMES_FIRST_GROUP = "first_group" in ClusterSection.__struct_fields__
-"""True if this version has that key of [cluster], by which a node of a further group finds the first one."""
+"""True if this release has the key `cluster.first_group`, by which a node of a further group finds the first one."""
 
 
 def _name_first_group(document: TOMLDocument, first: Sequence[NodeRecord]) -> None:
@@ -462,22 +466,21 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
 
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
-    """Makes every node upload to that object store, those of a further group into a folder of it. Raises LocalError,
-    having changed nothing, if it cannot be one."""
+    """Makes every node upload to the object store `url`; nodes of a further group use a folder in it. Raises LocalError
+    if the URL cannot be used; nothing is changed then."""
     for node in nodes:
         own = of_group(url, node.group)
         _rewrite(node.config_path, lambda text, own=own: with_tier(text, own))  # type: ignore[misc]
 
 
 def set_registry(config_path: Path, addresses: Sequence[str]) -> None:
-    """Makes the node register with the processes of the registry at these peer addresses; with no process if there are
-    none. Raises LocalError."""
+    """Makes the node register with the registry's processes at these peer addresses; [] for none. Raises LocalError."""
     _rewrite(config_path, lambda text: with_registry(text, addresses))
 
 
 def set_tls(config_path: Path, stem: str, folder: Path) -> None:
-    """Makes the node accept only TLS on all its ports, with the certificate and key of that stem in that folder. If its
-    file already sets a mode, the mode stays."""
+    """Makes the node accept only TLS on all its ports. The certificate and the key are the files in `folder` whose
+    names begin with `stem`. If the node's file sets a TLS mode already, that stays."""
     own = folder / stem
     files = {"cert_file": own.with_suffix(".crt"), "key_file": own.with_suffix(".key"), "ca_file": folder / "ca.crt"}
     _rewrite(config_path, lambda text: with_tls(text, _relative(files, config_path)))
@@ -494,7 +497,8 @@ def _relative(files: Mapping[str, Path], config_path: Path) -> dict[str, str]:
 
 
 def _rewrite(config_path: Path, changed: Callable[[str], str]) -> None:
-    """Replaces a node's file by `changed` of its text, if that can be used. Raises ConfigError, LocalError."""
+    """Replaces the text of a node's file by what `changed` returns for it, if the new text is a valid configuration.
+    Raises ConfigError, LocalError."""
     try:
         replace_file(config_path, changed(config_path.read_text(encoding="utf-8")).encode(), check=load)
     except OSError as error:

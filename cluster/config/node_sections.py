@@ -1,4 +1,5 @@
-"""The sections that make a node: its identity, its addresses and ports, their security, and its part in consensus."""
+"""The sections about the node itself: its identity, its addresses and ports, their security, and its part in
+consensus."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from cluster.config.section import ConfigUuid, NodeNumber, NodeNumbers, NonEmpty
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 
 TlsMode = Literal["", "disabled", "permissive", "enforcing"]
-"""The TLS mode of a port (RocketMQ's tls.server.mode): plain text, both, or TLS alone; "" means that of `tls.mode`."""
+"""The TLS mode of a port (RocketMQ's tls.server.mode). `disabled`: plain text only. `permissive`: both. `enforcing`:
+TLS only. "" means the mode of `tls.mode`."""
 
 
 class NodeSection(Section, frozen=True, kw_only=True):
@@ -26,7 +28,8 @@ class NodeSection(Section, frozen=True, kw_only=True):
 
 
 class ClusterSection(Section, frozen=True, kw_only=True):
-    """The cluster's names, and the form of its routes. `id`, if given, must be the one in the data directory."""
+    """The names of the cluster, and the form of its routes. If `id` is given, it must be the id in the data
+    directory."""
 
     name: Annotated[NonEmptyText, HOST] = "DefaultCluster"
     broker_name: Annotated[NonEmptyText, HOST] = "raftmq"
@@ -36,9 +39,9 @@ class ClusterSection(Section, frozen=True, kw_only=True):
     """True if Java push consumers are made to ask for their routes when the leader has changed."""
     id: Annotated[ConfigUuid, HOST] = ""
     group: Annotated[int, Meta(ge=1, le=GROUPS_MAX), of_host(Unit.NONE)] = FIRST_GROUP
-    """The number of this node's Raft group in the cluster; every file and every frame carries it."""
+    """The number of this node's group of brokers. All files and frames of the group contain it."""
     first_group: Annotated[tuple[str, ...], HOST] = ()
-    """Peer addresses, "host:port", of members of group 1, where a node of another group learns of all groups."""
+    """Peer addresses, "host:port", of members of group 1. A node of another group learns of all groups from them."""
     registry: Annotated[tuple[str, ...], of_host(reload=True)] = ()
     """Peer addresses, "host:port", of the processes of the registry, in the order of their ids (docs/adr/0112)."""
 
@@ -51,7 +54,7 @@ class PeerNode(Section, frozen=True, kw_only=True):
     port: Annotated[Port, of_host(Unit.NONE)]
     heartbeat_host: Annotated[str, HOST] = ""
     heartbeat_port: Annotated[int, Meta(ge=0, le=65535), of_host(Unit.NONE)] = 0
-    """The port for heartbeats, at `heartbeat_host`; "" and 0 stand for `host` and `port`."""
+    """The port for heartbeats at `heartbeat_host`. If they are 0 and "", `port` and `host` are used."""
     admin: Annotated[str, HOST] = ""
     """The "host:port" of the member's HTTP API; "" if others cannot reach it."""
     listeners: Annotated[dict[str, str], HOST] = msgspec.field(default_factory=dict)
@@ -64,21 +67,21 @@ class PeerNode(Section, frozen=True, kw_only=True):
 
 
 class Listener(Section, frozen=True, kw_only=True):
-    """One port for clients. Each listener serves every request code; its name decides which addresses routes
-    contain."""
+    """A port for clients. Each listener accepts every request code. Its name decides which addresses its clients get in
+    routes."""
 
     name: Annotated[NonEmptyText, HOST]
     bind: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)]
     advertised: Annotated[str, HOST] = ""
-    """The "host:port" that clients are given; filled in by `load` if empty."""
+    """The "host:port" that clients get in routes; if it is "", `load` fills it in."""
     routes: Annotated[str, HOST] = ""
-    """The name of the listener whose addresses the clients of this one are given; "" for its own."""
+    """Name of another listener whose addresses the clients of this one get; "" for this one's own."""
     tls: Annotated[TlsMode, HOST] = ""
 
 
 class PeerSection(Section, frozen=True, kw_only=True):
-    """The port to which the other nodes connect, and another one for heartbeats if they have a network of their own."""
+    """The port to which the other nodes connect, and an additional one for heartbeats on a separate network."""
 
     bind: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)] = 10912
@@ -87,20 +90,21 @@ class PeerSection(Section, frozen=True, kw_only=True):
     secret_file: Annotated[str, HOST] = ""
     """The file with the secret of the cluster; "" for SECRET in the data directory."""
     tls: Annotated[TlsMode, HOST] = ""
-    """The TLS mode of connections between nodes, those for heartbeats too; it also decides how this node dials others.
-    """
+    """The TLS mode of connections between nodes, including those for heartbeats. It also decides how this node connects
+    to others."""
 
     @property
     def heartbeat(self) -> tuple[str, int] | None:
-        """The additional (address, port) at which the node listens for heartbeats; None: only at the peer port."""
+        """The additional (address, port) at which the node listens for heartbeats; None if it uses only the peer
+        port."""
         if not self.heartbeat_bind and not self.heartbeat_port:
             return None
         return self.heartbeat_bind or self.bind, self.heartbeat_port or self.port
 
 
 class HaSection(Section, frozen=True, kw_only=True):
-    """Timing of connections to nodes and clients, RocketMQ's three keys among it, and the bytes that a peer that
-    catches up may take."""
+    """Timing of connections to nodes and clients, including three keys of RocketMQ; also the bytes per second with
+    which a peer may catch up."""
 
     send_heartbeat_interval_ms: Annotated[
         int, Meta(ge=1, le=86_400_000, extra=within(50, 60_000)), of_host(Unit.MS, reload=True)
@@ -128,25 +132,25 @@ class AdminSection(Section, frozen=True, kw_only=True):
 
 
 class TlsSection(Section, frozen=True, kw_only=True):
-    """The TLS mode of every port that has none of its own, and the files that TLS needs. They are read again while the
-    node runs; a relative path in the file is relative to the file's folder."""
+    """The TLS mode of all ports that set none of their own, and the files for TLS. The files are read again while the
+    node runs. A relative path is relative to the configuration file's folder."""
 
     mode: Annotated[Literal["disabled", "permissive", "enforcing"], HOST] = "disabled"
     cert_file: Annotated[str, HOST] = ""
-    """PEM file with the certificate of this node, and those between it and its CA."""
+    """PEM file with this node's certificate, and the certificates between it and its CA."""
     key_file: Annotated[str, HOST] = ""
     """PEM file with the private key of the node's certificate, not encrypted."""
     ca_file: Annotated[str, HOST] = ""
-    """PEM file with the CAs of the certificates of other nodes and of clients; two of them while one replaces the
+    """PEM file with the CAs of the certificates of other nodes and of clients. It has two CAs while one replaces the
     other."""
     client_certificates: Annotated[Literal["none", "optional", "required"], HOST] = "none"
-    """The demand for client certificates of a CA in `ca_file`: with "optional" or "required", clients, those of the
-    HTTP API too, may or must show one. Nodes always must."""
+    """Says if clients, including those of the HTTP API, must show a certificate of a CA in `ca_file`: "none": they need
+    not and are not asked; "optional": they may; "required": they must. Nodes always must."""
 
 
 class AuthSection(Section, frozen=True, kw_only=True):
-    """Access control on this node. The users' names and rules, and the mode in which requests are judged, are in the
-    log."""
+    """Access control on this node. The names and rules of users, and the mode in which requests are judged, are not
+    here but in the log."""
 
     key_file: Annotated[str, of_host(reload=True)] = ""
     """The file with the key that encrypts users' secrets; "" if there are no users."""
@@ -154,10 +158,10 @@ class AuthSection(Section, frozen=True, kw_only=True):
     """The file with name and secret of the first Super (a user who may do everything), for a cluster that never had a
     user; "" for none."""
     stale_ms_max: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(1000, 600_000)), of_host(Unit.MS)] = 10_000
-    """The milliseconds after which a node that has heard no leader stops judging requests."""
+    """Milliseconds without word from a leader after which the node stops judging requests."""
     copy_ms_max: Annotated[int, Meta(ge=0, extra=within(5_000, 600_000, zero=True)), of_cluster(Unit.MS)] = 0
-    """The milliseconds after which a node of another group than the first stops judging requests, if no leader of the
-    first group has confirmed its copy of users and rules; 0: never."""
+    """Milliseconds after which a node of a further group stops judging requests, if no leader of the first group has
+    confirmed that its copy of users and rules is complete. 0: never."""
     admin_needs_tls: Annotated[bool, HOST] = False
     """True if the clients' ports refuse administrators' requests without TLS, in every mode."""
 
@@ -172,6 +176,6 @@ class RaftSection(Section, frozen=True, kw_only=True):
     inflight_bytes_max: Annotated[int, Meta(ge=1, extra=within(64 << 10, 1 << 30)), of_host(Unit.BYTES)] = 8 << 20
     append_bytes_max: Annotated[int, Meta(ge=1, extra=within(16 << 10, 32 << 20)), of_host(Unit.BYTES)] = 1 << 20
     preferred_leaders: Annotated[NodeNumbers, CLUSTER] = ""
-    """Ids of the nodes that should lead, best first; equal on every node."""
+    """Ids of the nodes that should lead, the best first. It is the same on every node."""
     preferred_lag_entries: Annotated[int, Meta(ge=0, le=1_000_000), of_cluster(Unit.ENTRIES)] = 64
-    """The most entries that a preferred node may lag to be handed leadership."""
+    """The most entries by which a preferred node may be behind when leadership is transferred to it."""

@@ -1,10 +1,10 @@
-"""The range of each number in the configuration: with values in it the cluster goes on serving, and its memory is
-bounded.
+"""Defines the allowed range of each number in the configuration. With values in the range, the cluster goes on serving,
+and its memory is bounded.
 
-A key's type has three bounds. Values that the type itself refuses (`Meta.ge` and `le`) were never allowed: a file with
-one is not loaded. Values outside the *range* are no longer accepted: a change that names one is refused. But a file or
-a log may have one from an earlier release: the node then uses the nearest value in the range and reports a finding.
-Values outside the *usual* ones are allowed and dangerous: a change needs `force`, and the value is a finding.
+A key's type has three kinds of bounds. Values outside `Meta.ge` and `le` were never allowed: a file with one is not
+loaded. Values outside the *range* are no longer accepted: a change to one is refused. A file or a log may still have
+one from an earlier release; the node then uses the nearest value in the range, and reports a finding. Values outside
+the *usual* range are allowed but dangerous: a change to one needs `force`, and it is reported as a finding.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _RANGE = "range"
 
 
 class Range(NamedTuple):
-    """The values that one key may have; both ends belong to the range."""
+    """The allowed values of one key. Both ends belong to the range."""
 
     low: int
     high: int
     usual_low: int
     usual_high: int
     zero: bool
-    """True if 0 is allowed as well: it stands for "none" or "never"."""
+    """True if 0 is allowed, too. It means "none" or "never"."""
     why: str
-    """The effect of a value that is not usual."""
+    """The effect of values outside the usual range; "" if there are none."""
 
     def has(self, value: int) -> bool:
         """Returns True if the value is allowed."""
         return self.low <= value <= self.high or (self.zero and value == 0)
 
     def nearest(self, value: int) -> int:
-        """Returns the allowed value that replaces this one. A number below the range does not become 0, which would
-        mean "none"."""
+        """Returns the allowed value that is nearest to this one. A number below the range becomes the lower end and not
+        0, because 0 would mean "none"."""
         return value if self.has(value) else min(max(value, self.low), self.high)
 
     def is_usual(self, value: int) -> bool:
@@ -51,7 +51,7 @@ class Range(NamedTuple):
 
 
 class OutOfRange(NamedTuple):
-    """A key whose value is outside its range, and the value that is used instead."""
+    """A key whose value is outside its range, that value, and the value that is used instead (`held`)."""
 
     key: str
     value: int
@@ -61,8 +61,8 @@ class OutOfRange(NamedTuple):
 def within(
     low: int, high: int, *, usual: tuple[int, int] | None = None, zero: bool = False, why: str = ""
 ) -> dict[str, Range]:
-    """Returns the value for `msgspec.Meta(extra=...)` that gives a key its range, and the values in it that are not
-    dangerous."""
+    """Returns the dict for `msgspec.Meta(extra=...)` that declares the range `low` to `high` of a key. `usual` are the
+    ends of the range that is not dangerous, `zero` allows 0, and `why` is the effect of values that are not usual."""
     usual_low, usual_high = usual or (low, high)
     return {_RANGE: Range(low, high, usual_low, usual_high, zero, why)}
 
@@ -84,7 +84,7 @@ def range_of(kind: Any) -> Range | None:
 
 @cache
 def ranges_of(kind: type[Any]) -> dict[str, Range]:
-    """Returns "section.name" -> range, for every number in the sections of a configuration; tables in a list are left
+    """Returns "section.name" -> range, for every number in the sections of a configuration. Tables in lists are left
     out."""
     found = {}
     for section in msgspec.structs.fields(kind):
@@ -105,8 +105,8 @@ def outside(config: msgspec.Struct) -> Iterator[OutOfRange]:
 
 
 def hold(config: C) -> C:
-    """Returns the configuration with the nearest allowed value for each key whose value is outside its range. The
-    ranges of keys that depend on each other are chosen so that relations that held still hold."""
+    """Returns the configuration in which each value outside its range is replaced by the nearest allowed one. The
+    ranges of related keys are chosen so that relations between values still hold afterwards."""
     for key, _, held in outside(config):
         section, name = key.split(".")
         config = replace(config, **{section: replace(getattr(config, section), **{name: held})})
@@ -118,11 +118,11 @@ DANGEROUS_WORDS = {
     ("modes.broker_role", "ASYNC_MASTER"): "sends are acknowledged before another node has them",
     ("replication.degrade", "leader"): "sends are acknowledged before another node has them while the majority is slow",
 }
-"""(key, word) -> the effect of that word, for words that are allowed and dangerous."""
+"""(key, word) -> the effect of the word, for values that are words and that are allowed but dangerous."""
 
 
 def dangers(config: msgspec.Struct) -> dict[str, str]:
-    """Returns key -> effect of its value, for each key whose value is allowed and dangerous."""
+    """Returns key -> the effect of its value, for each key with a value that is allowed but dangerous."""
     found = {key: why for (key, word), why in DANGEROUS_WORDS.items() if attrgetter(key)(config) == word}
     for key, known in ranges_of(type(config)).items():
         value = attrgetter(key)(config)

@@ -1,7 +1,7 @@
 """Applies a configuration that is read again while the node runs (SIGHUP, `POST /v1/config/reload`).
 
-Only the keys in RELOADABLE change; keys of the cluster come from the log; other differences are reported and wait for a
-restart. A file that cannot be used changes nothing: the node keeps its configuration and reports the reason.
+Only the keys in RELOADABLE change. Keys of the cluster come from the log. Other changes are reported, and take effect
+at the next start. If the file cannot be used, nothing changes, and the node reports the reason.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cluster.config.key_facts import facts
 from cluster.config.source import toml_value
 
 RELOADABLE: Final = tuple(key for key, said in facts(Config).items() if said.reload and not said.is_clusters)
-"""The keys of one host that take effect without a restart, in the order of the sections."""
+"""Keys of the host that take effect without a restart, in the order of the sections."""
 SECRET_KEY: Final = "the secret"
-"""The name under which a change of the keys in a secret file is reported; the keys themselves are never shown."""
+"""The name under which a changed secret is reported. Its keys are never shown."""
 
 TLS_KEY: Final = "the files of [tls]"
-"""The name under which a change of one of the files of [tls] is reported."""
+"""The name under which a change in one of the files of [tls] is reported."""
 
 
 class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One key whose value has changed, with the value before and after."""
+    """A key whose value has changed, with the values before and after as texts."""
 
     key: str
     before: str
@@ -42,8 +42,8 @@ class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
     needs_restart: list[KeyChange]
     """The changes in the file that take effect only after a restart."""
     overruled: list[KeyChange] = []
-    """Keys of the cluster that this node's file sets to another value (`after`) than the cluster's (`before`), which
-    counts: `raftmq config set` changes it."""
+    """Keys of the cluster that this node's file sets to another value (`after`) than the cluster's value in force
+    (`before`). Only `raftmq config set` changes the latter."""
 
 
 def differences(old: Config, new: Config) -> list[KeyChange]:
@@ -65,7 +65,7 @@ def differences(old: Config, new: Config) -> list[KeyChange]:
 
 def merged(old: Config, new: Config) -> Config:
     """Returns `old` with the values of `new` for keys that need no restart: the reloadable ones, and those of the
-    cluster, which count only until the cluster has values of its own."""
+    cluster. The latter are in force only until the cluster has its own values in the log."""
     changed: dict[str, dict[str, Any]] = {}
     for key in (*RELOADABLE, *CLUSTER_KEYS):
         section, name = key.split(".")

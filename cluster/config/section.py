@@ -1,4 +1,4 @@
-"""A table of raftmq.toml, and the types of keys that several tables have."""
+"""Defines the base class of a table of raftmq.toml, and types that several tables use for their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of what clients are served: limits, sends and their acknowledgement, and each kind of message."""
+"""The sections about services for clients: limits, sends and their acknowledgement, and each kind of message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.config.section import NonEmptyText, Section
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
-    """Limits of what one client and all clients may ask for; `profile` names a set of limits
+    """Limits of what one client, and all clients together, may ask for. `profile` names a set of limits
     (cluster/config/cross_key_rules.py)."""
 
     profile: Annotated[Literal["rocketmq", "report-003"], HOST] = "rocketmq"
@@ -45,7 +45,8 @@ class LimitsSection(Section, frozen=True, kw_only=True):
     long_polls_max: Annotated[int, Meta(ge=1, extra=within(64, 1_000_000)), of_cluster(Unit.NONE)] = 100_000
     connection_long_polls_max: Annotated[int, Meta(ge=1, extra=within(16, 100_000)), of_cluster(Unit.NONE)] = 10_000
     filter_units_max: Annotated[int, Meta(ge=1_000, le=10_000_000), of_cluster(Unit.SLOW_MICROSECONDS)] = 100_000
-    """The microseconds, on a slow core, that an SQL92 filter may take for one message with the longest properties."""
+    """The most microseconds, on a slow core, that an SQL92 filter may take for a message with the longest
+    properties."""
     connections_max: Annotated[int, Meta(ge=1, extra=within(16, 1_000_000)), of_cluster(Unit.NONE)] = 10_000
     topics_max: Annotated[int, Meta(ge=1, extra=within(64, 1_000_000)), of_cluster(Unit.NONE)] = 50_000
     queues_max: Annotated[int, Meta(ge=1, extra=within(64, 16_000_000)), of_cluster(Unit.NONE)] = 1_000_000
@@ -53,71 +54,75 @@ class LimitsSection(Section, frozen=True, kw_only=True):
 
 
 class SendSection(Section, frozen=True, kw_only=True):
-    """Time limits of a write. After `deadline_ms` an undecided write is answered as unknown; without a leader it is
-    held, then refused."""
+    """Time limits of a write. A write that is undecided after `deadline_ms` is answered as unknown. Without a leader, a
+    write is held for a while and then refused."""
 
     deadline_ms: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(100, 600_000)), of_cluster(Unit.MS)] = 3000
     leader_wait_ms: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(10, 600_000)), of_cluster(Unit.MS)] = 2000
 
 
 class FlowSection(Section, frozen=True, kw_only=True):
-    """Overload: more sends arrive at the leader than its log takes (`cluster.flow.admission_limit`)."""
+    """Limits for an overload, in which more sends arrive at the leader than its log can take
+    (`cluster.flow.admission_limit`)."""
 
     admission: Annotated[bool, of_host(reload=True)] = True
     house_ms: Annotated[int, Meta(ge=1, le=600_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 70
-    """The time that sends spend between their arrival and their commit in an overload: the rest is refused."""
+    """Milliseconds from the arrival of a send to its commit in an overload. Sends that would take longer are
+    refused."""
     house_bytes_min: Annotated[int, Meta(ge=1, extra=within(1 << 10, 1 << 30)), of_host(Unit.BYTES, reload=True)] = (
         512 << 10
     )
-    """The bytes of sends that are always taken, however slow the log is: some 400 sends of 1 KiB."""
+    """Bytes of sends that are always accepted, however slow the log is: about 400 sends of 1 KiB."""
     hold_ms: Annotated[int, Meta(ge=0, extra=within(0, 2_500)), of_host(Unit.MS, reload=True)] = 1_000
-    """The time for which a send over a quota waits before it is refused: less than any client does (3 s)."""
+    """Milliseconds for which a send over a quota waits before it is refused. It is less than the shortest timeout of a
+    client (3 s)."""
     hold_bytes_max: Annotated[int, Meta(ge=1, extra=within(1 << 16, 1 << 30)), of_host(Unit.BYTES, reload=True)] = (
         8 << 20
     )
-    """The bytes that may wait so of one owner, and an eighth of what may of all."""
+    """The most bytes of one owner's sends that may wait because of a quota, and an eighth of the most bytes of all
+    owners' sends."""
 
 
 class ReplicationSection(Section, frozen=True, kw_only=True):
-    """Degradation: the level at which a leader answers sends while the majority is slow; and whether voters that no
-    commit waits for get entries in batches. The same on every node."""
+    """Settings of replication, which are the same on every node: the level at which a leader answers sends while the
+    majority is slow, and whether entries are sent in batches to voters that no commit waits for."""
 
     degrade: Annotated[Literal["off", "leader"], of_host(reload=True)] = "off"
-    """With "leader", sends of the default level are answered at level `leader` while the majority is slow and the
+    """With "leader", sends of the default level are answered at level `leader` as long as the majority is slow and the
     leader is not (`cluster.replication.acks.slow_quorum`)."""
     degrade_ms: Annotated[int, Meta(ge=1, le=60_000, extra=within(10, 60_000)), of_host(Unit.MS, reload=True)] = 100
-    """The time between the leader's disk and those of a majority from which on the majority is slow."""
+    """Milliseconds between a write on the leader's disk and on the disks of a majority, from which on the majority
+    counts as slow."""
     thrifty: Annotated[Literal["off", "on"], HOST] = "off"
     """With "on", a leader with few entries in flight sends them at once only to the quickest voters that a majority
     needs, and to the others a little later (`raftlog.core.held_appends`)."""
 
 
 class ModesSection(Section, frozen=True, kw_only=True):
-    """The modes: when a send is answered, and which nodes serve pulls; the names are RocketMQ's. Weak modes only answer
+    """Settings with RocketMQ's names: when a send is answered, and which nodes answer pulls. Weaker modes only answer
     earlier."""
 
     flush_disk_type: Annotated[Literal["SYNC_FLUSH", "ASYNC_FLUSH"], CLUSTER] = "SYNC_FLUSH"
     broker_role: Annotated[Literal["SYNC_MASTER", "ASYNC_MASTER"], CLUSTER] = "SYNC_MASTER"
     transient_store_pool_enable: Annotated[bool, CLUSTER] = False
-    """True, with ASYNC_FLUSH: sends of level `leader` are answered from memory, before they are written."""
+    """True to answer sends of level `leader` before they are written to disk, if the mode is ASYNC_FLUSH."""
     all_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(10, 600_000)), of_cluster(Unit.MS)] = 2000
     """The milliseconds that a send of level `all` waits for the last voter's disk once a majority has the message."""
     slave_read_enable: Annotated[bool, CLUSTER] = False
     """True if consumers that are far behind are sent to a follower."""
     access_message_in_memory_max_ratio: Annotated[int, Meta(ge=0, le=100), of_cluster(Unit.PERCENT)] = 40
-    """The lag, in percent of the memory, above which a consumer's messages must be read from a disk, preferably a
-    follower's."""
+    """Percentage of the memory. A consumer that lags by more bytes needs reads from a disk, preferably a follower's."""
 
 
 class TopicsSection(Section, frozen=True, kw_only=True):
-    """The treatment of topics that nobody created, and of those that one group of brokers is too few for."""
+    """Settings for topics that nobody created, and for topics whose traffic is too much for one group of brokers."""
 
     auto_create: Annotated[bool, CLUSTER] = True
     default_queues: Annotated[int, Meta(ge=1, le=1024), of_cluster(Unit.NONE)] = 8
     spread: Annotated[Literal["off", "auto"], CLUSTER] = "off"
-    """With "auto", a topic without order that keeps the leader of a group busy gets queues in all groups by itself."""
+    """With "auto", a topic without `order` that keeps the leader of its group busy gets queues in all groups."""
     gather_after_ms: Annotated[int, Meta(ge=1_000, le=604_800_000), of_cluster(Unit.MS)] = 600_000
-    """The time for which such a topic has to be calm before it takes messages in the groups from before alone."""
+    """Milliseconds without much traffic after which such a topic takes messages only in its former groups again."""
 
 
 class TimerSection(Section, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
-"""Sources of configuration values (one TOML file, environment, flags), and errors that name the place of a value in
-them."""
+"""Reads configuration values from their sources: a TOML file, the environment, and flags. Errors name the place where a
+value was written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SYNTAX_LINE = re.compile(r"\(at line (\d+)")
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used. The text is three lines: what happened, why, what to type."""
+    """Raised if the configuration cannot be used. The text has three lines: what happened, why, and what to type."""
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(f"{what}\n{why}\n{fix}")
@@ -33,23 +33,24 @@ class ConfigError(ValueError):
 
 
 class TooSmallError(ConfigError):
-    """A key is smaller than another one allows."""
+    """Raised if a key is smaller than another key requires."""
 
     def __init__(self, what: str, why: str, key: str, least: int, lower: str) -> None:
-        """`least`: the value that `key` needs now; `lower`: the key that may be lowered instead."""
+        """Makes the error. `least` is the smallest value that `key` may have now. `lower` is the other key, which may
+        be lowered instead."""
         super().__init__(what, why, f"set {key} to {least} or more, or lower {lower}")
         self.key = key
         self.least = least
 
 
 WORD_MAX = 256
-"""The number of a word's characters that are compared with known words."""
+"""The most characters of a word that are compared with known words."""
 SIMILAR = 0.55
-"""The least similarity of two words of which one may be meant for the other."""
+"""The least similarity, from 0 to 1, of an unknown word to a known one that is suggested for it."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known word most like `word`; None if none is like it."""
+    """Returns the known word that is most similar to `word`; None if none is similar enough."""
     matches = difflib.get_close_matches(word[:WORD_MAX].lower(), list(known), n=1, cutoff=SIMILAR)
     return matches[0] if matches else None
 
@@ -67,8 +68,8 @@ def dotted(path: KeyPath) -> str:
 
 
 def _let_read(path: Path) -> str:
-    """Returns the command, for the file's owner or root, that lets the group of this process read the file, and no
-    other user: the folder may have secrets."""
+    """Returns the command with which the file's owner or root lets this process's group read the file. Other users get
+    no rights, because the folder may contain secrets."""
     try:
         path.stat()
         what = str(path)
@@ -78,7 +79,7 @@ def _let_read(path: Path) -> str:
 
 
 class Source:
-    """All configuration values in one tree, later sources over earlier ones, and the place where each one was
+    """All configuration values in one tree, in which later sources override earlier ones, and the place where each was
     written."""
 
     def __init__(self) -> None:
@@ -87,8 +88,8 @@ class Source:
         """The path of the file that was read; "" if none was."""
         self._text = ""
         self._textual: dict[KeyPath, str] = {}
-        """Path of each value from the environment or a flag -> its place in words. Their strings are read as numbers
-        where needed."""
+        """Path of each value that came as a text, from the environment or a flag -> its place in words. Such a text may
+        stand for a number."""
 
     def read_file(self, path: Path) -> None:
         """Adds the values of a TOML file. Raises ConfigError if it cannot be read or is no TOML."""
@@ -135,11 +136,13 @@ class Source:
             self._put(key.split("."), value, f"flag {key}")
 
     def is_textual(self, path: KeyPath) -> bool:
-        """Returns True if the value was given as text (by the environment), so that "20" may mean the number 20."""
+        """Returns True if the value was given as a text in the environment or a flag, so that "20" may mean the number
+        20."""
         return path in self._textual
 
     def is_from_file(self, path: KeyPath) -> bool:
-        """Returns True if the value may come from the file: one was read, and nothing overrides the value."""
+        """Returns True if a file was read and no other source overrides the value. The value may still be missing in
+        the file."""
         return bool(self.file) and not any(inner[: len(path)] == path for inner in self._textual)
 
     def where(self, path: KeyPath) -> str:
@@ -195,8 +198,8 @@ def _is_broken_text(text: str) -> bool:
 
 
 def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> int:
-    """Returns the number of an existing item of the list, or the number one past its end (which adds a table). Raises
-    ConfigError."""
+    """Returns the index of an existing table of the list, or the next index, which adds a table. Raises ConfigError for
+    any other."""
     if not _is_number(part) or int(part) > len(items):
         raise ConfigError(
             f"{origin}: {dotted(path)} has no item {part}",
@@ -209,8 +212,8 @@ def _list_position(part: str, items: list[Any], path: KeyPath, origin: str) -> i
 
 
 def line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
-    """Returns the line of the key in TOML text, or of the nearest table around it, and True if the line is the key's
-    own."""
+    """Returns (line, True) of a key in a TOML text. If the key has no line, returns (line of the nearest table around
+    it, False); the line is None if that has none either."""
     table: KeyPath = ()
     counts: dict[KeyPath, int] = {}
     best_length = 0
@@ -229,7 +232,8 @@ def line_of(text: str, path: KeyPath) -> tuple[int | None, bool]:
 
 
 def _table_path(name: str, is_item: bool, counts: dict[KeyPath, int]) -> KeyPath:
-    """Returns the path of a table header; `counts` has the number of [[items]] of each list so far."""
+    """Returns the path of the table that a header begins. `is_item` is True for [[name]]. `counts` has the number of
+    [[name]] headers of each list so far."""
     path: KeyPath = ()
     parts = _split_key(name)
     for part in parts[:-1]:
@@ -269,9 +273,6 @@ def _key(key: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns a text as a basic string of TOML. JSON escapes are TOML escapes; DEL is the one character that only TOML
-    forbids.
-
-    Surrogates (bytes that were no text, in a value that is about to be refused) become question marks.
-    """
+    """Returns a text as a basic string of TOML. TOML has the escapes of JSON, and must also escape DEL. Surrogates,
+    which stand for bytes that are no UTF-8, become question marks; such a value is about to be refused anyway."""
     return msgspec.json.encode(text.encode(errors="replace").decode()).decode().replace("\x7f", "\\u007f")

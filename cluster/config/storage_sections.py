@@ -1,4 +1,5 @@
-"""The sections of what is stored: the log, how long and where it is kept, and the checks and repairs of its copies."""
+"""The sections about stored data: the log, for how long and where it is kept, and the checks and repairs of its
+copies."""
 
 from __future__ import annotations
 
@@ -12,26 +13,27 @@ from cluster.config.section import Milliseconds, Percent, Section
 
 
 class LogSection(Section, frozen=True, kw_only=True):
-    """The commit log on disk. `segment_size_bytes` counts only when a data directory is created."""
+    """The commit log on disk. `segment_size_bytes` is used only when a data directory is created."""
 
     segment_size_bytes: Annotated[int, Meta(ge=64 << 10, le=1 << 30), of_host(Unit.BYTES)] = 64 << 20
     idle_mark_ms: Annotated[Milliseconds, of_host(Unit.MS)] = 10
     page_cache_bytes_max: Annotated[int, Meta(ge=0, le=1 << 50), of_host(Unit.BYTES)] = 256 << 20
     """The bytes of the newest log that stay in the page cache; 0: the operating system decides."""
     slow_append_ms: Annotated[int, Meta(ge=0, le=60_000), of_host(Unit.MS)] = 250
-    """The milliseconds above which an append is slow; more than 1 % of slow ones raise the alarm `disk_slow`. 0: never.
-    """
+    """Milliseconds from which an append counts as slow. If more than 1 % are slow, the alarm `disk_slow` is raised. 0:
+    no append is slow."""
 
 
 class BackupSection(Section, frozen=True, kw_only=True):
-    """Backups that this node makes of itself, at set times."""
+    """Backups that this node makes of itself on a schedule."""
 
     to: Annotated[str, HOST] = ""
     """The backups' target: an absolute path, or the URL of an object store (as tier.url); "" for none."""
     every_minutes: Annotated[int, Meta(ge=1, le=10_080), of_host(Unit.MINUTES)] = 60
     keep: Annotated[int, Meta(ge=1, le=100_000), of_host(Unit.NONE)] = 24
     roots: Annotated[str, of_host(reload=True)] = ""
-    """Further targets below which backups requested over HTTP may go: absolute paths and URLs separated by ";"."""
+    """Further targets for backups that are requested over HTTP. They are absolute paths and URLs, separated by ";"; a
+    backup may go to one of them or below it."""
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -74,8 +76,8 @@ class RetentionSection(Section, frozen=True, kw_only=True):
     ] = 90
     """The use of the disk above which writes are refused."""
     disk_rate_ms: Annotated[int, Meta(ge=1000, le=86_400_000), of_cluster(Unit.MS)] = 600_000
-    """The milliseconds for which a disk's growth is observed before the node forecasts when it will be full; the
-    observation covers at most six times as long."""
+    """Milliseconds for which the growth of the disk's use is observed before the node forecasts when the disk will be
+    full. At most six times as long is taken into account."""
     delete_batch_files: Annotated[int, Meta(ge=1, le=1000), of_cluster(Unit.NONE)] = 10
     """The most segments that one TRIM removes."""
     delete_gap_ms: Annotated[int, Meta(ge=0, le=60_000), of_host(Unit.MS, reload=True)] = 100
@@ -126,16 +128,18 @@ class TierSection(Section, frozen=True, kw_only=True):
     retention_hours: Annotated[int, Meta(ge=0, le=876_000), of_cluster(Unit.HOURS)] = 0
     """The hours of log time for which the tier keeps what has left the nodes; 0: for ever."""
     retention_ms: Annotated[int, Meta(ge=0, extra=within(1000, 1 << 50, zero=True)), of_cluster(Unit.MS)] = 0
-    """The milliseconds of log time for which the tier keeps it; unless it is 0, it replaces `retention_hours`."""
+    """Milliseconds of log time for which the tier keeps what has left the nodes. Unless it is 0, it replaces
+    `retention_hours`."""
     read: Annotated[Literal["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"], CLUSTER] = "NOT_IN_DISK"
-    """The messages that pulls read from the tier: those that this node no longer has, also those further behind than
-    `modes.access_message_in_memory_max_ratio`, or all that the tier has. RocketMQ's tieredStorageLevel."""
+    """The messages that pulls read from the tier (RocketMQ's tieredStorageLevel). NOT_IN_DISK: those that this node no
+    longer has. NOT_IN_MEM: also those further behind than `modes.access_message_in_memory_max_ratio`. FORCE: all that
+    the tier has."""
     bytes_max: Annotated[int, Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True)), of_cluster(Unit.BYTES)] = 0
-    """The bytes of objects that the tier keeps; only objects whose messages have left the nodes are removed. 0: no
+    """The most bytes of objects in the tier. Only objects whose messages have left the nodes are removed. 0: no
     limit."""
     delete_delay_ms: Annotated[int, Meta(ge=0, le=86_400_000), of_host(Unit.MS)] = 60_000
-    """The milliseconds between the entry that announces the removal of objects and their removal: meanwhile readers
-    end, or learn that the objects are gone."""
+    """Milliseconds between the log entry that announces the removal of objects, and the removal. Readers finish in this
+    time, or learn that the objects will be gone."""
     endpoint: Annotated[str, HOST] = ""
     """The address of an S3-compatible store: http://host:port."""
     region: Annotated[str, HOST] = ""
@@ -177,7 +181,7 @@ class TierSection(Section, frozen=True, kw_only=True):
 
 
 class RepairSection(Section, frozen=True, kw_only=True):
-    """Limits of what this node sends to others that fetch what their disks lost."""
+    """Limits for the data that this node sends to others to repair their disks."""
 
     bytes_per_second: Annotated[
         int, Meta(ge=1 << 20, extra=within(1 << 20, 1 << 40)), of_host(Unit.BYTES_PER_SECOND, reload=True)
@@ -185,8 +189,8 @@ class RepairSection(Section, frozen=True, kw_only=True):
 
 
 class ConsistencySection(Section, frozen=True, kw_only=True):
-    """The intervals at which replicas are compared, and at which each node reads its disk again to find damage (0:
-    never)."""
+    """Intervals at which replicas are compared, and at which each node reads all of its disk to find damage. 0:
+    never."""
 
     digest_every_ms: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(1000, 3_600_000)), of_cluster(Unit.MS)] = (
         60_000

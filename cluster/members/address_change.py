@@ -1,13 +1,14 @@
-"""Checks before a member's address changes that the voters find that very node at the new address.
+"""Checks that the voters find a member at its new addresses, before the cluster accepts these addresses.
 
 The leader asks every voter that it reaches, and itself. Each voter dials the new peer address and the new address of
-the HTTP API, and reports why the node with that uuid did not prove its identity there. A majority of the voters must
-have found it: an address that only the operator can reach would take the node out of the cluster.
+the HTTP API. It answers with the reason why the node with that uuid did not prove its identity there, if it did not. A
+majority of the voters must find the node: an address that only the operator can reach would cut the node off from the
+cluster.
 
-A question is a FETCH (`cluster.repair.fetch`); an older node answers that it does not know this kind.
+A question is a FETCH (`cluster.repair.fetch`). A node of an older release answers that it does not know this kind.
 
     arguments  [node id, node uuid, host, port, admin]    host "": the peer address stays; admin "": that address stays
-    fields     [why not at the peer address, why not at the other]    "": found, or not asked for
+    fields     [reason for the peer address, reason for the HTTP address]    "": found there, or not asked for
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from raftlog.types import FIRST_GROUP, NodeId
 FOUND_AT: Final = "found at"
 """Name of the fetch with which the leader asks a voter to find a node at its new address."""
 ASK_MS: Final = 3500
-"""Milliseconds that a voter may take. It dials both addresses at the same time (`cluster.peer.probe.PROBE_S`)."""
+"""Milliseconds for which the leader waits for a voter's answer. The voter dials both addresses at the same time
+(`cluster.peer.probe.PROBE_S`)."""
 WHY_MAX: Final = 300
 """The most characters of a reason."""
 UNREACHED: Final = "the leader does not reach it, so it was not asked"
 
 
 class MemberPlace(NamedTuple):
-    """Those addresses of a node that change. The voters must find the node there."""
+    """The new addresses of a node; an address that does not change is "". The voters must find the node at them."""
 
     node: NodeId
     node_uuid: str
@@ -50,12 +52,12 @@ class MemberPlace(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """The result of the check: the voters that found the node, and those that did not."""
+    """The result of a check: which voters found the node, and which did not."""
 
     by: list[NodeId]
     """Ids of the voters that found the node, ascending. The node itself counts if another voter found it."""
     not_by: dict[NodeId, str]
-    """Voter -> the reason why it did not find the node."""
+    """Voter -> a sentence that says why it did not find the node."""
     needed: int
     """The number of voters that make a majority."""
 
@@ -70,25 +72,26 @@ class Proof(NamedTuple):
 
 
 class CheckUnderWay(Exception):
-    """Another check of this kind is in progress."""
+    """Raised if another check of new addresses is in progress."""
 
 
 AskPeer = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]
-"""Asks a peer; returns its answer, or the reason as text if none came."""
+"""Asks a peer with (node id, arguments). Returns the fields of its answer, or a sentence that says why none came."""
 
 
 class Prober(Protocol):
-    """Dials addresses (implemented with `cluster.peer.probe`, `cluster.members.addresses`)."""
+    """Finds out if a node is at an address (implemented with `cluster.peer.probe` and `cluster.members.addresses`)."""
 
     async def peer(self, place: MemberPlace) -> str:
-        """Returns the reason why the node was not found at its peer address; "" if it was."""
+        """Dials the new peer address. Returns "" if the node is there, else the reason why it was not found."""
 
     async def http(self, place: MemberPlace) -> str:
-        """Returns the reason why the node's HTTP API was not found at its address; "" if it was."""
+        """Asks the new address of the HTTP API. Returns "" if the node answers there, else the reason why it was not
+        found."""
 
 
 class MemberGroup(Protocol):
-    """The members of the cluster (`cluster.members.service`)."""
+    """The members of the cluster, as far as the checks need them (implemented by `cluster.members.service`)."""
 
     @property
     def in_force(self) -> Membership:
@@ -102,7 +105,7 @@ class MemberGroup(Protocol):
 def place_of(
     node: NodeId, node_uuid: str, before: MemberAddresses | None, after: MemberAddresses
 ) -> MemberPlace | None:
-    """Returns those of a member's addresses that change; None if none changes."""
+    """Returns the addresses that change between `before` and `after`; None if none does."""
     is_same = before is not None and (before.host, before.port) == (after.host, after.port)
     host, port = ("", 0) if is_same else (after.host, after.port)
     admin = "" if before is not None and before.admin == after.admin else after.admin
@@ -110,10 +113,10 @@ def place_of(
 
 
 class Moves:
-    """Checks of new addresses: asks the voters, on the leader, and answers the leader, on a voter. Event loop only."""
+    """Checks new addresses. On the leader it asks the voters, and on a voter it answers the leader. Event loop only."""
 
     def __init__(self, members: MemberGroup, ask: AskPeer, connected: Callable[[NodeId], bool], prober: Prober) -> None:
-        """`connected(peer)` returns True if the peer can be asked now."""
+        """Keeps the arguments. `ask` asks a peer; `connected(peer)` returns True if the peer can be asked now."""
         self._members = members
         self._ask = ask
         self._connected = connected
@@ -121,7 +124,8 @@ class Moves:
         self._asking = self._dialling = False
 
     async def check(self, place: MemberPlace) -> Proof:
-        """Asks the voters; takes a few seconds at most. Raises CheckUnderWay."""
+        """Asks all voters if they find the node at its new addresses, and returns the result. It takes a few seconds at
+        most. Raises CheckUnderWay."""
         if self._asking:
             raise CheckUnderWay
         self._asking = True
@@ -134,7 +138,7 @@ class Moves:
         return judge(place.node, voters, dict(zip(asked, answers, strict=True)))
 
     async def _asked(self, voter: NodeId, place: MemberPlace) -> str:
-        """Returns the reason why that voter did not find the node; "" if it did."""
+        """Asks one voter. Returns "" if it found the node, else the reason why not."""
         if voter == self._members.own_id:
             return _told(place, await self._dial(place))
         if not self._connected(voter):
@@ -174,7 +178,7 @@ async def _not_asked() -> str:
 
 
 def judge(node: NodeId, voters: list[NodeId], answers: Mapping[NodeId, str]) -> Proof:
-    """Evaluates the answers. `answers` maps each voter to the reason why it did not find the node, "" if it did."""
+    """Returns the result of a check. `answers`: voter -> the reason why it did not find the node, "" if it did."""
     by = {voter for voter, why in answers.items() if not why}
     not_by = {voter: why for voter, why in answers.items() if why}
     if node in voters and by:
@@ -183,7 +187,7 @@ def judge(node: NodeId, voters: list[NodeId], answers: Mapping[NodeId, str]) -> 
 
 
 def decode(arguments: list[Any]) -> MemberPlace:
-    """Decodes the question's arguments. Raises ValueError."""
+    """Returns the new addresses from the arguments of a question. Raises ValueError if they are malformed."""
     match arguments:
         case [int() as node, str() as node_uuid, str() as host, int() as port, str() as admin] if (
             1 <= node <= NODE_ID_MAX
@@ -199,7 +203,8 @@ def decode(arguments: list[Any]) -> MemberPlace:
 
 
 def _told(place: MemberPlace, found: tuple[str, str]) -> str:
-    """Describes the addresses at which a voter did not find the node, with the reasons; "" if it found it."""
+    """Returns a text about the addresses at which a voter did not find the node, and why; "" if it found the node at
+    all of them."""
     peer, http = (why[:WHY_MAX] if why.isprintable() else "its answer is not printable" for why in found)
     parts = [f"{place.host}:{place.port}: {peer}"] if peer else []
     return "; ".join([*parts, *([f"http://{place.admin}: {http}"] if http else [])])

@@ -24,7 +24,7 @@ from raftlog.types import FIRST_GROUP, NodeId
 
 
 class MemberAddresses(NamedTuple):
-    """The addresses of one member: a `PeerNode` without its id."""
+    """The addresses of one member: those of a [[peers]] table, without the id."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class MemberAddresses(NamedTuple):
     """Listener name -> advertised "host:port"."""
 
     def as_address(self, node: NodeId) -> Address:
-        """Returns these addresses in the form of a MEMBERSHIP entry."""
+        """Returns these addresses as a MEMBERSHIP entry contains them."""
         return Address(node, self.host, self.port, self.admin, tuple(sorted(self.listeners.items())))
 
 
@@ -44,8 +44,8 @@ def of_peer(peer: PeerNode) -> MemberAddresses:
 
 
 def peer_addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
-    """Returns the addresses at which each member may listen for the others: those of the log, newest first, then the
-    configured one. `counted`: the memberships whose members count, oldest first."""
+    """Returns node id -> addresses at which the member may listen for other nodes: those in the log, newest first, then
+    the configured one. `counted` are the memberships whose members are included, oldest first."""
     configured = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
     found: dict[NodeId, list[tuple[str, int]]] = {}
     for membership in reversed(counted):
@@ -76,12 +76,12 @@ would refuse its new host name (`cluster.admin.server`)."""
 
 
 class _Who(msgspec.Struct):
-    """The part of the answer to `GET /v1/status` that identifies the node."""
+    """The fields of the answer to `GET /v1/status` that identify the node."""
 
     node: int
     cluster_id: str
     uuid: str = ""
-    """Uuid of the node; "" from an earlier release, and then node id and cluster decide."""
+    """The uuid of the node. "" from an earlier release; then only the node id and the cluster are compared."""
 
 
 async def probe_http(
@@ -93,8 +93,8 @@ async def probe_http(
     group: int = FIRST_GROUP,
     limit_s: float = PROBE_S,
 ) -> str:
-    """Asks "host:port" for the HTTP API of a node of that group. Returns the reason why that node was not found there;
-    "" if it answers."""
+    """Asks "host:port" for the HTTP API of a node of that group. Returns "" if that node answers, else the reason why
+    it was not found. It takes at most `limit_s` seconds."""
     try:
         async with asyncio.timeout(limit_s):
             answer = await _ask(*split_address(address), dialling)

@@ -1,5 +1,9 @@
-"""Membership changes on the leader: checks and proposes them, promotes learners, moves leadership to a preferred node.
-One change at a time; each is a MEMBERSHIP entry, and the request is answered when the entry is applied here."""
+"""Changes the membership on the leader: checks and proposes changes, promotes learners, and moves leadership to a
+preferred node.
+
+Only one change is made at a time. Each is a MEMBERSHIP entry. The request is answered when this node has applied the
+entry.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +33,20 @@ from raftmq_wire.errors import LocalError
 logger = logging.getLogger(__name__)
 
 DISK_LAG_MS = 1000
-"""Milliseconds. A leader hands over when an entry that the others committed so long ago is not on its own disk."""
+"""Milliseconds. If an entry is committed and is not on the leader's own disk after this time, the leader transfers
+leadership."""
 
 
 class ChangeOutcome(Enum):
-    """The outcome of a proposed change."""
+    """The outcome of a change that was proposed."""
 
     DONE = "done"
     REPLACED = "replaced"
-    """Another leader's entry replaced the change: nothing was changed."""
+    """Another leader's entry took the place of the change, so nothing was changed."""
 
 
 class MemberChanges:
-    """Membership changes on the leader. Event loop only. Methods that change the members work only on the leader."""
+    """Makes membership changes. Event loop only. Methods that change the members work only on the leader."""
 
     def __init__(
         self,
@@ -51,9 +56,9 @@ class MemberChanges:
         transfer: Callable[[NodeId], None],
         slow_turns: SlowTurns | None = None,
     ) -> None:
-        """`transfer` hands leadership to a node. `slow_turns` keeps leadership from going back by preference to a node
-        whose turns of the event loop are long, or that lost it for that reason a short while ago. Nor does it go by
-        preference to a node whose disk is slower than this leader's."""
+        """Keeps the arguments. `transfer` transfers leadership to a node. `slow_turns` excludes nodes from leadership
+        by preference: nodes whose turns of the event loop are long or recently cost them the leadership, and nodes
+        whose disk is slower than this leader's."""
         raft = context.config.raft
         self._raw = context.raw
         self._service = service
@@ -67,12 +72,12 @@ class MemberChanges:
         self._slow_turns = slow_turns
         self._drain_due = False
         self.drained = False
-        """True while this node is drained: it must not lead."""
+        """True while this node is drained. It must not lead then."""
         self.maintained = False
-        """True while this node is in maintenance according to the log: it must not lead either."""
+        """True while this node is in maintenance by the log's state. It must not lead then."""
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(
             name="changes",
             tick=self.tick,
@@ -81,12 +86,13 @@ class MemberChanges:
         )
 
     def reload(self, preferred: str, lag_max: int) -> None:
-        """Applies other preferred leaders. The times of the last election and transfer stay."""
+        """Applies other preferred leaders, and another limit of their lag in entries. The times of the last election
+        and transfer are kept."""
         self._preference.reload(preferred, lag_max)
 
     @property
     def preferred(self) -> Collection[NodeId]:
-        """The nodes that should lead if they can."""
+        """Ids of the nodes that should lead if they can."""
         return self._preference.wished
 
     def _object_of(self, node: NodeId) -> str:
@@ -124,30 +130,31 @@ class MemberChanges:
         manual: bool,
         done: Callable[[ChangeOutcome], None],
     ) -> EntryId:
-        """Adds a learner; returns the MEMBERSHIP entry. Adding the same node again changes nothing and is done at once;
-        a member with another address is moved there. Raises LocalError, RaftLogError."""
+        """Adds a learner, or moves a member that has another address; returns the id of the MEMBERSHIP entry. If
+        nothing changes, the outcome is DONE at once. Raises LocalError if a check fails, RaftLogError if the entry
+        cannot be proposed."""
         group = self.group()
         members, address = group.membership, addresses.as_address(node)
-        # Asked for again after an answer that was lost: done is done.
+        # The answer to an earlier request may have been lost. It was carried out, so this one succeeds.
         if not checks.add(group, node, uuid, addresses):
             done(ChangeOutcome.DONE)
             return EntryId(self._raw.term, members.index)
-        # The same disk at another address keeps its vote; another disk under that id would vote twice.
+        # A node with the same disk keeps its vote at the new address. Another disk with this id could vote twice.
         if members.node_uuids.get(node) == uuid:
             return self._propose(with_address(members, address), done)
         return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
 
     def check_add(self, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> MemberPlace | None:
-        """Returns the new addresses of a member that moves; None if a new node is added, or if the addresses are
-        unchanged. Raises LocalError as `add` does."""
+        """Returns the new addresses of a member that would move; None if a node would be added, or nothing would
+        change. Raises LocalError as `add` does."""
         group = self.group()
         if not checks.add(group, node, uuid, addresses) or group.membership.node_uuids.get(node) != uuid:
             return None
         return place_of(node, str(uuid), group.addresses.get(node), addresses)
 
     def check_hand_over(self) -> NodeId:
-        """Returns the voter that takes over before this leader's own address changes; NOBODY if this node is the only
-        voter. Raises LocalError if there are other voters and none could lead now."""
+        """Returns the voter that will lead before this leader's own address changes; NOBODY if this node is the only
+        voter. Raises LocalError if there are other voters, and none of them could lead now."""
         group = self.group()
         return checks.successor(group, self._succession.slower) if len(group.voters) > 1 else NOBODY
 
@@ -158,8 +165,8 @@ class MemberChanges:
         return self._propose(promoted(group.membership, node), done)
 
     def remove(self, node: NodeId, done: Callable[[ChangeOutcome], None], *, below_three: bool = True) -> EntryId:
-        """Removes a member. If the member is this leader, it leads until the removal is committed. Raises LocalError,
-        RaftLogError."""
+        """Removes a member; returns the id of the MEMBERSHIP entry. If the member is this leader, it leads until the
+        entry is committed. Raises LocalError, RaftLogError."""
         group = self.group()
         checks.remove(group, node, below_three=below_three)
         return self._propose(without(group.membership, node), done)
@@ -181,9 +188,9 @@ class MemberChanges:
         checks.transfer(self.group(), to)
 
     def drain(self, held: bool) -> None:
-        """Keeps this node, leader or not, from leading until it restarts or `held` is False. A leader hands over.
-        Raises LocalError if this node leads and no other could."""
-        # Refused rather than obeyed: without a successor the group would take no writes.
+        """Keeps this node from leading, whether it leads now or not, until it restarts or `held` is False. A leader
+        transfers leadership. Raises LocalError if this node leads and no other node could."""
+        # Refused, because without a successor the group would take no writes.
         if held and self._raw.role is Role.LEADER:
             checks.successor(self.group(), self._succession.slower)
         self.drained = held
@@ -191,8 +198,8 @@ class MemberChanges:
         self._leave()
 
     def maintain(self, held: bool) -> None:
-        """Records that this node is in maintenance or no longer is, as the log states. A leader hands over when it
-        can."""
+        """Records if this node is in maintenance, as the log says. A leader in maintenance transfers leadership as soon
+        as it can."""
         if held != self.maintained:
             self.maintained = held
             self._raw.hold_campaigns(MAINTAINED, held)
@@ -203,7 +210,7 @@ class MemberChanges:
         self._wake()
 
     def _propose(self, members: Membership, done: Callable[[ChangeOutcome], None]) -> EntryId:
-        # Another change would cover the loss that nobody has seen yet.
+        # There is a loss that no operator has acknowledged; another change would hide it.
         if self._service.has_unread_event:
             raise checks.refusal(
                 "the members were changed by unsafe-recover, and no operator has acknowledged that yet",
@@ -218,17 +225,17 @@ class MemberChanges:
     # --- as time goes on ---------------------------------------------------------------------------------------------
 
     def on_applied(self, applied: AppliedRun) -> None:
-        """Answers the waiting requests whose index is applied."""
+        """Answers the waiting requests whose entries are applied."""
         if not self._waiting:
             return
         for entry in applied.entries:
-            # By term and index: at this index may be another leader's entry.
+            # Compares the term, too: the entry at this index may be another leader's.
             for term, done in self._waiting.pop(entry.index, ()):
                 done(ChangeOutcome.DONE if entry.term == term else ChangeOutcome.REPLACED)
 
     def tick(self, now_ms: int) -> None:
-        """Hands leadership over if this node must not or should not lead, and promotes learners that have caught up.
-        Called several times a second; cheap while there is no learner and no preferred leader."""
+        """Transfers leadership if this node must not or should not lead, and promotes learners that have caught up.
+        Called several times a second. It is cheap while there is no learner and no preferred leader."""
         if self._raw.role is not Role.LEADER:
             self._drain_due = False
             self._rounds.keep(set())
@@ -245,7 +252,7 @@ class MemberChanges:
 
     def _may_go_to(self, node: NodeId) -> bool:
         slow = self._slow_turns
-        # A preference is no reason to hand over to a node that would lose leadership again.
+        # A preferred node that would soon lose leadership again does not get it.
         if slow is not None and (slow.paused or slow.is_slow(node)):
             return False
         return not self._succession.slower(node, (self._service.own_id,))
@@ -254,9 +261,9 @@ class MemberChanges:
         if self._raw.status().transferee != NOBODY:
             return
         to = self.successor()
-        # Nobody fit to take over: leading on is better than no leader.
+        # No node can take over. This node goes on leading, because that is better than no leader.
         if to == NOBODY:
-            return  # again at the next tick
+            return  # tried again at the next tick
         logger.info("this node is drained or in maintenance, %s should lead", self._object_of(to))
         self._try(lambda: self._transfer(to))
 
@@ -265,7 +272,8 @@ class MemberChanges:
         learners = set(members.learner_ids)
         self._rounds.keep(learners)
         self._caught_up = self._measure(learners, now_ms)
-        # One change at a time, and none before the no-op of the own term: two majorities could miss each other.
+        # Only one change at a time, and none before the first entry of the own term is committed: otherwise two
+        # majorities might have no node in common.
         if not self._service.is_committed or self._raw.commit_index < self._raw.term_start_index:
             return
         for node in sorted(self._caught_up - set(members.manual)):
@@ -282,7 +290,8 @@ class MemberChanges:
             if peer.node_id not in learners:
                 continue
             is_short = self._rounds.observe(peer.node_id, peer.match_index, status.last_index, now_ms)
-            # A voter that lags counts in every quorum and helps none: the group would stand still for it.
+            # A voter that is far behind counts in every quorum, but cannot help to commit. The group might have to wait
+            # for it.
             if is_short and peer.fit and peer.caught_up:
                 near.add(peer.node_id)
         return near
@@ -290,26 +299,27 @@ class MemberChanges:
     def _try(self, change: Callable[[], object]) -> bool:
         try:
             change()
-        except (RaftLogError, LocalError, ValueError) as error:  # ValueError: the node became unfit meanwhile
+        except (RaftLogError, LocalError, ValueError) as error:  # ValueError: the node can no longer lead
             logger.info("not now: %s", error)
             return False
         return True
 
 
 AFTER_ELECTION_MS = 30_000
-"""Milliseconds. A new leader stays at least this long, because there was a reason for its election."""
+"""Milliseconds for which a newly elected leader stays the leader, because there was a reason for its election."""
 BETWEEN_MS = 60_000
-"""Milliseconds between two transfers to a preferred node, failed ones included."""
+"""Milliseconds between two transfers to a preferred node, successful or not."""
 STEADY_MS = 5_000
-"""Milliseconds for which the preferred node must have been caught up."""
+"""Milliseconds for which a preferred node must have been caught up before it gets leadership."""
 
 
 class Preference:
-    """Decides for one leader by `[raft] preferred_leaders`. Times are monotonic milliseconds."""
+    """Chooses when one leader transfers leadership to a preferred node (`[raft] preferred_leaders`). Times are
+    monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
-        """`wished` lists node ids, the best first, for example "2;1". `lag_max`: the most entries by which a node may
-        be behind to receive leadership."""
+        """Keeps the arguments. `own` is this node's id. `wished` lists ids of nodes, the best first, such as "2;1".
+        `lag_max` is the most entries by which a node may be behind to get leadership."""
         self._own = own
         self.reload(wished, lag_max)
         self._term = -1
@@ -324,7 +334,7 @@ class Preference:
         self._lag_max = lag_max
 
     def choose(self, term: int, voters: Sequence[NodeId], peers: Sequence[PeerStatus], now_ms: int) -> NodeId:
-        """Returns the node to which this leader of `term` should transfer leadership, or NOBODY. Must be called
+        """Returns the node to which this leader of `term` should transfer leadership; NOBODY if to none. Must be called
         periodically."""
         if term != self._term:
             self._term, self._elected_ms, self._candidate = term, now_ms, NOBODY
@@ -362,13 +372,13 @@ class Preference:
 
 
 class Rounds:
-    """The rounds of every learner, as the leader measures them. Times are monotonic milliseconds."""
+    """Measures the rounds in which each learner catches up. Times are monotonic milliseconds."""
 
     def __init__(self, short_ms: int) -> None:
-        """`short_ms`: a round that took less is short."""
+        """`short_ms`: a learner has caught up after a round that took fewer milliseconds."""
         self._short_ms = short_ms
         self._began: dict[NodeId, tuple[int, int]] = {}
-        """Learner -> (index that ends the round, time of the round's beginning)."""
+        """Learner -> (index at which its present round ends, time when that round began)."""
         self._caught_up: set[NodeId] = set()
 
     def observe(self, node: NodeId, match_index: int, last_index: int, now_ms: int) -> bool:
@@ -389,18 +399,18 @@ class Rounds:
             self._caught_up.discard(node)
 
     def keep(self, learners: set[NodeId]) -> None:
-        """Forgets all learners but these."""
+        """Forgets all learners that are not among these."""
         self._began = {node: began for node, began in self._began.items() if node in learners}
         self._caught_up &= learners
 
 
 class DiskLag:
-    """Detects a leader whose own disk is behind the disks of the others. Such a leader answers its clients late, so
-    another node should lead.
+    """Detects that the leader's own disk is behind the disks of the followers. Such a leader answers its clients late,
+    so another node should lead.
 
-    It measures how long one entry takes from its commit to the leader's disk. Being behind by some entries at every
-    look says nothing: under load, a majority of quick disks is always a little ahead of any single one (seed
-    130787013).
+    It measures how long it takes from the commit of an entry until the entry is on the leader's disk. The number of
+    entries by which the disk is behind means nothing: under load, a majority of fast disks is always a little ahead of
+    any single one (seed 130787013).
     """
 
     def __init__(self, raw: RawNode, succession: Succession, group: int = FIRST_GROUP) -> None:
@@ -409,11 +419,11 @@ class DiskLag:
         self._succession = succession
         self._group = group
         self._awaited = -1
-        """The commit index at `_since_ms`."""
+        """The index for which it waits: the commit index at `_since_ms`."""
         self._since_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Hands leadership over when the disk has been behind for DISK_LAG_MS."""
+        """Transfers leadership if a committed entry has not reached this leader's disk for DISK_LAG_MS."""
         raw = self._raw
         commit_index = raw.commit_index
         if raw.role is not Role.LEADER or raw.persisted_index >= self._awaited:

@@ -1,7 +1,7 @@
-"""The leader's checks before it proposes a membership change. A refusal names the command that would work.
+"""Makes the leader's checks before it proposes a membership change. An error names the command that would work.
 
-Where safety depends on a check, the core makes it again (raftlog.core). The texts here are for an operator, who needs
-to know which command to type.
+The core (raftlog.core) repeats the checks on which safety depends. The checks here exist for their texts, which tell an
+operator which command to type.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from raftlog.types import FIRST_GROUP, NOBODY, NodeId
 from raftmq_wire.errors import ExitCode, LocalError
 
 TRANSFER_LAG_MAX = 256
-"""Entries by which the target of a transfer may be behind: the leader accepts no writes until the target has them."""
+"""The most entries by which the target of a transfer may be behind. The leader accepts no writes until the target has
+them."""
 
 
 class Unconfirmed(LocalError):
-    """The change needs an explicit confirmation. Nothing was proposed."""
+    """Raised if a change needs an explicit confirmation. Nothing was proposed."""
 
 
 class Group(NamedTuple):
@@ -35,10 +36,10 @@ class Group(NamedTuple):
     leader: NodeId
     membership: Membership
     committed_index: int
-    """Index of the newest committed MEMBERSHIP entry. A newer one in force is a change in progress."""
+    """Index of the newest committed MEMBERSHIP entry. If a newer one is in force, a change is in progress."""
     peers: dict[NodeId, PeerStatus]
     live: frozenset[NodeId]
-    """Nodes from which the leader receives messages."""
+    """Ids of the nodes from which the leader receives messages."""
     addresses: dict[NodeId, MemberAddresses]
     next_id: int
     """The id for the next new node."""
@@ -94,11 +95,12 @@ def refusal(what: str, why: str, fix: str) -> LocalError:
 
 
 IN_PROGRESS = "another membership change is in progress"
-"""The refusal that ends by itself, when that change is committed. The command line waits for it."""
+"""The beginning of the refusal while another change is in progress. The command line waits and tries again."""
 
 
 def settled(group: Group) -> None:
-    """Raises LocalError while a change is in progress, because two changes at once could make two majorities."""
+    """Raises LocalError while a change is in progress: with two changes at once, two majorities might have no node in
+    common."""
     index = group.membership.index
     if index > group.committed_index:
         raise refusal(
@@ -109,7 +111,7 @@ def settled(group: Group) -> None:
 
 
 def known(group: Group, node: NodeId) -> None:
-    """Raises LocalError unless the node is a member."""
+    """Raises LocalError if the node is no member."""
     name = group.name(node)
     members = group.membership.node_uuids
     if node in members:
@@ -148,8 +150,8 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
                 "raftmq node add    (with a data directory that is empty)",
             )
     for other, there in group.addresses.items():
-        # A member whose disk was lost is replaced on its machine: no frames come from it, and its address is the new
-        # member's.
+        # A member whose disk was lost may be replaced on the same machine. The leader gets no frames from it, and the
+        # new member has its address.
         is_heard = other in group.live or other == group.leader
         if other != node and is_heard and (there.host, there.port) == (addresses.host, addresses.port):
             raise refusal(
@@ -190,8 +192,8 @@ def promote(group: Group, node: NodeId, caught_up: bool) -> None:
 
 
 def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
-    """Raises LocalError if the remaining group could not work, and Unconfirmed if it would survive no failure and the
-    caller has not confirmed that (`below_three`)."""
+    """Raises LocalError if the remaining voters would have no majority. Raises Unconfirmed if they would not survive a
+    failure, unless `below_three` confirms that."""
     name = group.name(node)
     known(group, node)
     if node not in group.voters:
@@ -230,7 +232,7 @@ def _unconfirmed(group: Group, node: NodeId, rest: list[NodeId]) -> Unconfirmed:
 
 
 def transfer(group: Group, node: NodeId) -> None:
-    """Raises LocalError unless the node could lead at once."""
+    """Raises LocalError if the node could not lead at once."""
     name = group.name(node)
     known(group, node)
     if node == group.leader:
@@ -256,7 +258,8 @@ def transfer(group: Group, node: NodeId) -> None:
 
 
 def successor(group: Group, slower: Slower = none_slower) -> NodeId:
-    """Returns the voter that should lead when the present leader must not. Raises LocalError if no voter can."""
+    """Returns the voter that should lead if the present leader must not. A voter whose disk is `slower` is
+    chosen last. Raises LocalError if no voter can lead."""
     to = best(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id), slower)
     if to != NOBODY:
         return to
@@ -269,36 +272,38 @@ def successor(group: Group, slower: Slower = none_slower) -> NodeId:
     )
 
 
-# May this node be stopped? The leader, which knows every copy, is asked before a drain, a restart and a removal.
+# The following functions decide if a node may be stopped. The leader, which knows what every node has, is asked before
+# a drain, a restart or a removal.
 
 
 class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/members/{id}/can-stop`: tells if writes go on while that node is stopped."""
+    """The answer to `GET /v1/members/{id}/can-stop`: says if the cluster still takes writes while that node is
+    stopped."""
 
     node: int
     """The node that answers: the leader."""
     id: int
     allowed: bool
     reasons: list[str]
-    """The reasons why the node must not be stopped; empty if it may be."""
+    """The reasons why the node must not be stopped; [] if it may be."""
     passes: bool
-    """True if waiting helps, because a copy is catching up."""
+    """True if it helps to wait, because another node is catching up."""
     do_now: str
-    """The command to type if it is not allowed, "" if it is."""
+    """The command to type if the node must not be stopped; "" if it may be."""
     leads: bool
-    """True if the node leads. It should then be drained first, so that no client waits for an election."""
+    """True if the node leads. It should be drained before it is stopped, so that no client waits for an election."""
     role: Literal["voter", "learner"]
     before: QuorumView
     after: QuorumView
     """The quorum while the node is stopped."""
     pending_upload_bytes: int = 0
-    """Bytes of sealed log that the tier does not hold yet. They do not forbid the stop, because the next leader goes on
-    with the upload."""
+    """Number of bytes of the sealed log that are not in the tier yet. The node may be stopped all the same, because the
+    next leader continues the upload."""
 
 
 def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
-    """Checks whether a node may be stopped. `maintained`: nodes in maintenance; they may be stopped at any moment and
-    so count as away. Raises LocalError if the node is no member."""
+    """Returns the answer for one node. `maintained` are the nodes in maintenance. They count as stopped, because they
+    may be stopped at any moment. Raises LocalError if the node is no member."""
     known(group, node)
     group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
     is_voter = node in group.voters
@@ -318,8 +323,7 @@ def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> Ca
 
 
 def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[list[str], bool, str]:
-    """Returns (the reasons why a voter that is present may not be stopped, True if waiting helps, the command to
-    type)."""
+    """Returns (reasons why a running voter must not be stopped, True if it helps to wait, the command to type)."""
     name = group.name(node)
     need = majority(len(group.voters))
     rest = [voter for voter in group.voters if voter != node]
@@ -347,7 +351,7 @@ def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[l
 
 
 def _is_complete(group: Group, node: NodeId) -> bool:
-    """Returns True if the node has, or will have in a moment, all entries of the leader."""
+    """Returns True if the node has all entries of the leader, or will have them in a moment."""
     if node == group.leader:
         return True
     peer = group.peers.get(node)
@@ -355,24 +359,25 @@ def _is_complete(group: Group, node: NodeId) -> bool:
 
 
 SAFE_VOTERS = 3
-"""The smallest group that survives a failure."""
+"""The least number of voters with which a failure is survived."""
 
 
 class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
-    """The voters in force, as one node sees them."""
+    """The voters in force, as the answering node sees them."""
 
     voters: list[int]
     majority: int
     away: list[int]
-    """Voters to which this node has no connection, or from which it receives nothing."""
+    """Ids of the voters to which this node has no connection, or from which it receives nothing."""
     survives: int
-    """Number of voters that may still fail while writes continue; negative if too many have failed."""
+    """Number of voters that may still fail while the cluster takes writes; negative if too many have failed already."""
     finding: str = ""
-    """A warning for the operator; "" if a failure would be survived."""
+    """A warning for the operator; "" if a failure of one more voter would be survived."""
 
 
 def quorum_of(voters: Iterable[int], is_here: Callable[[int], bool], group: int = FIRST_GROUP) -> QuorumView:
-    """`is_here(voter)` returns True if the voter takes part now. `group`: their group of brokers."""
+    """Returns the view of a quorum. `is_here(voter)` returns True if the voter takes part now. `group` is the number of
+    their group of brokers."""
     ids = sorted(voters)
     away = [voter for voter in ids if not is_here(voter)]
     need = majority(len(ids))
@@ -397,7 +402,7 @@ def _finding(ids: list[int], away: list[int], need: int, survives: int, group: i
 
 
 def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, QuorumView]:
-    """Returns the quorum before and after the removal of `node`. `view` is the leader's answer to `GET /v1/members`."""
+    """Returns (quorum now, quorum after the removal of `node`). `view` is the leader's answer to `GET /v1/members`."""
     members = {member["id"]: member for member in view["members"] if member["role"] == "voter"}
 
     def is_here(voter: int) -> bool:
@@ -407,7 +412,7 @@ def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, Qu
 
 
 def told(quorum: QuorumView, group: int = FIRST_GROUP) -> str:
-    """Describes a quorum of a group in one line: voters, majority, failures that are survived."""
+    """Returns one line about a quorum: its voters, its majority, and how many failures it survives."""
     count = len(quorum.voters)
     away = f" ({names_of(group, quorum.away)} away)" if quorum.away else ""
     survived = {0: "no failure is survived", 1: "one failure is survived"}.get(

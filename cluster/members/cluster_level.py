@@ -1,9 +1,9 @@
-"""The level of the cluster, a number: it limits the newer commands, rows and entries that the log may contain
+"""Keeps the level of the cluster: the version up to which the log may contain newer commands, rows and entries
 (docs/adr/0094).
 
-Every node announces the highest level that it knows, and writes at the level of the cluster. `finalize` raises the
-cluster's level by an entry, once every voter and learner has announced the new one. From then on a node that does not
-know that level is refused.
+Every node announces the highest level that it knows, and writes at the level of the cluster. Once every voter and
+learner has announced a higher level, `finalize` raises the cluster to it with a log entry. From then on, a node that
+does not know this level is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOOK_EVERY_MS = 1_000
 
 
 class MemberLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, and the level that it announces."""
+    """A member, and the highest level that it announces."""
 
     id: int
     role: Literal["voter", "learner"]
@@ -60,26 +60,26 @@ class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the node that answers."""
     members: list[MemberLevel]
     mixed_ms: int | None
-    """Milliseconds for which the members have announced different levels, or a higher one than the cluster's, as far as
-    this process has seen it; null if neither is so."""
+    """Milliseconds for which the members have announced different levels, or all a higher one than the cluster's, as
+    far as this process has seen; null if neither is the case."""
     finalizes: bool
     """True if `finalize` would be accepted now."""
     reasons: list[str]
-    """The reasons why it would not be accepted, naming the members."""
+    """The reasons why `finalize` would be refused, with the names of the members; [] if it would be accepted."""
     waits_for: list[str] = []
-    """The other groups of brokers for which this one waits: `upgrade.finalize_after_ms` has passed, and the first group
-    is raised by itself only after all others."""
+    """The groups of brokers for which the first group waits: `upgrade.finalize_after_ms` has passed, but the first
+    group is only raised after all others. [] if it does not wait."""
 
 
 UPGRADE_UNFINISHED: Final = Code("upgrade_unfinished", "warning", "raftmq upgrade plan")
 MIXED_MS: Final = 86_400_000
-"""Milliseconds for which members may know different levels before it is reported."""
+"""Milliseconds for which members may know different levels before this is reported as a finding."""
 WAITS_HOLD_MS: Final = 60_000
-"""Milliseconds after which it is a finding that the first group waits for others before it is raised."""
+"""Milliseconds for which the first group may wait for other groups before this is reported as a finding."""
 
 
 class Levels:
-    """Tracks the levels that the members announce, and decides on raising the cluster's. Event loop only."""
+    """Tracks the levels that members announce, and decides when the cluster can be raised. Event loop only."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Levels:
         transport: PeerTransport,
         below: Callable[[int], list[str]],
     ) -> None:
-        """`below` returns the other groups of brokers that have to be raised to a level before this one, each as a
-        clause; [] if there are none."""
+        """Keeps the arguments. `below` returns one clause for each other group of brokers that must be raised to the
+        given level before this one; [] if there are none."""
         self._context = context
         self.known = context.environment.level
         """The highest level that this node knows."""
@@ -109,7 +109,7 @@ class Levels:
         self._look_at_ms = float("-inf")
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(name="levels", tick=self.tick, reload=self._reload, findings=self._conditions)
 
     def _conditions(self) -> Iterator[Condition]:
@@ -119,8 +119,8 @@ class Levels:
         self._finalize_after_ms = config.upgrade.finalize_after_ms
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second: notices a change of the cluster's level, and once a second records since when
-        the members differ, and since when all have announced the newest level."""
+        """Notices a change of the cluster's level. Once a second, it also records since when the members differ, and
+        since when all have announced the newest level. Called several times a second."""
         if self._state.level != self._level:
             before, self._level = self._level, self._state.level
             says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
@@ -181,7 +181,8 @@ class Levels:
 
     @property
     def is_mixed(self) -> bool:
-        """True if the cluster could have a higher level, or has members that do not know the newest level."""
+        """True if the members could have a higher level than the cluster has, or if some member does not know the
+        newest level."""
         return self.newest > self._state.level
 
     def why_not(self) -> list[str]:
@@ -212,7 +213,7 @@ class Levels:
         return newest
 
     def view(self, now_ms: int) -> UpgradeView:
-        """Returns what this node knows of the members' levels. `now_ms` is the node's monotonic clock."""
+        """Returns the answer to `GET /v1/upgrade`. `now_ms` is the node's monotonic clock."""
         reasons = self.why_not()
         return UpgradeView(
             node=self._members.own_id,
@@ -228,8 +229,8 @@ class Levels:
 
 
 def unfinished_upgrade(view: UpgradeView) -> Iterator[Condition]:
-    """Yields a condition for an upgrade that was begun and not finished: a downgrade is still possible, and new
-    functions are not available."""
+    """Yields a condition if an upgrade was begun and is not finished. A downgrade is still possible then, and new
+    functions are not available yet."""
     if view.waits_for:
         says = (
             f"every member knows level {view.newest} for upgrade.finalize_after_ms, and group {FIRST_GROUP} keeps "

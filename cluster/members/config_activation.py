@@ -1,4 +1,4 @@
-"""Applies other settings to a running node: those of a file that was read again, or of an entry of the log."""
+"""Puts other settings in force on a running node: those of a file that is read again, or of a log entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class LayeredConfig:
-    """Computes the configuration in force from this node's file and the cluster's settings in the log."""
+    """Computes the configuration in force: the one from this node's file, with the cluster's settings from the log over
+    it."""
 
     def __init__(self, own: Config, settings: Settings, environment: Environment) -> None:
         """`own` is the configuration from this node's file; `settings` are the cluster's, as this node has applied
@@ -31,15 +32,16 @@ class LayeredConfig:
         self._settings = settings
         self._environment = environment
         self.held: list[OutOfRange] = []
-        """Keys whose value, in the log or in this node's file, is outside their range, each with the value in force."""
+        """Keys whose values in the log or in this node's file are outside their ranges, each with the value that is
+        used instead."""
         self.set_own(own)
 
     def set_own(self, own: Config) -> None:
         """Stores the configuration that was read from this node's file. Raises ConfigError if the file cannot be read
         again."""
         self.own = own
-        """The configuration from this node's file. Its values for keys of the cluster are used only as the first values
-        of a new cluster."""
+        """The configuration from this node's file. Its values of the cluster's keys only serve as the first values of a
+        new cluster."""
         self._written = self._environment.written_keys()
 
     def in_force(self) -> Config:
@@ -80,16 +82,15 @@ class Reloading:
         self._secret = secret
         self._tls = tls
         self.changed: Signal[[Config]] = Signal()
-        """Sent once with each configuration that is about to be in force. Raises ConfigError if a part of the node
-        refuses it."""
+        """Sent with each configuration before it is put in force. A receiver that cannot use it raises ConfigError."""
 
     def put_in_force(self, config: Config) -> None:
-        """Makes all parts of the node use `config`. Only keys of the cluster and those in RELOADABLE can change. Raises
-        ConfigError, having changed nothing, if a part refuses it."""
+        """Makes all parts of the node use `config`. Only keys of the cluster and those in RELOADABLE may differ from
+        the present one. If a part refuses it, raises ConfigError, and nothing is changed."""
         was = self.config
         self.changed(config)
         self.config = config
-        if config.log_output.level != was.log_output.level:  # otherwise the level set by PUT /v1/log-level stays
+        if config.log_output.level != was.log_output.level:  # if unchanged, the level set by PUT /v1/log-level stays
             logs.set_level(config.log_output.level)
 
     def reload(self) -> ReloadView:

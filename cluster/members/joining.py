@@ -1,5 +1,5 @@
-"""Makes the directory and the configuration of a node that is to join a cluster, from a member's answer (`GET
-/v1/members/join`). This module sends nothing and changes no existing file."""
+"""Makes the directory and the configuration of a node that will join a cluster, from a member's answer to `GET
+/v1/members/join`. This module sends nothing, and changes no existing file."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def check_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, 
 
 
 def clear_half_made(fs: FileSystem, directory: Path) -> None:
-    """Removes a directory whose creation was interrupted. Only for a directory whose creation was begun here and whose
-    node is no member: such a node has acknowledged nothing."""
+    """Removes a directory whose creation was interrupted. The caller must know that its creation began here, and that
+    its node is no member: the node has then acknowledged nothing."""
     if _is_used(fs, directory) and not fs.exists(directory / layout.IDENTITY):
         shutil.rmtree(directory)
 
@@ -137,8 +137,8 @@ def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> s
 
 
 def directory_error(error: Exception, directory: Path) -> LocalError:
-    """Converts the error of a data directory that cannot be made or read into one for people. Identity errors have
-    three lines already."""
+    """Returns the LocalError, for people, for a data directory that cannot be made or read. An identity error already
+    has three lines, which are kept."""
     lines = str(error).split("\n")
     if isinstance(error, IdentityError) and len(lines) >= 3:
         return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)
@@ -150,7 +150,7 @@ def directory_error(error: Exception, directory: Path) -> LocalError:
 
 
 def _not_ours(directory: Path) -> LocalError:
-    """Makes the error for a directory that this user may not use: a volume that belongs to root, for example."""
+    """Returns the error for a directory that this user may not access, such as a volume of root."""
     there = next(path for path in (directory, *directory.parents) if _can_be_seen(path))
     owner, user, group = there.stat().st_uid, os.getuid(), os.getgid()
     return LocalError(

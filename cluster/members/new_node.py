@@ -1,8 +1,8 @@
-"""Prepares `raftmq node add --config FILE --via URL`: a new node on a machine of its own.
+"""Prepares a new node on a machine of its own, for `raftmq node add --config FILE --via URL`.
 
 FILE contains what only that machine knows: node.id, node.data_dir, ports, and the addresses at which other nodes reach
-it. The command adds the other members to it, as the cluster reports them, and creates the data directory. Both may
-exist already from an interrupted attempt.
+it. The command adds the other members to the file, as the cluster reports them, and creates the data directory. Both
+may exist already from an interrupted attempt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Prepared(NamedTuple):
     request: dict[str, Any]
     """The body of `POST /v1/members`."""
     notes: list[str]
-    """The steps that were done, as sentences for people."""
+    """Sentences for people about the steps that were done."""
 
 
 def prepare(

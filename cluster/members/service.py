@@ -1,7 +1,7 @@
-"""The membership in force, for all parts of this node: transport, routes, the HTTP API, the operator.
+"""Keeps the membership in force, for all parts of this node: the transport, the routes and the HTTP API.
 
-The newest MEMBERSHIP entry in the log is in force from the moment it is appended (thesis 4.1). Removed nodes are
-informed only once their removal is committed, because an entry that is truncated later has removed no node.
+The newest MEMBERSHIP entry in the log is in force as soon as it is appended (Raft thesis 4.1). A removed node is told
+so only when its removal is committed, because an entry that is truncated later has removed no node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOO_OLD = Code("level_too_low", "critical", "raftmq upgrade plan")
 
 
 class MembersService:
-    """The membership in force, as all parts of this node see it. Event loop only."""
+    """The membership in force. Event loop only."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class MembersService:
         first_ids: Iterable[NodeId] = (),
         levels: Mapping[NodeId, int] = MappingProxyType({}),
     ) -> None:
-        """`first_ids` are the voters of GENESIS. `levels` is explained at `PeerTransport`."""
+        """Keeps the arguments. `first_ids` are the voters of GENESIS. `levels` is explained at `PeerTransport`."""
         self._config = context.config
         self.identity = identity
         """The identity in this node's directory."""
@@ -56,23 +56,22 @@ class MembersService:
         self._addresses: dict[NodeId, MemberAddresses] = {}
         self._seen = (-1, False)
         self.changed: Signal[[Handshake, Addresses]] = Signal()
-        """Sent with the membership in force whenever it changes or is committed."""
+        """Sent with `handshake` and the members' addresses, whenever the membership changes or is committed."""
         self.removed: Signal[[]] = Signal()
         """Sent when this node learns that it was removed."""
         self.removed_since: int | None = None
-        """Index of the entry that removed this node; None while it belongs to the cluster, or if it never has belonged
-        to it."""
+        """Index of the entry that removed this node. None while the node is a member, or if it never was one."""
         self._look()
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(name="membership", tick=self.tick, metrics=(self._metrics,))
 
     # --- who and where -----------------------------------------------------------------------------------------------
 
     @property
     def in_force(self) -> Membership:
-        """The newest MEMBERSHIP entry in this node's log, or GENESIS."""
+        """The membership of the newest MEMBERSHIP entry in this node's log; that of GENESIS if there is none."""
         return self._raw.membership
 
     def announced(self, node: NodeId) -> int | None:
@@ -82,13 +81,13 @@ class MembersService:
 
     @property
     def is_committed(self) -> bool:
-        """False while a change is in progress."""
+        """False while a change of the membership is in progress."""
         return self._raw.committed_membership_index >= self.in_force.index
 
     @property
     def taken_ids(self) -> list[int]:
-        """Ids that a member has or had, as far as this node knows, ascending. They include those of GENESIS: a restored
-        cluster, or a survivor that goes on alone, does not list them as members."""
+        """Ids of present and former members that this node knows, ascending. They include those of GENESIS: a restored
+        cluster, or a survivor that continues alone, does not list them as members."""
         members = self.in_force
         left = (voter.id for voter in members.removed)
         return sorted({*members.node_uuids, *left, *self._first_ids})
@@ -100,7 +99,7 @@ class MembersService:
 
     @property
     def has_unread_event(self) -> bool:
-        """True if the log holds an event that an operator must acknowledge before the members can change again."""
+        """True if the log has an event that an operator must acknowledge before the members can change again."""
         return self._alarms.raised(EVENT)
 
     @property
@@ -137,8 +136,8 @@ class MembersService:
         return peer_addresses(self._raw.memberships_that_count, self._config)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """Returns voter -> the address that its listener of that name advertises. Leaves out a removed node, and
-        learners, whose rows may be far behind."""
+        """Returns voter -> the address that its listener of that name advertises. Removed nodes are left out, and
+        learners too, because their rows may be far behind."""
         voters = self.in_force.voter_ids
         return {
             node: known.listeners[listener]
@@ -172,13 +171,13 @@ class MembersService:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second: informs removed nodes once the change is committed."""
+        """Tells removed nodes about their removal once it is committed. Called several times a second."""
         if self._seen != (self.in_force.index, self.is_committed):
             self.on_members()
 
     def on_members(self) -> None:
-        """Takes over the members in force: their addresses, the metrics, and whether this node is one of them; informs
-        `changed`. Called when the membership in force has changed or was committed."""
+        """Takes over the membership in force: its addresses, its metrics, and whether this node is a member. Then sends
+        `changed`. Called when the membership has changed or was committed."""
         before = self._seen[0]
         self._look()
         members = self.in_force
@@ -204,7 +203,7 @@ class MembersService:
         self._metrics.note(members, committed=self.is_committed, removed=self.is_removed)
 
     def refused(self, peer: NodeId, refusal: Refusal) -> None:
-        """Handles a member's refusal to let this node in (cluster.peer.allowed_peers)."""
+        """Handles a member's refusal to accept connections from this node (cluster.peer.allowed_peers)."""
         if refusal.kind == REMOVED:
             self._out(refusal.since)
         elif refusal.kind == LEVEL:
@@ -238,7 +237,7 @@ EVENT = Code("unsafe_recovered", "critical", "raftmq alarm list")
 
 
 def watch_event(state: BrokerState, alarms: Alarms) -> None:
-    """Raises or clears the alarm as the applied state demands."""
+    """Raises the alarm about an unsafe recovery until an operator has acknowledged it in the log; then clears it."""
     members = state.membership
     if members is None or members.reason != UNSAFE_RECOVER or state.acknowledged >= members.index:
         alarms.clear(EVENT)

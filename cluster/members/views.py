@@ -1,4 +1,4 @@
-"""Requests and answers of /v1/members and /v1/leader/transfer."""
+"""Defines the requests and answers of /v1/members and /v1/leader/transfer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cluster.runtime.request_limits import Address, AddressOrNone, Uuid, Word
 
 
 class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member. Fields that only the leader knows are null on other nodes, and for the leader itself."""
+    """One member. Fields that only the leader knows are null in the answers of other nodes, and in the leader's own
+    row."""
 
     id: int
     uuid: str
@@ -31,19 +32,21 @@ class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
     """The highest index known to be on the member's disk."""
     lag_entries: int | None = None
     lag_bytes: int | None = None
-    """The bytes of the leader's log that are not on its disk."""
+    """Number of bytes of the leader's log that are not on the member's disk."""
     lag_ms: int | None = None
-    """Age of the oldest entry that it lacks."""
+    """Age in milliseconds of the oldest entry that the member lacks."""
     sync_ms: float | None = None
-    """Mean time of a sync of its log in the last 10 s; null if there was none, or if it does not report it."""
+    """Mean duration in milliseconds of a sync of the member's log in the last 10 s; null if there was none, or if it
+    does not report that."""
     lag_bytes_per_s: int | None = None
-    """Bytes by which its lag grows in a second, negative while it shrinks."""
+    """Bytes per second by which its lag grows; negative while it shrinks."""
     caught_up_in_s: int | None = None
-    """Seconds until its lag is gone; null unless it shrinks."""
+    """Seconds until its lag is gone at the present rate; null unless it shrinks."""
     snapshot_in_s: int | None = None
-    """Seconds until the leader may delete what it lacks, at this rate; null if that is not expected in 30 days."""
+    """Seconds until the leader may delete log that the member lacks, at the present rate; null if that is not expected
+    within 30 days."""
     state: str | None = None
-    """The state of replication to the member at the leader: PROBE, REPLICATE or SNAPSHOT."""
+    """The leader's state of replication to the member: PROBE, REPLICATE or SNAPSHOT."""
     live: bool | None = None
     """True if the leader received a message from it within two election timeouts."""
     fit: bool | None = None
@@ -73,7 +76,7 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """Index of the MEMBERSHIP entry; 0 for GENESIS."""
     committed: bool
-    """False while this change is under way: the next one has to wait."""
+    """False while the newest change is in progress. The next change must wait for it."""
     reason: str
     detail: str
     quorum: int
@@ -81,7 +84,7 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     members: list[NodeMember]
     removed: list[FormerMember]
     next_id: int
-    """The id for the next new node."""
+    """The id that the next new node will get."""
     removed_since: int | None
     """Index of the entry that removed the answering node; null while it belongs to the cluster."""
     drained: bool
@@ -114,7 +117,8 @@ class JoinView(msgspec.Struct, frozen=True, kw_only=True):
     peers: list[PeerNode]
     """The members with their addresses, as [[peers]] tables."""
     secret_key: str = ""
-    """The id of the key that a new node has to prove, "" if none. The key itself is copied as a file."""
+    """The id of the key that the new node has to prove; "" if the cluster has no secret. The key itself is copied as a
+    file."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +170,7 @@ class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the members that is committed and applied."""
+    """The answer after a change of the members was committed and applied."""
 
     id: int
     role: Literal["voter", "learner", "removed"]
@@ -199,8 +203,8 @@ class TransferRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferView(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a transfer: `leader` leads; term and commit index are those that the answering node knows right
-    afterwards."""
+    """The answer after leadership was transferred. Term and commit index are those that the answering node knows
+    then."""
 
     node: int
     leader: int

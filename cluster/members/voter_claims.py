@@ -1,12 +1,13 @@
-"""DATA/CLAIMS of the node that made the cluster: the initial voters that other machines have yet to make.
+"""Keeps DATA/CLAIMS of the node that made the cluster: the initial voters that other machines have yet to make.
 
-`raftmq init --first` makes the first node and chooses the uuids of all voters. The machine that makes another voter
-claims it with a random token that it keeps on its own disk. A claim never expires: a machine that comes again with the
-same token (the first attempt was interrupted) is given the same node, any other machine is refused. So each initial
-voter is made only once, and a machine whose disk was emptied, and which has therefore lost its token, cannot make its
-node again. A node that was not made by `--first` has no such file and accepts no claims.
+`raftmq init --first` makes the first node, and chooses the uuids of all voters. The machine that makes another voter
+claims it with a random token, which it keeps on its own disk. A claim never expires. If the same token comes again,
+because the first attempt was interrupted, the claim succeeds again; any other token is refused. So each initial voter
+is made only once. A machine whose disk was emptied has lost its token, and cannot make its node again. A node that was
+not made by `--first` has no such file, and accepts no claims.
 
-The file is JSON, docs/disk-format.md: {"format": 10, "claims": {"2": "", "3": "TOKEN"}}; "" for an unclaimed voter.
+The file is JSON (docs/disk-format.md): {"format": 10, "claims": {"2": "", "3": "TOKEN"}}. The token of a voter that is
+not claimed yet is "".
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def proof_of(key: bytes, node: int, token: str) -> str:
 
 
 def is_proven(keys: Sequence[bytes], node: int, token: str, proof: str) -> bool:
-    """Returns True if the proof was made with one of the keys; in constant time."""
+    """Returns True if the proof was made with one of the keys. The comparison takes constant time."""
     return any(hmac.compare_digest(proof_of(key, node, token).encode(), proof.encode()) for key in keys)
 
 
@@ -52,10 +53,8 @@ def unclaimed(directory: Path) -> list[int]:
 
 
 def claim(directory: Path, node: int, token: str) -> None:
-    """Assigns the node to the machine with this token; the claim is on disk when this returns. Blocks.
-
-    Raises LocalError if another machine has claimed the node, or if it is not among those to be claimed; OSError.
-    """
+    """Assigns the node to the machine that has this token. The claim is on disk when this returns. Blocks. Raises
+    LocalError if another machine has claimed the node, or if the node is not in the file. Raises OSError."""
     path = directory / CLAIMS
     with _LOCK:
         claims = _read(path)

@@ -1,4 +1,5 @@
-"""The process around a node: arguments, configuration, loop, garbage collector, and errors in three lines."""
+"""Runs a node as a process: reads the arguments and the configuration, starts the event loop, sets up the garbage
+collector, and prints errors in three lines."""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ async def run(
     read_config: Callable[[], Config] | None = None,
     written: Callable[[], frozenset[str]] = frozenset,
 ) -> int:
-    """Runs a node until SIGTERM or SIGINT (0) or a failure (1). On SIGHUP it reads its configuration again. `written`
-    is explained at `Environment`."""
-    # Not before the configuration is known to be good: these take a second to import.
+    """Runs a node. Returns 0 after SIGTERM or SIGINT, and 1 after a failure. On SIGHUP, the node reads its
+    configuration again. `written` is explained at `Environment`."""
+    # Imported only after the configuration was found valid, because this takes a second.
     from cluster.node.node_runs import NodeRuns
     from cluster.runtime.environment import Environment
 
@@ -56,7 +57,7 @@ async def run(
             loop.add_signal_handler(name, stop)
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
         manager.ready(f"{node_object(node.config.cluster.group, node.config.node.id)} serves")
-        collector.thorough()  # of start-up, and of the former node if the node was opened again
+        collector.thorough()  # frees the objects of start-up, or of the node before a reopening
         node.opened()
 
     def stop() -> None:
@@ -80,18 +81,18 @@ async def run(
         collector.close()
         manager.close()
     if node is not None and isinstance(node.failure, IdentityError):
-        raise node.failure  # its group has retired
+        raise node.failure  # the node's group has retired
     return 1 if node is not None and node.failure else 0
 
 
 def usable(config: Config) -> Config:
-    """Returns the configuration as this process can use it: every value in its range, no more connections than there
-    are descriptors, and no more memory than its control group allows. Raises ConfigError."""
+    """Returns the configuration as this process can use it: all values in their ranges, no more connections than it may
+    have file descriptors, and no more memory than its control group allows. Raises ConfigError."""
     return fit_memory(fit(hold(config)))
 
 
 def _reload(node: Node) -> None:
-    with contextlib.suppress(ConfigError):  # the log says why
+    with contextlib.suppress(ConfigError):  # the reason is in the log
         node.reload()
 
 
@@ -107,8 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    """Prints what happened, why, and what to type or to do, as far as the text has three lines. Logging may not exist
-    yet."""
+    """Prints what happened, why, and what to type, as far as the text has these three lines. Used because logging may
+    not be set up yet."""
     parts = text.split("\n", 2)
     lines = [label + line for label, line in zip(("", "because: ", fix_label(parts[-1])), parts, strict=False)]
     print("\n".join(lines), file=sys.stderr)  # noqa: T201
@@ -119,7 +120,7 @@ def _main(options: argparse.Namespace) -> int:
     written = functools.partial(written_keys, options.config, dict(os.environ))
     try:
         config = read()
-        usable(config)  # a process with too few descriptors says so before it opens anything
+        usable(config)  # first, so that a lack of descriptors is reported before files are opened
     except ConfigError as error:
         _say(str(error))
         return 2
@@ -127,7 +128,7 @@ def _main(options: argparse.Namespace) -> int:
     if options.log_file:
         output = OutputFile(Path(options.log_file), section.file_bytes_max, section.files)
     logs.setup(section.level, section.format, name_of(config.cluster.group, config.node.id), output=output)
-    faulthandler.register(signal.SIGQUIT)  # prints the stacks of all threads, of a node that answers nothing too
+    faulthandler.register(signal.SIGQUIT)  # prints the stacks of all threads, even if the node hangs
     sys.setswitchinterval(0.0005)
     widen()
     try:

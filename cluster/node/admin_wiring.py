@@ -1,4 +1,5 @@
-"""The HTTP API of a node. Imported only when needed: the import is slow, and a simulated node has no HTTP API."""
+"""Connects a node's services with its HTTP API. It is imported only when needed: the import is slow, and a simulated
+node has no HTTP API."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 
 async def admin_of(port: AdminPort) -> AdminServer:
-    """Makes the HTTP server, not started. The loop keeps running while its modules are imported."""
+    """Returns the HTTP server, not started yet. Its modules are imported on a thread, so that the event loop keeps
+    running."""
     return (await asyncio.get_running_loop().run_in_executor(None, _server))(port)
 
 
@@ -56,7 +58,7 @@ def port_of(
     config: Callable[[], Config],
     status: Callable[[], NodeStatus],
 ) -> AdminPort:
-    """Returns the node's services and figures in the form in which the HTTP API uses them."""
+    """Returns the port through which the HTTP API uses the node's services, state and figures."""
     members, clock = serving.broker.members, context.clock
     return AdminPort(
         current_config=config,

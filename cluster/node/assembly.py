@@ -1,7 +1,8 @@
-"""Makes the services of a node, in the order in which they depend on each other; each is complete when its constructor
-returns. `cluster.node.node` starts and closes them.
+"""Makes the services of a node, in the order in which they depend on each other. Each is complete when its constructor
+returns.
 
-Two services that need each other share a `cluster.runtime.listeners.Signal`, which is made before both.
+`cluster.node.node` starts and closes them. Two services that need each other share a
+`cluster.runtime.listeners.Signal`, which is made before both.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Assembly:
     """The services of one node. Event loop only."""
 
     def __init__(self, config: Config, environment: Environment, proposer: Proposer) -> None:
-        """Opens the data directory (blocking). Must be called on the loop that will run the node. Raises IdentityError,
-        StorageError, KVError, ConfigError."""
+        """Opens the data directory, which blocks, and makes the services. Must be called on the event loop that will
+        run the node. Raises IdentityError, StorageError, KVError, ConfigError."""
         self.environment = environment
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)
@@ -80,11 +81,12 @@ class Assembly:
         self.stopping = False
         """True while the node stops and directs its clients to other nodes (`cluster.node.orderly_stop`)."""
         self.hurried = False
-        """True after a second request to stop: the node no longer waits for anything."""
+        """True after a second request to stop. The node then stops without waiting for anything."""
         self.failed: Signal[[BaseException]] = Signal()
-        """Sent with a storage error, or an impossible state, after which the node must not go on."""
+        """Sent with the error after which the node must not go on: an error of its storage, or a state that should be
+        impossible."""
         self.again: Signal[[str]] = Signal()
-        """Sent with the reason when the process must close the node and open it again."""
+        """Sent with the reason, when the process must close the node and open it again."""
         self.raw = storage.raw_node(config, environment.random(), environment.send_bytes)
         self.inbox = DriverInbox(asyncio.get_running_loop())
         syncs = SyncTimes(config.node_id, self._clock, self.meters.appends.syncs, config.ha.send_heartbeat_interval_ms)
@@ -150,7 +152,7 @@ class Assembly:
         )
 
     def _build_driver(self, proposer: Proposer) -> None:
-        """Makes the driver, which needs all other services, and then those that only observe."""
+        """Makes the driver, which needs all other services, and then the services that only observe."""
         context, loop, transport = self.context, self.context.loop, self.peers.transport
         self.storage.corrupted.add(lambda error: loop.call_soon_threadsafe(self.failed, error))
         sender = FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport
@@ -191,8 +193,8 @@ class Assembly:
         )
 
     def _thrift(self, sender: SendsMessages) -> ThriftySender:
-        """Makes what holds appends back. It does so while the log is written on the event loop: then the disk is quick,
-        and nothing waits on the lane."""
+        """Returns the object that holds back appends to slower followers. It does so only while the log is written on
+        the event loop, because the disk is then fast."""
         proposals, append, changes = self.serving.proposals, self._lanes.append, self.peers.changes
         outside = Outside(
             plain=proposals.is_plain,
@@ -211,7 +213,8 @@ class Assembly:
         return self.reloading.config
 
     def reload(self) -> ReloadView:
-        """Reads the configuration again. Raises ConfigError, having changed nothing."""
+        """Reads the configuration again, and puts it in force. Raises ConfigError if it cannot be used; nothing is
+        changed then."""
         view = self.reloading.reload()
         self._event_watch.reloaded(view)
         return view

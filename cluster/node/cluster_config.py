@@ -1,8 +1,8 @@
-"""The configuration of the cluster on one node: puts it in force when an entry changes it, and proposes its first
-values and the level of a new cluster. Also tracks which nodes are in maintenance, as the log states.
+"""Applies the cluster's configuration to one node when a log entry changes it. The leader also proposes its first
+values, and the level of a new cluster. It also tracks which nodes are in maintenance, as the log says.
 
-The configuration in force is this node's file, overridden by the cluster's values (docs/adr/0069). Until the cluster
-has values, because it is new or a member does not know the command yet, each node uses its file alone.
+The configuration in force is this node's file, with the cluster's values over it (docs/adr/0069). The cluster has no
+values while it is new, or while a member does not know the command for them. Then each node uses only its file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AGAIN_MS = 1_000
-"""Milliseconds to wait after a member turned out not to know the command, or after a proposal failed."""
+"""Milliseconds until the next proposal, after one failed or a member did not know the command."""
 
 
 class ClusterConfig:
@@ -68,7 +68,7 @@ class ClusterConfig:
         self._proposed = False
 
     def part(self) -> Part:
-        """Returns the hooks through which the node calls this service."""
+        """Returns the functions through which the node starts, informs and closes this service."""
         return Part(
             name="configuration",
             tick=self.tick,
@@ -76,7 +76,8 @@ class ClusterConfig:
         )
 
     def on_applied(self, _: object) -> None:
-        """Handles a run of applied entries; costs two comparisons if no configuration is in it."""
+        """Checks if a run of applied entries has changed the configuration, and then puts it in force. Without a
+        change, it costs two comparisons."""
         settings = self._state.settings
         if settings.version != self._version:
             self._version = settings.version
@@ -95,8 +96,8 @@ class ClusterConfig:
         self._changes.maintain(self._maintained())
 
     def _maintained(self) -> bool:
-        """Returns True if this node must not lead because it is in maintenance. The only voter leads nevertheless,
-        because no other node could lead or end the maintenance (a survivor of `raftmq unsafe-recover`)."""
+        """Returns True if this node must not lead because it is in maintenance. False for an only voter, because no
+        other node could lead or end the maintenance, as for a survivor of `raftmq unsafe-recover`."""
         own = self._node_id
         return own in self._maintenance and set(self._membership.in_force.voter_ids) != {own}
 
@@ -112,14 +113,14 @@ class ClusterConfig:
         reloading.put_in_force(config)
 
     def tick(self, now_ms: int) -> None:
-        """Proposes values for those keys of the cluster that have none, if this node leads. Called several times a
-        second; cheap."""
+        """Proposes values for the cluster's keys that have none, if this node leads. Called several times a second; it
+        is cheap."""
         self._changes.maintain(self._maintained())
         if self._complete or self._proposed or now_ms < self._due_ms or not self._services.writes_open():
             return
         settings = self._state.settings
         is_new = not settings.version and self._state.level == BASELINE
-        if self._group != FIRST_GROUP:  # it copies the values of the first group
+        if self._group != FIRST_GROUP:  # a further group copies the values of the first group
             self._complete = not is_new
             if is_new:
                 self._due_ms = now_ms + AGAIN_MS

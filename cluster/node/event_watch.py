@@ -1,7 +1,7 @@
-"""Records a node's events by observation: a periodic task compares the present state with the last one, and three
-methods are called directly.
+"""Records a node's events by observation. A periodic task compares the node's present state with the one before. Some
+events are reported by a direct call.
 
-So no service contains code about events, and every state that lasts longer than the task's interval is recorded.
+Services therefore contain no code about events. Every state that lasts longer than the task's interval is recorded.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STALL_MS = 1_000
-"""Milliseconds. A standstill of the event loop for so long is an event, because nobody was served."""
+"""Milliseconds. A stall of the event loop of at least this length is an event, because no client was served
+meanwhile."""
 LONG_TURN_MS = 100.0
-"""Milliseconds. A turn of the event loop of at least this length is an event, at most one every LONG_TURN_EVERY_MS."""
+"""Milliseconds. A turn of the event loop of at least this length is an event. At most one is recorded in
+LONG_TURN_EVERY_MS."""
 LONG_TURN_EVERY_MS = 1_000
 FLUSH_EVERY_MS = 1_000
 
@@ -42,7 +44,8 @@ REASONS = {
     "since it started": "start",
     "no majority answered": "no_majority",
 }
-"""Part of the reason that a node states for a campaign (raftlog.core.role_change_reasons) -> label of a metric."""
+"""Part of the text with which a node explains its campaign (raftlog.core.role_change_reasons) -> label of the reason in
+the metric."""
 
 
 def reason_of(why: str) -> str:
@@ -51,7 +54,7 @@ def reason_of(why: str) -> str:
 
 
 class ElectionMetrics(ServiceMetrics):
-    """The counter of elections."""
+    """The counter of elections that this node has won, by reason."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +75,7 @@ class EventWatch:
         *,
         group: int = FIRST_GROUP,
     ) -> None:
-        """`group`: the group of brokers of the node."""
+        """Keeps the arguments. `group` is the number of the node's group of brokers."""
         self._events = events
         self._node_id = node_id
         self._group = group
@@ -138,7 +141,8 @@ class EventWatch:
             self._events.note("stall", self._me, f"{turn}{why}", "warning" if turn.worked else "info")
 
     def tick(self, now_ms: int) -> None:
-        """Compares the present state with the last one. Called several times a second; cheap while nothing happens."""
+        """Compares the present state with the one before, and records the differences. Called several times a second;
+        it is cheap if there are none."""
         if self._looked_ms is not None and now_ms - self._looked_ms >= STALL_MS:
             says = f"the event loop stood still for {now_ms - self._looked_ms} ms"
             self._events.note("stall", self._me, says, "warning")

@@ -1,4 +1,4 @@
-"""The services of a node that repair, install, compare and scrub its log and its state."""
+"""Makes the services of a node that repair, install, compare and scrub its log and its state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Integrity:
     def __init__(
         self, context: NodeContext, storage: NodeStorage, peers: Peers, leases: Leases, again: Signal[[str]]
     ) -> None:
-        """`again` makes the process close the node and open it again."""
+        """Makes the services. `again` makes the process close the node and open it again."""
         self._context, self._storage = context, storage
         self.parts = parts = PartList()
         self.repairs = parts.of(Repairs(context, storage.directory, peers.transport))

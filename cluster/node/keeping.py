@@ -1,4 +1,4 @@
-"""The services of a node that back up, trim, index and move what is stored."""
+"""Makes the services of a node that back up, trim, index and tier its stored data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Keeping:
-    """The services that decide how long and where the log is kept: retention, backups, the tier. Event loop only."""
+    """The services that decide for how long, and where, the log is kept: retention, backups and the tier. Event loop
+    only."""
 
     def __init__(self, context: NodeContext, storage: NodeStorage, serving: Serving, leases: Leases) -> None:
         services, access = serving.services, serving.tier_access

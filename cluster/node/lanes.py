@@ -1,4 +1,5 @@
-"""The lanes of a node: the threads that write, apply, flush and prepare."""
+"""Makes the lanes of a node: the threads that write the log, apply entries, flush the database, and prepare
+segments."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from cluster.state.node_storage import NodeStorage
 
 FLUSH_EVERY_MS = 1000
-"""Milliseconds between two syncs of RocksDB's WAL while entries are applied. After a power loss, a restart replays what
-was applied since the last sync."""
+"""Milliseconds between two syncs of RocksDB's write-ahead log while entries are applied. After a power loss, the next
+start applies again what was applied since the last sync."""
 
 
 class NodeLanes:
@@ -41,9 +42,9 @@ class NodeLanes:
         on_inline: Callable[[bool], object],
         on_committed: Callable[[list[Entry]], object],
     ) -> None:
-        """`reserved` returns the reason why messages may not be written, "" if they may; `groups_here` the number of
-        groups of brokers whose nodes share the disk. Any thread may call them. `on_inline` is explained at
-        `AppendRunner`, `on_committed` at `ApplyLane.begins`."""
+        """Makes the lanes. `reserved` returns the reason why messages may not be written now; "" if they may.
+        `groups_here` returns the number of groups of brokers whose nodes share the disk. Any thread may call these two.
+        `on_inline` is explained at `AppendRunner`, `on_committed` at `ApplyLane.begins`."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
@@ -53,7 +54,7 @@ class NodeLanes:
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state, context.environment.apply_bytes, on_committed)
         failpoints = context.failpoints
         runner = append_runner = apply_runner = context.environment.runner
-        if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop
+        if failpoints.enabled:  # a failpoint that holds a lane must block a thread, not the event loop
             apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")
         else:
             append_runner = context.environment.append_runner or partial(AppendRunner, on_inline=on_inline)
@@ -82,11 +83,11 @@ class NodeLanes:
         )
 
     def retry_append(self) -> None:
-        """Makes the append lane try again to write what found no space on disk."""
+        """Makes the append lane write again what did not fit on the full disk."""
         self.append.submit(RETRY)
 
     def prepare(self) -> None:
-        """Starts the preparation of the next segment."""
+        """Starts the preparation of the log's next segment file."""
         self._prepare.submit(True)
 
     def _flush_state(self) -> bool:
@@ -104,4 +105,4 @@ class NodeLanes:
 
 
 def _ignore(done: object) -> None:
-    """Ignores the results of a lane for which nothing waits."""
+    """Does nothing with the results of a lane, because nobody waits for them."""

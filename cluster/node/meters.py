@@ -1,4 +1,4 @@
-"""The counters and gauges of a node, for its metrics and its status."""
+"""Counters and gauges of a node that several services update, for its metrics and its status."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Meters:
-    """The meters that several services of the node share, made before all of them."""
+    """The meters that several services of the node share. They are made before these services."""
 
     def __init__(self, state: BrokerState, show_ha: Callable[[HaMetrics], None], given: Callable[[], int]) -> None:
-        """`show_ha` sets the gauges of replication. `given` returns the number of messages delivered."""
+        """Makes the meters. `show_ha` sets the gauges of replication. `given` returns the number of messages delivered
+        to consumers."""
         self.appends = AppendMetrics()
         self.loop_lag = LoopLagSampler(asyncio.get_running_loop())
         self.requests = RequestMetrics()

@@ -1,7 +1,7 @@
-"""The node's metrics for Prometheus, collected from its parts.
+"""Collects a node's metrics for Prometheus from its parts.
 
-docs/metrics.md lists names and meanings (a test compares them). A metric that RocketMQ has keeps RocketMQ's name and
-meaning.
+docs/metrics.md lists their names and meanings, and a test compares the two. A metric that RocketMQ has keeps RocketMQ's
+name and meaning.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from raftlog.types import FIRST_GROUP
 from raftlog.work import charge
 
 GROUP_LABEL: Final = "broker_group"
-"""The label of all series of the nodes of a further group of brokers. Those of the first group have none, so that a
-cluster's series go on when it gets a second group. `group` is the label for consumer groups."""
+"""Name of the label with the group of brokers. All series of nodes of further groups have it. Those of the first group
+do not, so that they continue when the cluster gets a second group. The label `group` means consumer groups."""
 SAMPLE_UNITS: Final = 5
-"""Units of work (raftlog.work) that one line of the exposition text counts as."""
+"""Units of work (raftlog.work) that are charged for one line of the metrics' text."""
 
 
 class Exporter:
-    """The metrics of one node. Event loop only."""
+    """Makes the text of one node's metrics. Event loop only."""
 
     def __init__(self, metrics: Iterable[ServiceMetrics], group: int = FIRST_GROUP) -> None:
         """`group`: the node's group of brokers."""
         self._constant: Final = {} if group == FIRST_GROUP else {GROUP_LABEL: str(group)}
-        # Creation times double the number of series; process_start_time_seconds has the same information.
+        # Creation times would double the number of series; process_start_time_seconds says the same.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.metrics: Final = tuple(metrics)
         self._process: Final = ProcessCollector(registry=None)
 
     def scraped(self, *more: ServiceMetrics) -> Generator[None, None, list[bytes]]:
-        """Lets all services update their metrics, and returns the exposition text in parts. The work is done in steps
-        of one metric each. Only one scrape may be in progress. `more`: the metrics of services of the HTTP API."""
+        """Lets all services update their metrics, and returns the metrics in Prometheus's text format, in parts. Yields
+        after each metric. Only one scrape may be in progress. `more` has further metrics, of services of the HTTP
+        API."""
         for service in (*self.metrics, *more):
             yield
             yield from service.look_in_steps()
@@ -53,7 +54,7 @@ class Exporter:
             yield from service.collect()
 
     def _labelled(self, metric: Metric) -> Metric:
-        """Returns the metric with the labels that all series of this node have."""
+        """Returns the metric with the labels that all series of this node have: none in the first group."""
         if self._constant:
             labelled = Metric(metric.name, metric.documentation, metric.type)
             labelled.samples += [each._replace(labels={**each.labels, **self._constant}) for each in metric.samples]

@@ -1,7 +1,7 @@
-"""A running node: starts and closes its parts, and implements what the driver calls.
+"""Runs a node: starts and closes its parts, and implements what the driver calls.
 
-Fail-stop: a storage error or an impossible state ends the process with exit code 1 and the reason in its log. The peers
-notice the closed connections at once and continue.
+The node is fail-stop. After an error of the storage, or in a state that should be impossible, the process ends with
+exit code 1, and the reason is in its log. The other nodes notice the closed connections at once and go on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXPIRE_EVERY_MS = 600_000
 
 
 class Node(Assembly):
-    """A node whose services are started and closed in order. Implements `raft_driver.Proposer`."""
+    """A node, whose services are started and closed in order. It implements `raft_driver.Proposer`."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Node(Assembly):
         environment: Environment | None = None,
         parts: Callable[[Iterable[Part]], Parts] = Parts,
     ) -> None:
-        """Opens the data directory (blocking). Must be called on the loop that will run the node. Raises IdentityError,
-        StorageError, KVError, ConfigError."""
+        """Opens the data directory, which blocks. Must be called on the event loop that will run the node. Raises
+        IdentityError, StorageError, KVError, ConfigError."""
         loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = loop.create_future()
         self.restarting = ""
-        """The reason why the process must open this node again after it has closed; "" if it must not."""
+        """The reason why the process must open this node again after it was closed; "" if it must not."""
         self._closing = False
         self._admin: AdminServer | None = None
         super().__init__(config, environment or Environment(), self)
@@ -74,12 +74,13 @@ class Node(Assembly):
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Joins the group and opens the ports. Raises OSError or ConfigError if a port cannot be bound."""
+        """Starts all parts: the node joins its group, and opens its ports. Raises OSError or ConfigError if a port
+        cannot be bound."""
         await self._parts.start()
 
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """Returns the parts in the order in which the clock calls them and they learn of applied entries: proposals
-        first, so that waiting requests are answered before any other part acts on an entry."""
+        """Returns the parts in the order in which they get ticks and applied entries. Proposals come first, so that
+        waiting requests are answered before another part acts on an entry."""
         recovery, serving = self.storage.recovery, self.serving
         return (
             Part(
@@ -101,7 +102,7 @@ class Node(Assembly):
         )
 
     def _running_parts(self) -> tuple[Part, ...]:
-        """Returns the parts that make the node run (its driver and its clock), and those that observe it."""
+        """Returns the parts that run the node, its driver and its clock, and the parts that observe it."""
         watch, events, status = self._turn_watch, self._event_watch, self._status_metrics()
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
         return (
@@ -112,7 +113,7 @@ class Node(Assembly):
                 close=self.peers.transport.close,
                 closes=Closing.PEERS,
             ),
-            # It ends also if a port before it could not be opened: peers may have queued a turn for it by then.
+            # Closed even if an earlier port could not be opened, because peers may have queued a turn for it by then.
             Part(name="driver", close=self.driver.stop, closes=Closing.DRIVER),
             Part(name="first turn", start=self.driver.start, starts=Starting.DRIVER),
             Part(name="node metrics", role=status.on_role, metrics=(status, self._applies, self._turns)),
@@ -162,7 +163,7 @@ class Node(Assembly):
         await self._admin.start()
 
     def admin_port(self) -> AdminPort:
-        """Returns the services and figures of this node in the form in which the HTTP API uses them."""
+        """Returns the port through which the HTTP API uses this node's services, state and figures."""
         return port_of(
             self.context,
             self.storage,
@@ -193,8 +194,8 @@ class Node(Assembly):
             await self._admin.close()
 
     async def close(self) -> None:
-        """Stops the node in order: leadership transferred, clients redirected, lanes drained, files closed and marked
-        clean."""
+        """Stops the node in order: transfers leadership, redirects clients, lets the lanes finish, and closes the
+        files. If nothing failed, the directory is marked as closed cleanly."""
         if self._closing:
             return
         self._closing = True
@@ -216,8 +217,8 @@ class Node(Assembly):
         )
 
     def _on_bad_close(self, error: BaseException) -> None:
-        """Records the failure of a part that could not be closed. It may have left something half done, so the
-        directory is not marked clean."""
+        """Records that a part could not be closed. Its work may be half done, so the directory is not marked as closed
+        cleanly."""
         self.failure = self.failure or error
 
     def stop(self) -> None:
@@ -233,14 +234,13 @@ class Node(Assembly):
             self.stop()
 
     def opened(self) -> None:
-        """Makes the turn watch ignore the turn in which the process prepared the node, because it was not serving
-        yet."""
+        """Makes the watch of long turns ignore the turn in which the process opened the node: it served nobody yet."""
         if self._turn_watch is not None:
             self._turn_watch.pass_over()
 
     def _on_late_chores(self, late_ms: float) -> None:
-        """Counts a standstill of the loop as a slow turn. If turns are watched, `_on_long_turn` does that, because it
-        knows more about the turn."""
+        """Counts a stall of the event loop as a long turn. If turns are watched, `_on_long_turn` counts it instead,
+        because it knows more about the turn."""
         if self._turn_watch is None:
             self.peers.links.slow_turns.note(late_ms)
 
@@ -252,17 +252,17 @@ class Node(Assembly):
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
     def on_failure(self, error: BaseException) -> None:
-        """Records why this node must stop, and stops it."""
+        """Records the error because of which this node must stop, and stops the node."""
         self.failure = error
         self.stop()
 
     def on_applied_run(self, applied: Applied) -> None:
-        """Counts an applied run and informs the parts. Pulls that wait for messages come last,
-        when all state that they may read is up to date."""
+        """Counts a run of applied entries, and informs the parts about it. Pulls that wait for messages are informed
+        last, when all state that they may read is up to date."""
         self._applies.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
         admission = self.serving.remoting.admission
-        if self.state.access.version != admission.version:  # a branch, not a part's call: most runs change none
+        if self.state.access.version != admission.version:  # a branch, not a part's call: most runs change no users
             admission.changed()
             self.serving.broker.members.rules_changed()
         for told in self._parts.applied:
@@ -279,14 +279,14 @@ class Node(Assembly):
             told()
 
     def on_role(self, raw: RawNode) -> None:
-        """Logs a change of role or leader and informs the parts."""
+        """Logs a change of the role or the leader, and informs the parts."""
         role = raw.role.name.lower()
         logger.info("term %d: %s, leader %s: %s", raw.term, role, raw.leader_id or "unknown", raw.why)
         for told in self._parts.role:
             told(raw)
 
     def on_members(self, raw: RawNode) -> None:
-        """Informs the membership that the members in force changed."""
+        """Informs the membership service that the membership in force has changed."""
         self.peers.membership.on_members()
 
     def _on_peer_closed(self, peer: NodeId) -> None:
@@ -314,5 +314,5 @@ class Node(Assembly):
 
 
 def _work(name: str, start: Step, close: Step) -> Part:
-    """Returns a part whose start and close are in the stage WORK."""
+    """Returns a part that is started and closed in the stage WORK."""
     return Part(name=name, start=start, starts=Starting.WORK, close=close, closes=Closing.WORK)

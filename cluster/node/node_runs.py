@@ -1,4 +1,4 @@
-"""The runs of a node in one process: each is opened, run and closed. A new one follows if the node asked for it."""
+"""Runs a node in one process, and opens it again whenever the node asks for that."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 class NodeRuns:
-    """Runs the node again and again until it must stop. To clients and peers, a restart inside the process looks like
-    any other. Event loop only."""
+    """Runs the node until it must stop for good. To clients and peers, a restart inside the process looks like any
+    other restart. Event loop only."""
 
     def __init__(
         self,
@@ -35,8 +35,9 @@ class NodeRuns:
         closed: Callable[[Node], object] = lambda node: None,
         look_every_ms: int = LOOK_EVERY_MS,
     ) -> None:
-        """The callbacks receive the node of each run: `opened` when its directory is open, `started` when its ports
-        are, `closed` at its end. `look_every_ms`: the time between two looks for space on a full disk."""
+        """Keeps the arguments. The three functions are called with the node of each run: `opened` when its directory is
+        open, `started` when its ports are, and `closed` at its end. `look_every_ms` is the time between two checks if a
+        full disk has space again."""
         self._config, self._rules = config, config.retention
         self._environment = environment
         self._started = started
@@ -45,10 +46,10 @@ class NodeRuns:
         self._stopped = False
         self._restoring: asyncio.Task[None] | None = None
         self.node: Node | None = None
-        """The node of the present run, or of the last; None before the first was opened."""
+        """The node of the present run, or of the last one; None before the first one is opened."""
 
     def stop(self) -> None:
-        """Stops the node for good, whatever it is doing."""
+        """Stops the node for good, and ends a wait for disk space."""
         self._stopped = True
         if self._restoring is not None:
             self._restoring.cancel()
@@ -56,9 +57,9 @@ class NodeRuns:
             self.node.stop()
 
     async def run(self) -> Node | None:
-        """Returns the last node that ran, closed; None if `stop` came before one ran. Raises as Node and Node.start do,
-        and StateLostError if no peer can supply a state. A node that ended for lack of space is opened again when there
-        is space."""
+        """Runs the node, and returns the last one after it was closed; None if `stop` was called before one ran. A node
+        that ended for lack of disk space is opened again when there is space. Raises the errors of Node and Node.start,
+        and StateLostError if no peer has a state for this node."""
         while not self._ended():
             self.node = node = await self._open()
             if node is None:
@@ -71,7 +72,7 @@ class NodeRuns:
                 node.stop()
             await node.finished
             await node.close()
-            self._config, self._rules = node.layers.own, node.config.retention  # as they were last read
+            self._config, self._rules = node.layers.own, node.config.retention  # the settings that the node read last
             self._closed(node)
             again = await self._space_again(node.failure) if node.failure is not None else bool(node.restarting)
             if not again:
@@ -83,8 +84,8 @@ class NodeRuns:
         return self._stopped
 
     async def _space_again(self, failure: BaseException) -> bool:
-        """Waits for disk space. Returns True once there is enough again for a node that ended for lack of it; False if
-        the node ended for another reason, or is stopped during the wait."""
+        """Returns True if the node ended for lack of disk space, and there is enough again; waits for that. Returns
+        False if the node ended for another reason, or if it is stopped during the wait."""
         if not is_full(failure):
             return False
         logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)
@@ -93,7 +94,7 @@ class NodeRuns:
         return await wait_for_space(fs, directory, self._rules, self._ended, self._look_every_ms)
 
     async def _open(self) -> Node | None:
-        """Opens the node; returns None if it was stopped before that was done."""
+        """Opens the node, and returns it. Returns None if it was stopped meanwhile."""
         while self.node is not None:
             try:
                 return await self._open_once()
@@ -121,7 +122,8 @@ class NodeRuns:
 
 
 def tell_start(node: Node) -> None:
-    """Logs the versions, the addresses, and the position of the node's log and state, once it serves clients."""
+    """Logs the versions, the addresses, and the positions of the log and the state of a node that now serves
+    clients."""
     config, raft, identity = node.config, node.raw, node.storage.directory.identity
     used, own = versions(), node_object(identity.group_id, node.node_id)
     ports = ", ".join(

@@ -1,4 +1,4 @@
-"""The node's description of itself: `GET /v1/status`, its gauges, the connected members of consumer groups."""
+"""Describes a node: makes its answer to `GET /v1/status`, its gauges, and the lists of connected consumers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 
 class NodeView:
-    """Describes one node, as it is whenever it is asked. Event loop only."""
+    """Describes one node as it is at the time of the call. Event loop only."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class NodeView:
         stopping: Callable[[], bool],
         started_ms: int,
     ) -> None:
-        """`config` returns the configuration in force; `failure` the reason why the node must stop, if it must;
-        `started_ms` is by the monotonic clock."""
+        """Keeps the arguments. `config` returns the configuration in force. `failure` returns the error because of
+        which the node must stop; None without one. `started_ms` is a time of the monotonic clock."""
         self._raw, self._alarms, self._failpoints = context.raw, context.alarms, context.failpoints
         self._storage, self._peers, self._integrity, self._serving = storage, peers, integrity, serving
         self._config, self._failure, self._stopping, self._started_ms = config, failure, stopping, started_ms
@@ -100,8 +100,8 @@ class NodeView:
         )
 
     def _quorum(self, config: Config) -> QuorumView:
-        """Returns the quorum of the voters in force. This node counts as present, and so does each voter with a
-        connection to it that is not silent. The connection to a node that hangs stays open for as long as
+        """Returns the quorum of the voters in force. This node counts as present, and so does every voter that is
+        connected to it and not silent. The connection alone is no proof: that of a node that hangs stays open for
         ha.housekeeping_interval_ms."""
         peers = self._peers
 
@@ -158,8 +158,8 @@ def broadcasts(known: Members, group: str) -> bool:
 
 
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
-    """Returns the consumers of a group that are connected to this node, by client id; one with several connections is
-    listed for each."""
+    """Returns the consumers of a group that are connected to this node, by client id. A consumer with several
+    connections is listed once for each. `now_ms` is the present time, by which their silence is measured."""
     found = known.consumers.get(group)
     listed = sorted(found.values(), key=lambda each: (each.client_id, each.since_ms)) if found is not None else []
     return [
@@ -185,7 +185,7 @@ def _numbers(section: object) -> dict[str, int]:
 
 
 def _load(serving: Serving) -> LoadStatus:
-    """Returns the load by clients."""
+    """Returns the load of this node by clients."""
     limit = serving.proposals.flow.limit
     return LoadStatus(
         connections=len(serving.remoting.router.connections),
@@ -199,7 +199,8 @@ def _load(serving: Serving) -> LoadStatus:
 
 
 def counted(meters: Meters, given: DeliveryMetrics) -> Counted:
-    """Returns the counters for the history of the last hour. `given` counts what consumers got."""
+    """Returns the counters from which the history of the last hour is made. `given` counts the messages delivered to
+    consumers."""
     traffic, appends = meters.traffic, meters.appends
     return Counted(
         messages_in=traffic.messages_taken,

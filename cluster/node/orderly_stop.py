@@ -1,15 +1,15 @@
-"""An orderly stop: leadership is transferred first, then every client is answered and redirected.
+"""Stops a node in order: it first transfers leadership, and then answers and redirects every client.
 
-The steps come in this order, because each relies on state that the next one changes:
+The order of the steps matters, because each needs state that the next one changes:
 
-1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then or continue
-   under the new leader; requests that only waited here are forwarded to it.
-2. New connections are refused; clients connect to another node.
-3. Once the new leader accepts writes, further requests are answered "not here, try again" (code 14), requests in
-   progress get their answers, long polls are answered empty, and this side closes the connection.
+1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then, or continue
+   under the new leader. Requests that waited on this node without a proposal are forwarded to the new leader.
+2. New connections are refused, so that clients connect to another node.
+3. Once the new leader accepts writes, new requests are answered "not here, try again" (code 14), requests in progress
+   get their answers, long polls are answered empty, and this side closes the connections.
 
-None of this is guaranteed: every wait is bounded, and after that the peers and clients recover as from a crash. A
-leader without a possible successor, or a node that gets a second signal, skips the steps that are impossible.
+None of this is guaranteed: every wait is limited, and afterwards peers and clients recover as from a crash. A leader
+without a possible successor, or a node that gets a second signal, skips the steps that are impossible.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ logger = logging.getLogger(__name__)
 
 HAND_OVER_S = 2.0
 SETTLE_S = 0.5
-"""Seconds to wait for the new leader to accept writes."""
+"""Seconds to wait until the new leader accepts writes."""
 DRAIN_S = 3.0
 """Seconds to wait for the answers to requests in progress."""
 FAREWELL_S = 0.5
-"""Seconds that clients have to close their side; their requests meanwhile are answered with code 14."""
+"""Seconds for clients to close their side of the connections. Requests that they send meanwhile are answered with code
+14."""
 POLL_S = 0.002
 REMARK = "this node is stopping; nothing was done, try again"
 
 
 def _waits(connection: RemotingConnection) -> bool:
-    """Returns True if a connected client still waits for answers. A client that has disconnected has sent its
-    unanswered requests to another node."""
+    """Returns True if a client is connected and has unanswered requests. A client that has disconnected has sent them
+    to another node."""
     return connection.in_flight.requests > 0 and not connection.closed
 
 
 class OrderlyStop:
-    """The steps of an orderly stop. Event loop only."""
+    """Stops a node in order, in three steps. Event loop only."""
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class OrderlyStop:
         failed: Callable[[], bool],
         hurried: Callable[[], bool],
     ) -> None:
-        """`failed` returns True if the node's storage has failed; `hurried` after a second request to stop."""
+        """Keeps the arguments. `failed` returns True if the node's storage has failed. `hurried` returns True after a
+        second request to stop."""
         self._raw, self._config, self._succession = context.raw, context.config, context.succession
         self._transport, self._state = transport, state
         self._remoting, self._proposals, self._long_polls = remoting, proposals, long_polls
@@ -115,7 +117,7 @@ class OrderlyStop:
         passed_over: set[NodeId] = set()
         while raw.role is Role.LEADER and self._loop.time() < end and not self._hurried():
             to = self._successor(passed_over)
-            # Nobody could take over: the stop goes on as if this node had died, which the others survive.
+            # No node could take over. The stop goes on; the others elect a leader as after a crash.
             if to == NOBODY:
                 return
             passed_over.add(to)
@@ -124,7 +126,7 @@ class OrderlyStop:
             except NotLeaderError:
                 return
             except ValueError:
-                continue  # it reported meanwhile that it is not fit
+                continue  # it has reported meanwhile that it cannot lead
             await self._until(self._passed(to), patience_s)
 
     def _successor(self, passed_over: Collection[NodeId]) -> NodeId:
@@ -135,29 +137,31 @@ class OrderlyStop:
         return lambda: self._raw.role is not Role.LEADER or not self._transport.connected(to)
 
     def _is_led(self) -> bool:
-        """Returns True if another node leads and accepts writes: an entry of its own term is applied here."""
+        """Returns True if another node leads and accepts writes: this node has applied an entry of that leader's
+        term."""
         raw = self._raw
         if raw.role is Role.LEADER:
-            return True  # no node took over: nothing to wait for
+            return True  # no node took over, so there is nothing to wait for
         return self._transport.connected(raw.leader_id) and self._state.applied.term == raw.term
 
     # --- 3: clients --------------------------------------------------------------------------------------------------
 
     async def _send_away(self) -> None:
-        # What was taken gets its answer before anything closes: else its clients could not know if it is stored.
+        # Requests that were accepted are answered before a connection closes. Otherwise clients could not know the
+        # outcome.
         connections = list(self._remoting.router.connections)
         for connection in connections:
             connection.leave(REMARK)
         await self._until(lambda: self._proposals.idle and not any(map(_waits, connections)), DRAIN_S)
         await self._long_polls.release()
         for connection in connections:
-            # Only this side closes: what the client has sent meanwhile is still read, and answered with "not here".
+            # Closes only the sending side: what a client sends meanwhile is still read, and answered with "not here".
             connection.say_goodbye()
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
 
     async def _until(self, reached: Callable[[], bool], limit_s: float) -> None:
-        """Waits until `reached` returns True, at most `limit_s` seconds. Returns early if the node has failed or got a
-        second request to stop."""
+        """Waits at most `limit_s` seconds until `reached` returns True. Returns early if the node has failed, or after
+        a second request to stop."""
         end = self._loop.time() + limit_s
         while not (  # noqa: ASYNC110 - once in the life of a node, over conditions of many owners
             reached() or self._failed() or self._hurried() or self._loop.time() >= end

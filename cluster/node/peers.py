@@ -1,4 +1,4 @@
-"""The members of a node's group as the node knows them, and its connections to them."""
+"""Makes the services of a node that know the other members of its group, and connect to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Peers:
-    """The membership, the connections to the other members, and what they tell. Event loop only."""
+    """The membership, the connections to the other members, and what these members report. Event loop only."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Peers:
         syncs: SyncTimes,
         groups_below: Callable[[int], list[str]],
     ) -> None:
-        """`groups_below` is explained at Levels."""
+        """Makes the services. `groups_below` is explained at `Levels`."""
         config, log, transfer = context.config, storage.directory.log, context.succession.transfer
         announced: dict[NodeId, int] = {}
         self.parts = parts = PartList()

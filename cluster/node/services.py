@@ -1,4 +1,4 @@
-"""The node as the handlers of requests see it."""
+"""Implements the interface through which handlers of requests use the node."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from statemachine.commands import Command
 
 QueueSet = set[tuple[int, int]]
-"""(topic id, queue id)."""
+"""A set of queues, each as (topic id, queue id)."""
 
 
 class NodeServices:
-    """Implements `cluster.broker.services.Services`, which says what each method is for."""
+    """Implements `cluster.broker.services.Services`, which documents each method."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class NodeServices:
         self._consistency = consistency
         self._repairs = repairs
         self.watchers: list[Callable[[QueueSet], None]] = []
-        """Callbacks that receive the queues that grew, once per applied run."""
+        """Functions that are called once for each applied run, with the queues that got messages in it."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls these services."""
         return Part(name="services", tick=self.awake.tick, reload=self.reconfigure)
 
     def reconfigure(self, config: Config) -> None:
-        """Uses `config` from now on."""
+        """Uses the new configuration `config` from now on."""
         self.config = config
 
     def writes_open(self) -> bool:
@@ -93,15 +93,16 @@ class NodeServices:
         return self._raw.log_time_ms()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """Begins a ReadIndex round, or joins this turn's; `done` gets True if applied state answers linearizably."""
+        """Begins a ReadIndex round, or joins the one of this turn. Calls `done` with True if the applied state can
+        answer linearizably, else with False."""
         self._inbox.read_index(done)
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Adds an offset commit to the next entry that commits offsets together."""
+        """Adds a commit of an offset to the next log entry with commits of several clients."""
         self._proposals.offsets.commit_later(group, topic_id, queue_id, offset)
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """Calls `done` when every commit of the group so far is applied or lost."""
+        """Calls `done` when every earlier offset commit of the group is applied or lost."""
         self._proposals.offsets.settle(group, done)
 
     def knows_group(self, group: str) -> bool:
@@ -109,15 +110,16 @@ class NodeServices:
         return self._proposals.offsets.knows_group(group)
 
     def read_log(self, position: int, size: int) -> bytes:
-        """Reads `size` bytes of the commit log at a logical position."""
+        """Returns `size` bytes of the commit log from a logical position on."""
         return self._directory.log.read_at(position, size)
 
     def fenced(self) -> bool:
-        """Returns True if this node must not serve messages: its rows are known to be wrong, or it was removed."""
+        """Returns True if this node must not serve messages, because its rows are known to be wrong or because it was
+        removed."""
         return self._consistency.fenced or self._membership.is_removed
 
     def report_damage(self, position: int, size: int) -> None:
-        """Makes the repairs check bytes of the log that do not match their CRC."""
+        """Makes the repair service check bytes of the log that do not match their CRC."""
         self._repairs.report(position, size)
 
     def cluster_uuids(self) -> tuple[str, ...]:
@@ -126,7 +128,8 @@ class NodeServices:
         return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
 
     def topic_identity(self, topic: str) -> dict[str, str]:
-        """Returns the ext field with the identity of the topic, as this node has applied it; {} if there is none."""
+        """Returns the header fields with the identity of the topic, as this node has applied it; {} if the topic has
+        none."""
         config, identity = self.state.topics.get(topic), self._directory.identity
         if config is None:
             return {}
@@ -137,7 +140,8 @@ class NodeServices:
         return self._clock.monotonic_ms()
 
     def awake_ms(self) -> int:
-        """Returns the milliseconds of the node's monotonic clock, without the time in which this node stood still."""
+        """Returns the milliseconds of the node's monotonic clock, without the time in which this node was suspended or
+        stalled."""
         return self.awake.now_ms()
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""The services of a node that take requests, propose their commands, and answer them."""
+"""Makes the services of a node that accept requests, propose their commands, and answer them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Serving:
         current_config: Callable[[], Config],
         started_ms: int,
     ) -> None:
-        """`current_config` returns the configuration in force; `started_ms` is by the monotonic clock."""
+        """Makes the services. `current_config` returns the configuration in force. `started_ms` is a time of the
+        monotonic clock."""
         self._context, self._storage, self._peers, self._config = context, storage, peers, current_config
         config, state, requests, modes = context.config, storage.state, meters.requests, meters.traffic.modes
         self.parts = parts = PartList()
@@ -182,8 +183,9 @@ class Serving:
         return GroupsFile(self._context.fs, directory, str(identity.cluster_uuid), identity.group_id)
 
     def groups_below(self, level: int) -> list[str]:
-        """Returns the groups that are raised before this one and are not known to have that level: all others, if this
-        is the first one. What it decides is copied into their logs."""
+        """Returns one clause for each other group of brokers that must have the level before this one, and is not known
+        to have it. Only the first group waits for others, because they copy its decisions into their logs. So the
+        result is [] in another group."""
         if self._config().cluster.group != FIRST_GROUP:
             return []
         return self.other_groups.below(level)
@@ -203,14 +205,15 @@ class Serving:
         )
 
     def _slots(self) -> int:
-        """Returns the number of aliases of each group: the names under which a route lists its nodes. It is fixed when
-        a cluster gets its second group; 0 before, when each node has one name."""
+        """Returns the number of aliases of each group, the names under which a route lists a group's nodes. It is fixed
+        when a cluster gets its second group. Before that, it returns 0, and each node has one name."""
         rows = self._storage.state.broker_groups.by_number
         return next(iter(rows.values())).aliases if rows else 0
 
     def confirm_applied(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` once this node has applied everything that was acknowledged before, whichever node leads;
-        `done(False)` if no leader confirms that, or if the cluster's level does not have the request for it."""
+        """Calls `done(True)` once this node has applied everything that was acknowledged before, whether it leads or
+        not. Calls `done(False)` if no leader confirms that, or if the cluster's level does not have the request for
+        it."""
         if self.services.writes_open() or self.confirmed.is_possible:
             self.confirmed.ask(done)
         else:
@@ -220,7 +223,7 @@ class Serving:
         return self._peers.transport.keyring.demanded
 
     def unheard(self) -> str:
-        """Returns the reason why this node may have missed changes of users and rules; "" if it cannot have."""
+        """Returns the reason why this node may have missed changes of users and rules; "" if it has missed none."""
         if self.services.writes_open():
             return self.truth.why_stale()
         heard_ms = self._context.raw.raft.heard_ms

@@ -1,4 +1,4 @@
-"""The gauges of the node as a whole: its place in the Raft group, its load and its alarms, read from its status."""
+"""Gauges of the node as a whole, set from its status: its role in the Raft group, its load and its alarms."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 class StatusMetrics(ServiceMetrics):
-    """Shows the status of the node at each scrape. Event loop only."""
+    """Sets the gauges from the node's status at each scrape. Event loop only."""
 
     def __init__(
         self, read: Callable[[], NodeStatus], state: BrokerState, takes_sends: Callable[[], bool] = lambda: True
     ) -> None:
-        """`takes_sends` returns False if the node would refuse sends even if it led."""
+        """Makes the gauges. `read` returns the status. `takes_sends` returns False if the node would refuse sends even
+        as the leader."""
         super().__init__()
         self._read, self._state, self._takes_sends = read, state, takes_sends
         self._leader_seen: int = 0
@@ -75,13 +76,13 @@ class StatusMetrics(ServiceMetrics):
         self._groups = gauge("rocketmq_consumer_group_number", "Number of consumer groups")
 
     def on_role(self, raw: RawNode) -> None:
-        """Counts changes of the leader."""
+        """Counts the changes of the leader that this node sees."""
         if raw.leader_id and raw.leader_id != self._leader_seen:
             self._leader_seen = raw.leader_id
             self._leader_changes.inc()
 
     def look(self) -> None:
-        """Sets the gauges."""
+        """Sets all gauges from the present status."""
         status = self._read()
         self._show_raft(status)
         self._show_peers(status.peers)

@@ -1,6 +1,6 @@
-"""The cluster's problems, with their begin and the command that helps: rules over what each node knows, merged by
-cause.
+"""Finds the cluster's problems. Each finding says since when the problem exists and which command helps.
 
-`rules` checks one node, `around` asks the other nodes, `merge` makes one list of all; `watch` does this periodically
-and on request. `catalogue` contains codes, severities and commands (docs/runbooks.md has a section for each).
+`rules` finds the problems of one node, `other_nodes` asks the other nodes for theirs, and `merge` makes one list of
+all. `watch` does this periodically and on request. `catalogue` says which problem may cause which, and which command to
+type. docs/runbooks.md has a section for each code.
 """

@@ -1,6 +1,7 @@
-"""Which finding may explain which, and the first command to type where a cluster was not made by `raftmq up`.
+"""Says which finding may be the cause of which other one. Also has the first commands to type where a cluster was not
+started by `raftmq up`.
 
-Codes themselves are declared by the services whose problems they name (`cluster.runtime.findings`).
+The codes themselves are declared by the services whose problems they name (`cluster.runtime.findings`).
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "disk_slow": (("failpoint_set", "same"),),
     "slow_turns": (("failpoint_set", "same"),),
 }
-"""Code of a consequence -> codes of its causes, the most likely first. `same`: about the same object; `end`: about a
-node at an end of the link (or a link of the node); `any`: about any object."""
+"""Code of a consequence -> (code of a possible cause, relation), the most likely cause first. The relation says which
+object the cause must be about. `same`: the same one; `end`: a node at an end of the link, or a link of the node; `any`:
+any object."""
 
 
 UNPROVEN_DO: Final = "raftmq secret status"
-"""The command about a link on which one of the nodes did not prove the secret. Both of them run."""
+"""The command for a link between two nodes, if one of them did not prove the cluster's secret. Both nodes are
+running."""
 
 _BESIDE_UP: Final = ("raftmq restart {n}", "raftmq logs {n}", "raftmq down", "raftmq node replace {n}")
 """Commands that work only beside a cluster that `raftmq up` made."""
@@ -95,11 +98,12 @@ _INSTEAD: Final[dict[Place, tuple[str, str, str, str]]] = {
         _REPLACE,
     ),
 }
-"""The commands instead of them, by the place where a cluster runs."""
+"""Place where a cluster runs -> the commands there, in the same order as in _BESIDE_UP, whose commands they replace."""
 
 
 def command_of(code: Code, number: object, place: Place = "up") -> str:
-    """Returns the command to type first, as it works where the cluster runs."""
+    """Returns the first command to type about a finding, in the form that works where the cluster runs. `number` is the
+    node's name."""
     instead = dict(zip(_BESIDE_UP, _INSTEAD[place], strict=True))
     return instead.get(code.do_now, code.do_now).format(n=number)
 

@@ -10,14 +10,14 @@ from cluster.runtime.findings import Severity
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The finding of which another one is a consequence."""
+    """The code and the object of a finding that has caused another one."""
 
     code: str
     object: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem, identified by `code` and `object`. Programs may rely on both."""
+    """One problem, identified by `code` and `object`. Programs may rely on these two fields."""
 
     code: str
     severity: Severity
@@ -27,25 +27,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The object of the problem: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2",
     "topic orders". Nodes of further groups of brokers are "node 2/3", "link 2/1-2/3"."""
     says: str
-    """The problem, in words for people."""
+    """A sentence for people that describes the problem."""
     do_now: str
     """The first command to type."""
     runbook: str
-    """The section of the documentation about this code."""
+    """The address of the section about this code in the documentation."""
     seen_by: list[int]
-    """Ids, in their group of brokers, of the nodes that report the finding."""
+    """Ids of the nodes that report the finding, within their group of brokers."""
     because_of: Cause | None = None
-    """The finding that explains this one; solve that first."""
+    """The finding that is the cause of this one, and should be solved first; null if none is known."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Code and object."""
+        """(code, object) of the finding."""
         return self.code, self.object
 
 
 class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/findings`: the node's own findings, and values that the other nodes compare with their
-    own."""
+    """The answer to `GET /v1/findings`: the node's own findings, and values that another node compares with its own."""
 
     node: int
     consistency: Literal["local"] = "local"
@@ -55,15 +54,15 @@ class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the configuration that should be equal on all nodes -> value as TOML."""
     findings: list[Finding]
     disk_used_percent: float = 0.0
-    """Use of the file system of its data directory."""
+    """Percentage of the data directory's file system that is in use."""
     connections: int = 0
-    """Connections of clients."""
+    """Number of connections of clients."""
     leader: int | None = None
-    """The leader that the node knows; None if it knows none, or from a release that does not report it."""
+    """The id of the leader that the node knows; None if it knows none, or if its release is too old to report it."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one member's findings: if it answers, and the age of its last answer."""
+    """Says if a member answered recently, and how long ago."""
 
     node: int
     answers: bool

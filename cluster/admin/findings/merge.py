@@ -1,8 +1,8 @@
-"""Merges the findings of the nodes into one list for the cluster: each finding once, with its cause.
+"""Merges the findings of the nodes into one list for the cluster. Each finding is in it once, with its cause.
 
-Pure functions. This module decides what only all views together show: a node is down (no node reaches it, and it does
-not answer); all disks are slow, which is not the fault of one disk; or one node is cut off, rather than the cluster
-being without a leader.
+All functions are pure. This module also finds what only the views of several nodes together show: a node is down,
+because it does not answer and no other node reaches it; the disks of all nodes are slow, so no single disk is to blame;
+one node is cut off, while the cluster has a leader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Views = Mapping[int, Sequence[Finding]]
 
 NODE_DOWN = Code("node_down", "warning", "raftmq restart {n}")
 CUT_OFF = ("no_leader", "no_quorum")
-"""Codes of findings about the cluster that concern only the node itself if another node knows a leader."""
+"""Codes of findings about the cluster. If a leader is known to some node, they are about the reporting node only."""
 
 
 def merged(
@@ -35,10 +35,13 @@ def merged(
     lost: Collection[int] = (),
     group: int = FIRST_GROUP,
 ) -> list[Finding]:
-    """Returns the cluster's findings: the worst first, causes before their consequences, then the oldest first.
-    Findings about a node in maintenance are expected: they are shown, but raise no alarm. `leaders`: node -> the leader
-    that it knows. `place`: where the cluster runs. `lost`: members whose data directories are known to be lost.
-    `group`: the group of brokers of all these nodes."""
+    """Returns the cluster's findings, the worst first. Within a severity, findings without a known cause come first,
+    then the oldest. Findings about a node in maintenance are expected, so their severity becomes `info`.
+
+    `views` and `leaders` map a node to its findings, and to the leader that it knows. `members`, `maintained` and
+    `lost` are node ids: all members, those in maintenance, and those whose data directories are known to be lost.
+    `place` says where the cluster runs. All these nodes are in the group of brokers `group`.
+    """
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader, group)
@@ -59,8 +62,9 @@ def _leader_elsewhere(leaders: Mapping[int, int | None]) -> int | None:
 
 
 def _of_one_node(finding: Finding, node: int, leader: int | None, group: int) -> Finding:
-    """Changes a node's finding about the cluster into one about itself. A leader that some node knows has a majority,
-    so a node that knows none, or reaches no majority, is cut off from it."""
+    """Returns a node's finding. If it is about the cluster but only the node itself is cut off, the returned finding is
+    about that node. A leader that another node knows has a majority, so a node that knows no leader, or reaches no
+    majority, is cut off from it."""
     if finding.code not in CUT_OFF or finding.object != CLUSTER or leader is None or leader == node:
         return finding
     what = "knows no leader" if finding.code == "no_leader" else "reaches no majority"
@@ -77,8 +81,8 @@ def _expected(finding: Finding, maintained: set[str]) -> Finding:
 
 
 def _about_members(finding: Finding, known: set[str]) -> bool:
-    """Returns False for a finding about a node, or a link to a node, that is no member and does not answer: a removed
-    node need not be reachable. `known`: the names of the members, and of those that answer."""
+    """Returns False for a finding about a node that is neither a member nor answers, or about a link to such a node: a
+    removed node need not be reachable. `known` has the names of the members and of the nodes that answer."""
     if finding.code == "removed" or finding.object.partition(" ")[0] not in ("node", "link"):
         return True
     return all(name in known for name in _names_in(finding.object) if name.replace("/", "").isdecimal())
@@ -105,8 +109,8 @@ def _down(
     lost: Collection[int],
     group: int,
 ) -> Iterable[Finding]:
-    """Yields findings about members that do not answer and that no answering node reaches. A node that refused another
-    one's secret, or was refused, runs."""
+    """Yields a finding for each member that is down: it does not answer, and every answering node suspects its link to
+    it. A node is not down if a link is suspect only because one side did not prove the cluster's secret."""
     gone = set(lost) - set(views)
     for node in sorted(members):
         others = [other for other in views if other != node and other in members]
@@ -115,7 +119,7 @@ def _down(
         if node in views or not known or len(known) < len(links) or any(each.do_now == UNPROVEN_DO for each in known):
             continue
         why, do_now = "it is not running, or cut off", command_of(NODE_DOWN, name_of(group, node), place)
-        if node in gone:  # it does not start: it would vote again without remembering its votes
+        if node in gone:  # it could vote a second time in a term, so it refuses to start
             why = "its data directory was lost, so it cannot be started"
             do_now = (
                 f"raftmq node replace {name_of(group, node)}"
@@ -135,7 +139,8 @@ def _down(
 
 
 def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[Finding]:
-    """Replaces the findings about slow disks of all nodes by a single one."""
+    """Removes the findings about slow disks from `found` if every answering node has one, and yields one finding about
+    the cluster instead."""
     slow = [each for each in found.values() if each.code == "disk_slow"]
     if len(views) < 2 or len(slow) < len(views):
         return
@@ -147,8 +152,8 @@ def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[F
 
 
 def _explained(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Finding:
-    """Returns the finding with its cause. If the next failure would stop writes because a node is down, the finding
-    advises the command that brings this node back, or replaces it."""
+    """Returns the finding with its cause in `because_of`. If writes would not survive the next failure because a node
+    is down, the finding also gets the command that brings this node back or replaces it."""
     cause = _cause(finding, found)
     if finding.code == "no_quorum_margin" and cause is not None and cause.code == "node_down":
         finding = replace(finding, do_now=found[cause.code, cause.object].do_now)
@@ -157,7 +162,7 @@ def _explained(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Fi
 
 def _cause(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Cause | None:
     if finding.do_now == UNPROVEN_DO:
-        return None  # it explains that the node is silent, and its command is the one to type
+        return None  # An unproven secret is itself the reason why the other node is silent; its own command helps.
     for code, relation in BECAUSE_OF.get(finding.code, ()):
         for other in found.values():
             if other.code == code and other.key != finding.key and _related(relation, other.object, finding.object):
@@ -174,7 +179,7 @@ def _related(relation: str, cause: str, consequence: str) -> bool:
 
 
 def _names_in(text: str) -> set[str]:
-    """Returns the names of the nodes that an object is about; for "link 2/1-2/3" both nodes."""
+    """Returns the names of the nodes in the object of a finding: {"2/1", "2/3"} for "link 2/1-2/3"."""
     return set(text.partition(" ")[2].split("-"))
 
 

@@ -1,8 +1,8 @@
-"""Fetches the findings of the other nodes over their HTTP APIs, and finds problems that only a comparison with them
-shows.
+"""Fetches the findings of the other nodes over their HTTP APIs. Also finds problems that show only when nodes are
+compared, such as clocks that differ.
 
-A node that does not answer never delays an answer of this node for longer than WAIT_S, and only once: while it stays
-silent, no request waits for it.
+A request to this node waits at most WAIT_S for a node that does not answer. While a node is known to be silent, no
+request waits for it.
 """
 
 from __future__ import annotations
@@ -35,36 +35,38 @@ CLOCK_OFF: Final = Code("clock_off", "warning", "timedatectl timesync-status")
 CONFIG_DIFFERS: Final = Code("config_differs", "warning", "raftmq config diff")
 PATH: Final = "/v1/findings"
 ASK_S: Final = 2.0
-"""Seconds that one node may take to answer in the background."""
+"""Seconds after which a question to another node counts as not answered."""
 WAIT_S: Final = 0.5
-"""Seconds that a request to this node waits for the other nodes at most."""
+"""The most seconds for which a request to this node waits for the other nodes' answers. The questions go on in the
+background."""
 FRESH_S: Final = 1.0
-"""Seconds. A round that began within this time is not repeated."""
+"""The shortest time in seconds between the beginnings of two rounds of questions to the other nodes."""
 OLD_S: Final = 15.0
 """Seconds after which a node's last answer no longer counts."""
 SILENT_HOLD_MS: Final = 3_000
 SILENT_TIMES: Final = 3
-"""Questions in a row without an answer after which a node counts as silent. One is not enough: nodes that start
-together do not all answer the first."""
+"""Number of questions in a row that a node may leave unanswered before it is reported as silent. One is not enough:
+nodes that start together do not all answer the first question."""
 CLOCK_HOLD_MS: Final = 2_000
 FAR_OFF_MS: Final = 10_000
-"""Milliseconds by which a clock differs beyond doubt, if it is read from a header with whole seconds."""
+"""Milliseconds. A refusal states the other node's time in whole seconds, so only a larger difference of the clocks
+counts."""
 ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 class Heard(NamedTuple):
-    """The last answer of a node."""
+    """The last answer of another node, and when it came."""
 
     view: FindingsView
     at_s: float
-    """Time of the answer, by the loop's clock."""
+    """The event loop's time in seconds when the answer came."""
     clock_off_ms: int
-    """Its wall clock minus this node's. Within the uncertainty of the request's duration, the value nearest to 0 is
-    assumed."""
+    """The other node's wall clock minus this node's, in milliseconds. The duration of the request leaves a range of
+    possible values; this is the one nearest to 0."""
 
 
 class OtherNodes:
-    """The other members, as their HTTP APIs report. Event loop only."""
+    """Asks the other members for their findings, and keeps the last answers. Event loop only."""
 
     def __init__(self, port: AdminPort, fresh_s: float = FRESH_S) -> None:
         """`fresh_s`: the seconds after which the others are asked again."""
@@ -74,21 +76,24 @@ class OtherNodes:
         self._silent: dict[int, str] = {}
         """Node -> the reason why it did not answer when it was last asked."""
         self._far_off: dict[int, int] = {}
-        """Node that refused its last question -> its wall clock minus this node's, if that is far off."""
+        """Node -> its wall clock minus this node's in milliseconds. Only nodes that refused the last question, and
+        whose clocks differ by more than FAR_OFF_MS."""
         self._failed: dict[int, int] = {}
         """Node -> number of questions in a row that it did not answer."""
         self._round: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
 
     async def close(self) -> None:
-        """Cancels questions in progress and closes connections."""
+        """Cancels the questions in progress and closes the connections."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
         await self._session.close()
 
     async def refresh(self, wait_s: float = WAIT_S) -> None:
-        """Asks every other member again unless that was done just now, and waits for those that usually answer."""
+        """Starts a round of questions to all other members, unless one runs or began less than `fresh_s` seconds ago.
+        Waits at most `wait_s` seconds for its end, but not at all if every other member was silent when it was last
+        asked."""
         loop = asyncio.get_running_loop()
         if self._round is None or (self._round.done() and loop.time() - self._asked_s >= self._fresh_s):
             self._asked_s = loop.time()
@@ -103,7 +108,7 @@ class OtherNodes:
         return bool(self._silent)
 
     def views(self) -> dict[int, FindingsView]:
-        """Returns node -> its findings, for nodes that answered recently."""
+        """Returns node -> its last answer, for members that answered the last question less than OLD_S ago."""
         now_s, members = asyncio.get_running_loop().time(), self._addresses()
         return {
             node: heard.view
@@ -112,14 +117,14 @@ class OtherNodes:
         }
 
     def reports(self) -> list[NodeReport]:
-        """Returns a report on every other member, with or without a known address."""
+        """Returns a report on every other member, also on those without a known HTTP address, by node id."""
         now_s, views = asyncio.get_running_loop().time(), self.views()
         nodes = sorted(set(self._port.nodes.membership.in_force.node_uuids) - {self._port.config.node.id})
         ages = {node: int(1000 * (now_s - heard.at_s)) for node, heard in self._heard.items()}
         return [NodeReport(node=node, answers=node in views, age_ms=ages.get(node)) for node in nodes]
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields the conditions that a comparison with the others shows."""
+        """Yields conditions about other nodes: silent ones, clocks that differ, and settings that differ."""
         for node, why in self._silent.items():
             if self._failed[node] < SILENT_TIMES:
                 continue
@@ -129,12 +134,12 @@ class OtherNodes:
         offsets = {own: 0, **self._far_off} | {node: self._heard[node].clock_off_ms for node in views}
         group = self._port.config.cluster.group
         yield from clock_conditions(offsets, self._port.config.health.clock_off_ms, group)
-        if not self._port.state.settings.version:  # else the log has the values
+        if not self._port.state.settings.version:  # later the log has them, and files may differ
             settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
             yield from setting_conditions(settings, group)
 
     def _addresses(self) -> dict[int, str]:
-        """Returns node -> address of its HTTP API, for other members with a known one."""
+        """Returns node -> "host:port" of its HTTP API, for the other members with a known address."""
         service, own = self._port.nodes.membership, self._port.config.node.id
         known = {node: service.addresses.get(NodeId(node)) for node in service.in_force.node_uuids if node != own}
         return {int(node): each.admin for node, each in known.items() if each is not None and each.admin}
@@ -149,9 +154,9 @@ class OtherNodes:
         await asyncio.gather(*(self._ask(node, address) for node, address in addresses.items()))
 
     def _note_clock(self, node: int, date: str, asked_ms: int) -> None:
-        """Records by how many milliseconds the clock of a node that refused to answer differs from ours. A node refuses
-        the pass of another whose clock is more than a minute off. Its time is in the header Date of the refusal, in
-        whole seconds."""
+        """Records how far the clock of a node that refused to answer is from this node's. `date` is the Date header of
+        the refusal, in whole seconds; `asked_ms` is this node's clock at the question. A node refuses a pass from a
+        clock that is more than a minute off, so this is the only way to learn the difference."""
         try:
             theirs_ms = int(1000 * parsedate_to_datetime(date).timestamp())
         except ValueError:
@@ -195,7 +200,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 def _message(body: bytes) -> str:
-    """Returns the message of a refusal, for the end of a sentence; "" if it has none."""
+    """Returns the error message in the body of a refusal, in parentheses and after a space; "" if it has none."""
     try:
         said = msgspec.json.decode(body, type=_Refusal).error.message
     except msgspec.DecodeError:
@@ -211,15 +216,17 @@ def why_silent(error: Exception) -> str:
 
 
 def clock_offset_ms(theirs_ms: int, asked_ms: int, took_ms: int) -> int:
-    """Returns their clock minus this node's, which read `asked_ms` when it asked. Of the offsets that are possible
-    after `took_ms`, it returns the one nearest to 0."""
+    """Returns the other node's clock minus this node's in milliseconds. `theirs_ms` is the clock in the answer,
+    `asked_ms` this node's clock at the question, and `took_ms` the time until the answer. These leave a range of
+    possible values; the one nearest to 0 is returned."""
     least, most = theirs_ms - asked_ms - took_ms, theirs_ms - asked_ms
     return max(least, min(0, most))
 
 
 def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int, group: int = FIRST_GROUP) -> Iterator[Condition]:
-    """Yields conditions for nodes whose clock is further than `bound_ms` from the median of all. With two nodes it is
-    unknown which clock is wrong."""
+    """Yields a condition for each node whose clock is more than `bound_ms` from the median of all clocks. Two nodes get
+    one condition about the cluster, because nobody can tell which of the clocks is wrong. `offsets_ms`: node -> its
+    clock minus this node's."""
     median = lower_median(offsets_ms.values())
     off = {node: offset - median for node, offset in sorted(offsets_ms.items()) if abs(offset - median) > bound_ms}
     if off and len(offsets_ms) == 2:
@@ -244,8 +251,8 @@ def clock_conditions(offsets_ms: Mapping[int, int], bound_ms: int, group: int = 
 
 
 def setting_conditions(settings: Mapping[int, Mapping[str, str]], group: int = FIRST_GROUP) -> Iterator[Condition]:
-    """Yields conditions for keys whose values differ between the nodes that answer. A key that only some versions know
-    is not compared."""
+    """Yields a condition for each key whose value is not the same on all given nodes. A key that some nodes do not
+    report, because their version does not know it, is not compared. `settings`: node -> key -> value as TOML."""
     for key in sorted(set.intersection(*(set(own) for own in settings.values()))):
         values = {node: own[key] for node, own in sorted(settings.items())}
         if len(set(values.values())) > 1:
@@ -255,5 +262,5 @@ def setting_conditions(settings: Mapping[int, Mapping[str, str]], group: int = F
 
 
 def shared_settings(port: AdminPort) -> dict[str, str]:
-    """Returns key -> value in force, as TOML, for keys that should be equal on all nodes."""
+    """Returns key -> value in force on this node, as TOML, for the keys that should be equal on all nodes."""
     return {key: toml_value(value) for key, value in cluster_values(port.config).items()}

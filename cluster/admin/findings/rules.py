@@ -1,6 +1,6 @@
-"""Finds problems that concern the node as such: conditions from its status, its alarms and its configuration.
+"""Finds the problems that a node can see by itself, from its status, its alarms and its configuration.
 
-A service that sees a problem by itself reports it by its part (`cluster.runtime.service_lifecycle.Part.findings`).
+A service that sees a problem of its own yields it in `cluster.runtime.service_lifecycle.Part.findings` instead.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ CRASH_LOOP: Final = Code("crash_loop", "critical", "raftmq logs {n}")
 BACKUP_OFF: Final = Code("backup_off", "info", "raftmq backup create --help")
 CLIENT_FLOOD: Final = Code("client_flood", "warning", "raftmq status")
 LEADER_HOLD_MS: Final = 2_000
-"""Milliseconds without a leader that are reported. An election takes less."""
+"""Milliseconds without a leader after which this is reported. An election takes less."""
 LINK_HOLD_MS: Final = 3_000
 MARGIN_HOLD_MS: Final = 3_000
 LATE_MS: Final = 3_000
-"""Milliseconds. A follower is late if it lacks an entry that is older although it is heard."""
+"""Milliseconds. A connected follower is late if the oldest entry that it lacks is at least this old."""
 LATE_HOLD_MS: Final = 5_000
-"""Milliseconds for which a follower must be late. One that was restarted catches up in less, unless it lacks much."""
+"""Milliseconds for which a follower must be late before this is reported. A restarted follower usually catches up in
+less."""
 SLOW_SYNC_MS: Final = 1_000.0
-"""Milliseconds. Missing acknowledgements are the fault of a disk with such syncs, not of the link to it."""
+"""Milliseconds. If a peer's syncs take this long, missing acknowledgements are blamed on its disk, not on the link to
+it."""
 OPERATOR_SHOWN_MS: Final = 3_600_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
-"""Milliseconds for which an unclean start is shown."""
+"""Milliseconds since the start for which an unclean end of the run before is reported."""
 FLOOD_HOLD_MS: Final = 1_000
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
 _LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
@@ -69,7 +71,8 @@ _NO_NEWS: Final = "neither of the two leads"
 
 
 def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Condition]:
-    """Returns everything that this node finds by itself at this moment, except its consumer groups."""
+    """Returns the conditions that this node finds by itself now. Those of its services, such as consumer groups, are
+    not among them."""
     return [
         *_leadership(status),
         *_life(status, wall_ms),
@@ -100,7 +103,7 @@ def _leadership(status: NodeStatus) -> Iterator[Condition]:
         yield Condition(NO_QUORUM, CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
     elif quorum.away:
         yield Condition(NO_QUORUM_MARGIN, CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
-    else:  # one or two voters: as it was set up
+    else:  # With one or two voters no failure is ever survived. The cluster was set up so, so this is only information.
         yield Condition(NO_QUORUM_MARGIN, CLUSTER, quorum.finding, severity="info")
 
 
@@ -120,7 +123,7 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     for link in status.links:
         why = suspicion(link)
         if _unacknowledged(link) and link.peer in slow:
-            continue  # `_followers` reports its disk
+            continue  # `_followers` reports the slow disk of this peer
         if why and link.peer not in removed and status.member != "removed":
             yield Condition(
                 LINK_SUSPECT,
@@ -133,25 +136,29 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 
 
 def suspicion(link: LinkView) -> str:
-    """Returns the reason why a link is suspect, "" if it is not: it is not connected, or nothing comes back on it."""
+    """Returns the reason why a link is suspect: it is not connected, or nothing comes back on it. Returns "" if the
+    link works, or is paused on purpose."""
     if link.state in _LINK_WORKS or (link.state == "SUSPEND" and link.reason == _NO_NEWS):
         return ""
     if link.state == "SUSPEND" and "silent" not in link.reason and not _unacknowledged(link):
-        return ""  # paused on purpose: a snapshot, the catch-up quota
+        return ""  # The leader has paused the link on purpose: for a snapshot, or within the quota for catching up.
     return link.finding or link.reason or f"the link is {link.state}"
 
 
 def _unacknowledged(link: LinkView) -> bool:
-    """Returns True if frames arrive from the peer but no acknowledgement does: one direction of the network is broken,
-    or the peer's disk is slow."""
+    """Returns True if frames arrive from the peer, but no acknowledgements. Either one direction of the network is
+    broken, or the peer's disk is slow."""
     return link.state == "SUSPEND" and "no acknowledgement" in link.reason
 
 
 def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Yields a condition for each follower that is many entries behind for long, or whose disk does not keep up: the
-    age of what it lacks grows although frames arrive from it. Nothing is acknowledged while a sync of seconds is under
-    way, so a link on which only acknowledgements are missing does not suppress the finding. A follower whose trend is
-    not known yet has just joined, or fetches a snapshot."""
+    """Yields a condition for each follower that is too far behind: it lacks many entries, or it lacks old ones although
+    frames arrive from it. In the second case its disk is too slow.
+
+    A disk acknowledges nothing during a sync of several seconds. A link on which only acknowledgements are missing
+    therefore does not suppress the condition. A follower whose trend is not known yet is not late: it has just joined,
+    or fetches a snapshot.
+    """
     health = port.config.health
     doubted = {link.peer for link in status.links if suspicion(link) and not _unacknowledged(link)}
     for peer in status.peers:
@@ -169,7 +176,8 @@ def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
 
 
 def _behind(status: NodeStatus, peer: PeerStatus) -> str:
-    """Describes a lag: how far, since when, what becomes of it, and if the disk is to blame."""
+    """Returns a text for people about a follower's lag: its size, its age, how it changes, and how long a sync takes on
+    both nodes."""
     node, leader = status.object_of(peer.node), status.object
     says = (
         f"the disk of {node} is {peer.lag_entries} entries behind the log of the leader, {leader}: "
@@ -266,7 +274,8 @@ def _replay_estimate(status: NodeStatus, left: int) -> str:
 
 
 def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
-    """Yields a condition if no backups are made. Backups are for the cluster, so one node that makes them is enough."""
+    """Yields a condition if this node leads, has no schedule of backups, and knows of no backup. One node that makes
+    backups is enough for the cluster."""
     if status.writes_open and not port.config.backup.to and port.storage.backups.age_s is None:
         yield Condition(BACKUP_OFF, CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
 

@@ -1,4 +1,5 @@
-"""Keeps the findings of this node, and of the whole cluster, up to date: periodically and on request."""
+"""Keeps the findings of this node and of the whole cluster up to date: once a second, and when a request asks for
+them."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 ASK_EVERY_LOOKS: Final = 5
-"""The other nodes are asked at every fifth look; at every look while some do not answer."""
+"""Every fifth check also asks the other nodes. While some of them do not answer, every check does."""
 DATA_LOST: Final = Code("data_lost", "critical", "raftmq node replace {n}")
 
 
 class FindingsWatch:
-    """The findings of one node, and what it knows of those of other nodes. Event loop only."""
+    """Keeps the findings of this node, and the last known findings of the other nodes. Event loop only."""
 
     def __init__(self, port: AdminPort, look_every_s: float = LOOK_EVERY_S) -> None:
         """`look_every_s`: the seconds from one look to the next."""
@@ -41,16 +42,16 @@ class FindingsWatch:
         self._data = DataWatch(Path(port.config.node.data_dir), port.config.node.id, self._group)
         self._own: list[Finding] = []
         self.scraping = asyncio.Lock()
-        """Held while the metrics are made in steps; other scrapes wait meanwhile."""
+        """Held while one scrape makes the metrics in steps. Other scrapes wait for it."""
         self._metrics = FindingMetrics()
 
     async def close(self) -> None:
-        """Ends questions in progress."""
+        """Cancels questions to other nodes that are in progress."""
         await self._around.close()
 
     async def run(self) -> None:
-        """Checks periodically until it is cancelled, so that a finding's `since` does not depend on when somebody
-        asks."""
+        """Checks every `look_every_s` seconds until it is cancelled. So a finding's `since` does not depend on when
+        somebody asks."""
         looks = 0
         while True:
             try:
@@ -81,7 +82,7 @@ class FindingsWatch:
         return self._own
 
     def own_view(self) -> FindingsView:
-        """Returns this node's findings, for which the other nodes ask."""
+        """Returns the answer to another node that asks for this node's findings."""
         status = self._port.status()
         return FindingsView(
             node=self._port.config.node.id,
@@ -94,15 +95,18 @@ class FindingsWatch:
         )
 
     def nodes(self) -> dict[int, FindingsView]:
-        """Returns node id -> its findings: this node's own, and those that each other one last answered with."""
+        """Returns node id -> its answer: this node's own, and the last answer of each other node that answered
+        recently."""
         return {self._port.config.node.id: self.own_view(), **self._around.views()}
 
     async def ask_around(self) -> None:
-        """Updates the findings of the other nodes, within a short time."""
+        """Asks the other nodes for their findings unless that was done just now, and waits a short time for the
+        answers."""
         await self._around.refresh()
 
     def cluster(self) -> list[Finding]:
-        """Returns the findings of all nodes, as last received."""
+        """Returns the findings of the whole cluster, merged from this node's present ones and the last answers of the
+        others."""
         own, others = self._port.config.node.id, self._around.views()
         views = {own: self.look()} | {node: view.findings for node, view in others.items()}
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
@@ -111,26 +115,26 @@ class FindingsWatch:
         return merged(views, members, maintained, leaders, self._place, self._data.lost, self._group)
 
     def metrics(self) -> FindingMetrics:
-        """Returns the gauges of the findings, as last received."""
+        """Returns the gauges of the cluster's findings, set to the present values."""
         self._metrics.show(self.cluster())
         return self._metrics
 
     def _silent(self) -> set[int]:
-        """Returns the silent nodes whose data directories are on this machine, next to this node's: those of a local
-        cluster."""
+        """Returns the ids of members that did not answer recently and whose data directories are on this machine. Only
+        the nodes of a cluster that `raftmq up` started are; elsewhere the set is empty."""
         if self._place != "up":
             return set()
         members = set[int](self._port.nodes.membership.in_force.node_uuids)
         return members - {self._port.config.node.id} - set(self._around.views())
 
     def reports(self) -> list[NodeReport]:
-        """Reports which members answer."""
+        """Returns a report on every member, by node id: if it answers, and how long ago it did."""
         own = NodeReport(node=self._port.config.node.id, answers=True, age_ms=0)
         return sorted([own, *self._around.reports()], key=lambda report: report.node)
 
 
 class FindingMetrics(ServiceMetrics):
-    """The gauges of the cluster's findings, as this node knows them."""
+    """Gauges with the number of the cluster's findings, as this node knows them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,32 +143,35 @@ class FindingMetrics(ServiceMetrics):
         )
 
     def show(self, found: Iterable[Finding]) -> None:
-        """Sets the gauges."""
+        """Sets the gauges to the numbers of these findings for each code and severity."""
         self._findings.clear()
         for each in found:
             self._findings.labels(each.code, each.severity).inc()
 
 
 Tell = Callable[[Finding, bool], object]
-"""Called with a finding, and True if it begins or False if it ends."""
+"""A function that is called with a finding; the second argument is True when the finding begins, and False when it
+ends."""
 
 
 class _Seen(NamedTuple):
     since_ms: int
-    """Wall clock since which the condition holds: when it was first seen, or an earlier time that the condition
-    states."""
+    """Wall clock in ms since 1970 since when the condition holds: the time when it was first seen, or an earlier time
+    that the condition states."""
     monotonic_ms: int
     finding: Finding | None
-    """None until the condition has held long enough."""
+    """The finding; None until the condition has held for its `hold_ms`."""
 
 
 class Memory:
-    """The conditions of one node, with their begin. Event loop only."""
+    """Remembers since when each condition of one node holds, and makes findings of those that have held long enough.
+    Event loop only."""
 
     def __init__(
         self, node: int, tell: Tell = lambda finding, begins: None, place: Place = "up", group: int = FIRST_GROUP
     ) -> None:
-        """`place`: where the cluster runs. `group`: the node's group of brokers."""
+        """Keeps the arguments. `tell` is called when a finding begins or ends. `place` says where the cluster runs.
+        `group` is the node's group of brokers."""
         self._node = node
         self._name = name_of(group, node)
         self._place = place
@@ -172,8 +179,9 @@ class Memory:
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def note(self, conditions: Iterable[Condition], wall_ms: int, monotonic_ms: int) -> list[Finding]:
-        """Records all conditions that hold now; returns those that have held long enough, as findings. A condition that
-        is not among them has ended."""
+        """Takes all conditions that hold now, and returns the findings of those that have held for their `hold_ms`. A
+        known condition that is not among them has ended. `wall_ms` and `monotonic_ms` are the two clocks' present
+        values."""
         now = {(each.code.finding, each.object): each for each in conditions}
         for key in [key for key in self._seen if key not in now]:
             ended = self._seen.pop(key).finding
@@ -208,12 +216,12 @@ class Memory:
 
 
 class DataWatch:
-    """Finds out that the data directory of this running node was deleted or moved away, or that of a silent node on the
-    same machine. The running node has its files open, so it continues to acknowledge, but none of this survives its
-    end: it cannot start again.
+    """Finds out if the data directory of this running node, or of a silent node on the same machine, was deleted or
+    moved away. The running node has its files open, so it still acknowledges writes. They are lost when it ends, and it
+    cannot start again.
 
-    It checks for the file IDENTITY. Event loop only; each check is one call on a thread, and the next one waits for it,
-    however long the disk takes.
+    A directory counts as lost if its file IDENTITY is missing. Event loop only. Each check is one call on a thread. The
+    next check waits for the end of the one before, however long the disk takes.
     """
 
     def __init__(
@@ -229,11 +237,12 @@ class DataWatch:
         self._object = node_object(group, node)
         self._look: asyncio.Future[frozenset[int]] | None = None
         self.lost: frozenset[int] = frozenset()
-        """The nodes whose data directories were lost, as last seen: this one, and those that it was to look for."""
+        """Ids of the nodes whose data directories were lost, by the last finished check: this node, or silent ones that
+        it checked."""
 
     def look(self, silent: Collection[int] = ()) -> asyncio.Future[frozenset[int]]:
-        """Takes over the result of the last check, if there is one, and begins the next; returns the check in progress.
-        `silent`: other nodes of the same local cluster whose directories are checked too."""
+        """Keeps the result of the last check if it has finished, and then begins the next one. Returns the check in
+        progress. `silent` has the ids of other nodes of the same local cluster whose directories are checked too."""
         if self._look is not None and not self._look.done():
             return self._look
         if self._look is not None and self._look.exception() is None:  # a failing disk is reported elsewhere
@@ -242,13 +251,13 @@ class DataWatch:
         return self._look
 
     def _lost_of(self, silent: frozenset[int]) -> frozenset[int]:
-        """Returns which of this node and the silent nodes have lost their data directories. Runs on a thread. Raises
-        OSError."""
+        """Returns the ids of the nodes, among this one and the silent ones, that have lost their data directories. Runs
+        on a thread. Raises OSError."""
         own = {self._node} if self._lacks_identity(self._directory) else set[int]()
         return frozenset(own | {each for each in silent if is_lost(str(self._directory), each)})
 
     def conditions(self) -> Iterator[Condition]:
-        """Yields the condition that the directory was lost."""
+        """Yields a condition if this node's data directory was lost."""
         if self._node in self.lost:
             says = (
                 f"{self._directory} was deleted or moved away while {self._object} runs: the node goes on with the "

@@ -1,1 +1,2 @@
-"""One file for each family of paths: reads the request, asks the node, builds the answer."""
+"""Handlers of the HTTP API, one file for each family of paths. A handler reads the request, asks the node, and makes
+the answer."""

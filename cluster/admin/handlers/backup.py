@@ -1,4 +1,4 @@
-"""/v1/backup: starts a backup on this node, and shows the last one."""
+"""/v1/backup: starts a backup on this node, and shows the last one of this node."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ _CONTROL: Final = r"\x00-\x1f\x7f-\x9f"
 TARGET: Final = (
     rf"^(/[^{_CONTROL}]*|file:///[^?#%{_CONTROL}]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#{_CONTROL}]*)?)$"
 )
-"""Pattern of the places to which a backup may be made, for the OpenAPI document; a refusal explains it in words."""
+"""Pattern of valid targets of a backup, for the OpenAPI document. Error messages describe it in words."""
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/backup`."""
 
     to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": TARGET})]
-    """A directory on the node's machine, of which only the last part may be missing and is made; or the URL of a
-    store."""
+    """The target: the absolute path of a directory on the node's machine, or the URL of a store. The last part of the
+    path may be missing; the node then makes it."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
-    """The number of the cluster's backups that are kept there."""
+    """Number of this cluster's backups that are kept in the target, the new one included. Older ones are removed. null
+    keeps all."""
     copy_all: bool = False
-    """True to hard-link nothing to the node's own files."""
+    """True to copy every file. Otherwise the node's own files are hard-linked into the backup where that is
+    possible."""
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The caller's interval of backups in seconds. An alarm is raised when no good backup is younger than twice
-    that."""
+    """Seconds between the backups of the caller's schedule. An alarm is raised if no good backup is younger than twice
+    as much."""
     dry_run: bool = False
-    """True to make none, and only answer which older backups `keep` would remove."""
+    """True to make no backup, and only return the names of the backups that `keep` would remove."""
 
 
 class BackupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,21 +57,21 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     attempt: Attempt | None
-    """The backup that is being made, or the last one since the node started."""
+    """The backup that is being made, or the last one since the node started; null if there was none."""
     last_good_ms: int | None
     age_s: float | None
     schedule: Schedule | None
     would_remove: list[str] | None = None
-    """Names of the older backups that would be removed, oldest first; only after a dry run."""
+    """Names of the older backups that would be removed, oldest first; null unless the request was a dry run."""
 
 
 async def get_backup(call: Call) -> BackupView:
-    """The result of the last backup of this node, and the age of the newest good one."""
+    """Returns the result of this node's last backup, and the age of its newest good one."""
     return _view(call)
 
 
 async def start_backup(call: Call) -> JsonAnswer:
-    """Starts a backup of this node; 202, then GET shows the progress."""
+    """Starts a backup of this node and answers 202; GET then shows its progress."""
     wanted: BackupRequest = call.body
     if not (wanted.to + unquote(wanted.to)).isprintable():
         raise ApiError("bad_field", f"to is {wanted.to!a}, with a character that is not printable", "leave it out")
@@ -91,7 +93,8 @@ async def start_backup(call: Call) -> JsonAnswer:
 
 
 async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
-    """Returns the names of the backups that a new one would make superfluous."""
+    """Returns the names of the backups that would be removed from the target if another one were made. Raises ApiError
+    if the target cannot be listed."""
     if wanted.keep is None:
         return []
     mine = port.status().cluster_id
@@ -110,8 +113,8 @@ async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
 
 
 def _check_root(to: str, section: BackupSection) -> None:
-    """Raises ApiError for a directory outside the configured one. Otherwise any client of this port could make the node
-    write, and remove old backups, anywhere."""
+    """Raises ApiError if the directory `to` is not below one that the configuration allows. Without this check, any
+    client of this port could make the node write, and remove old backups, anywhere."""
     target = Path(os.path.realpath(to))
     roots = [root for root in section.allowed if not is_url(root)]
     if not any(target.is_relative_to(os.path.realpath(root)) for root in roots):
@@ -123,8 +126,9 @@ def _check_root(to: str, section: BackupSection) -> None:
 
 
 def _check_url(to: str, config: Config) -> None:
-    """Raises ApiError for a store that is not configured. The cluster's tier may always hold its backups too: the tier
-    of a further group is a folder in it, and the group's backups are next to those of the first group."""
+    """Raises ApiError if the URL `to` is not below one that the configuration allows. The store of the cluster's tier
+    is always allowed. In a further group of brokers, the tier is a folder in that store; backups of that group lie next
+    to those of the first group."""
     try:
         check_url(to)
     except LocalError as error:
@@ -136,7 +140,7 @@ def _check_url(to: str, config: Config) -> None:
             _check_root(path, config.backup)
         return
     roots = [root.rstrip("/") for root in (*config.backup.allowed, of_tier) if is_url(root)]
-    # The library goes up a folder for %2e%2e, too.
+    # The client library of the store resolves %2e%2e as a parent directory, too.
     if ".." in unquote(to).split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
         raise ApiError(
             "path_not_allowed",

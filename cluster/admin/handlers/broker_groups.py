@@ -1,5 +1,7 @@
-"""/v1/broker-groups: the groups of brokers of the cluster, and how far this one's copy of the truth is; and adding one
-(docs/adr/0108-groups-share-one-truth-and-copy-it.md)."""
+"""/v1/broker-groups: lists the groups of brokers, and adds one (docs/adr/0108-groups-share-one-truth-and-copy-it.md).
+
+The list also says how far this node's copy of the data is that all groups share (topics, users, settings).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class BrokerGroupMember(msgspec.Struct, frozen=True, kw_only=True):
     admin: str
     """The "host:port" of its HTTP API; "" if unknown."""
     away: bool = False
-    """True if the leader of its group does not reach it."""
+    """True if the leader of its group has no connection to it."""
 
 
 class BrokerGroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,15 +38,18 @@ class BrokerGroupView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Its broker name."""
     aliases: int
-    """The number of names that routes give producers for it."""
+    """Number of broker names under which routes list this group for producers."""
     state: str = "active"
-    """`active`; `draining`: it takes no new messages, and is read until nothing is left."""
+    """`active`; `draining`: it takes no new messages, and consumers read the old ones; `retired`: it is closed for
+    ever."""
     since_ms: int | None = None
-    """Log time of the first group since when it is not active; null if it is."""
+    """Log time of the first group, in ms since 1970, at which the group stopped being active; null while it is
+    active."""
     leader: int | None = None
-    """The id, in the group, of the last leader that the node that answers has heard of; null if it knows none."""
+    """The id, within its group, of the last leader that the answering node has heard of; null if it has heard of
+    none."""
     members: list[BrokerGroupMember] = []
-    """Its voters; none if the node that answers has not heard of the group yet."""
+    """The group's voters; [] if the answering node has not heard of the group yet."""
 
 
 class BrokerGroupsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,17 +57,19 @@ class BrokerGroupsView(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     group: int
-    """The group of the node that answers."""
+    """The group of brokers of the answering node."""
     leader: int | None
-    """The leader of that group, as this node knows it."""
+    """The id of that group's leader as the answering node knows it; null if it knows none."""
     writes_open: bool
     """True if the node that answers leads its group and takes writes."""
     groups: list[BrokerGroupView]
-    """All groups by number; empty as long as the cluster has one, whose name and aliases its configuration says."""
+    """All groups by number; [] if the cluster has only one group, whose name and aliases are then in its
+    configuration."""
     version: int
-    """The version of the truth that this node has: in the first group the newest, in others the one copied last."""
+    """Version of the shared data (topics, users, settings) that the answering node has. Nodes of the first group have
+    the newest one, nodes of other groups the one that their group copied last."""
     ready: bool
-    """True if the truth can be copied from here: in the first group, once each name has its row in the journal."""
+    """True if another group can copy the shared data from this node."""
 
 
 class AddBrokerGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +77,11 @@ class AddBrokerGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     group: Annotated[int, Meta(ge=FIRST_GROUP + 1, le=GROUPS_MAX)]
     name: str = ""
-    """The broker name; "" for that of the first group with `-g` and two digits."""
+    """The broker name; "" for the usual one: the first group's name, `-g` and two digits."""
 
 
 class AddedBrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The group that was added."""
+    """The answer after a group was added."""
 
     node: int
     group: int
@@ -85,7 +92,7 @@ class AddedBrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_groups(call: Call) -> BrokerGroupsView:
-    """The groups of brokers."""
+    """Lists the groups of brokers with their nodes."""
     port, state, node = call.port, call.port.state, call.port.config.node.id
     rows = sorted(state.broker_groups.by_number.items())
     journal, own = state.truth_journal, port.config.cluster.group
@@ -101,8 +108,8 @@ async def get_groups(call: Call) -> BrokerGroupsView:
 
 
 def _view(port: AdminPort, number: int, row: BrokerGroup) -> BrokerGroupView:
-    """Returns the view of a group with its nodes: those of this node's group from the configuration, others from what
-    this node last learned of them."""
+    """Returns the view of a group. The nodes of this node's own group come from the members in force, those of another
+    group from the last message about it."""
     routes, members = port.services.routes, []
     record, leader = routes.others().get(number), 0
     if number == port.config.cluster.group:
@@ -130,8 +137,8 @@ def _view(port: AdminPort, number: int, row: BrokerGroup) -> BrokerGroupView:
 async def add_group(call: Call) -> AddedBrokerGroup:
     """Adds a group of brokers to the cluster, before its nodes start.
 
-    With the second group, the number of aliases of each group is fixed: it is the number of the first group's voters
-    now.
+    When the second group is added, the number of aliases of each group is fixed to the present number of voters of the
+    first group.
     """
     wanted: AddBrokerGroupRequest = call.body
     port = call.port

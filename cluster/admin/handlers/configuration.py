@@ -47,16 +47,16 @@ ConfigValues = msgspec.defstruct(
 
 
 class SettingView(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of the cluster."""
+    """One key of the cluster's configuration with its value in force."""
 
     key: str
     value: Value
     default: Value
     version: int
-    """Version of the change that set the key; 0: the cluster has no value yet, and this one is from the file of the
-    answering node."""
+    """Version of the change that set the key. 0: no change has set it, and the value is from the answering node's
+    file."""
     set_ms: int | None
-    """Log time of that change; null if it is no longer remembered."""
+    """Log time of that change in ms since 1970; null if the change is no longer remembered."""
     author: str | None
 
 
@@ -64,51 +64,52 @@ class ConfigView(ReadView, frozen=True, kw_only=True):
     """The answer to `GET /v1/config`: settings that are equal on every node."""
 
     version: int
-    """Grows by one with each change; 0: each node uses its own file."""
+    """Number of changes so far. 0: each node still uses its own file."""
     settings: list[SettingView]
     overruled: list[str]
-    """Keys for which the file or a variable of the answering node gives another value, which is ignored."""
+    """Keys that the answering node's file, or an environment variable, sets to another value. That value is ignored."""
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `PUT /v1/config`."""
 
     values: ConfigValues  # type: ignore[valid-type]  # made from the table of keys
-    """The new values. All of them take effect with one entry, or none does."""
+    """Key -> new value. All of them take effect with one log entry, or none does."""
     author: Note = ""
-    """The name of the person who changes it, for the history."""
+    """The name of the person who makes the change, for the history; "" for none."""
     reason: Note = ""
     version: Unsigned63 | None = None
-    """The version that the change is based on; it is refused if the present one differs. null: any version."""
+    """The version on which the change is based. If it is not the present one, the change is refused. null accepts any
+    version."""
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
     force: bool = False
-    """True to accept dangerous values. The warnings of a dry run tell their effects."""
+    """True to make the change even if it sets dangerous values. A dry run lists their dangers."""
 
 
 class ValueChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A key whose value changed."""
+    """A key whose value changed, or would change."""
 
     key: str
     before: Value | None
-    """The former value; null if it had none."""
+    """The value before; null if the key had none."""
     after: Value
 
 
 class ConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration was changed, or would be."""
+    """The answer after the configuration was changed, or after a dry run."""
 
     node: int
     dry_run: bool
     """True if nothing was changed."""
     version: int
-    """The version that this change made, or the present one if nothing was written."""
+    """The version that this change made; the present version if nothing was written."""
     term: int | None
     index: int | None
-    """Index of the entry; null if nothing was written."""
+    """Index of the log entry; null if nothing was written."""
     changes: list[ValueChange]
     warnings: list[str]
-    """Warnings about data or functions that the change takes away."""
+    """Sentences about data or functions that the change takes away."""
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,11 +129,11 @@ class HistoryOfConfig(ReadView, frozen=True, kw_only=True):
     version: int
     changes: list[VersionView]
     next: int | None
-    """The value of `before` for the next page; null on the last."""
+    """The value of `before` for the next page; null on the last page."""
 
 
 async def get_config(call: Call) -> ConfigView:
-    """The configuration that is equal on every node: values, and who set them when."""
+    """Returns the settings that are equal on every node, and who set them when."""
     port, state = call.port, call.port.state
     settings = state.settings
     values = cluster_values(port.config)
@@ -222,7 +223,7 @@ def _changed(
 
 
 async def list_config_changes(call: Call) -> HistoryOfConfig:
-    """The changes of the configuration, the newest first: who changed what, and when."""
+    """Lists the changes of the configuration, newest first: who changed what, and when."""
     settings = call.port.state.settings
     limit = number_of(call.query, LIMIT, default=CHANGES_MAX, most=CHANGES_MAX)
     if not limit:
@@ -250,7 +251,7 @@ def _version(change: Change) -> VersionView:
 
 
 async def reload_config(call: Call) -> ReloadView:
-    """Reads the configuration again; an invalid one changes nothing."""
+    """Reads this node's configuration files again; an invalid configuration changes nothing."""
     try:
         return call.port.configuration.reload()
     except ConfigError as error:
@@ -263,26 +264,26 @@ async def reload_config(call: Call) -> ReloadView:
 # confirmation.
 
 DEADLINE_MS_MIN: Final = 100
-"""Lower bound of send.deadline_ms in milliseconds: an fdatasync and a network round trip take a few of them, an
-election takes all."""
+"""The least send.deadline_ms, in milliseconds, with which writes succeed. An fdatasync and a network round trip take a
+few milliseconds. During an election the whole deadline passes."""
 _HOUR_MS: Final = 3_600_000
 _WEAKEST_FIRST: Final = (Ack.LEADER, Ack.QUORUM, Ack.QUORUM_FSYNC)
 
 
 class Stop(NamedTuple):
-    """A value with which the cluster would stop serving."""
+    """A new value of a key with which the cluster could no longer serve its clients."""
 
     key: str
     least: int
-    """The least value of the key with which it serves."""
+    """The least value of the key with which the cluster goes on serving."""
     why: str
     instead: str = ""
-    """An alternative to that value."""
+    """The advice to the operator instead of this value, such as a command; "" for none."""
 
 
 def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView]) -> Iterator[Stop]:
-    """Yields the values of `after` with which the cluster would stop serving. `nodes` are the last answers of the
-    nodes."""
+    """Yields the new values with which the cluster would stop serving. `before` and `after` are the whole
+    configurations. `nodes`: node id -> its last answer, for disk usage and connections."""
     old, new = before.retention, after.retention
     if new.disk_refuse_writes_percent < old.disk_refuse_writes_percent:
         for node, view in sorted(nodes.items()):
@@ -316,12 +317,12 @@ def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView
 
 
 def _asks(before: Config, after: Config) -> bool:
-    """Returns True if `raftmq config set` asks before this change."""
+    """Returns True if `raftmq config set` asks for confirmation before this change."""
     return any(warnings_of(before, after)) or any(dangers_of(before, after))
 
 
 def warnings_of(before: Config, after: Config) -> Iterator[str]:
-    """Yields a warning about each thing that the change takes away."""
+    """Yields a sentence about each kind of data or function that the change takes away."""
     old, new = before.retention, after.retention
     go = "leave the nodes, and can be read in the tier," if after.tier.evicts else "are removed"
     if _kept(new.keep_ms) < _kept(old.keep_ms):
@@ -346,7 +347,7 @@ def warnings_of(before: Config, after: Config) -> Iterator[str]:
 
 
 def dangers_of(before: Config, after: Config) -> Iterator[str]:
-    """Yields the dangerous effects of a change that is allowed. It needs `force`."""
+    """Yields a sentence about each dangerous value that the change sets. Such a change needs `force`."""
     known = dangers(before)
     for key, why in dangers(after).items():
         if key not in known or attrgetter(key)(before) != attrgetter(key)(after):

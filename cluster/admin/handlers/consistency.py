@@ -1,5 +1,5 @@
-"""/v1/consistency, /v1/repair: data for comparing nodes, and the damage on this node. cluster/repair/node_comparison.py
-makes the comparison."""
+"""/v1/consistency returns data for a comparison of nodes, which `cluster.repair.node_comparison` makes. /v1/repair
+shows and repairs the damage on this node."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _REPAIR_WAIT_S = 5.0
 
 
 async def get_consistency(call: Call) -> ConsistencyView:
-    """This node's log and the sums of its rows at the newest marker entry that it remembers."""
+    """Returns this node's log and the sums of its rows at the newest marker entry that it remembers."""
     return _view(call.port, call.port.state.sums.newest)
 
 
 async def get_member_consistency(call: Call) -> ConsistencyView:
-    """A member's log and the sums of its rows at the newest marker entry that it remembers."""
+    """Returns a member's log and the sums of its rows at the newest marker entry that it remembers."""
     return _view(call.port, call.port.state.sums.newest)
 
 
 async def get_member_consistency_at(call: Call) -> ConsistencyView:
-    """A member's log and the sums of its rows at the requested marker entry."""
+    """Returns a member's log and the sums of its rows at the requested marker entry."""
     return _view(call.port, _index(call))
 
 
 async def get_consistency_at(call: Call) -> ConsistencyView:
-    """This node's log and the sums of its rows at the requested marker entry."""
+    """Returns this node's log and the sums of its rows at the requested marker entry."""
     return _view(call.port, _index(call))
 
 
@@ -90,7 +90,7 @@ async def mark_consistency(call: Call) -> MarkView:
 
 
 async def get_entry(call: Call) -> EntryView:
-    """The position of one entry and the checksum of its header, "" if it cannot be read."""
+    """Returns the position of one log entry, and the checksum of its header; "" if it cannot be read."""
     log, index = call.port.storage.repairs.log, _index(call)
     try:
         (entry,) = await _blocking(log.read_entries, index, index + 1, 1)
@@ -116,7 +116,7 @@ async def get_entry(call: Call) -> EntryView:
 
 
 async def sum_log(call: Call) -> ChunksView:
-    """Checksums of a range of the log, read from disk now, chunk by chunk."""
+    """Returns checksums of a range of the log, chunk by chunk, read from disk now."""
     wanted: ChunksRequest = call.body
     span = wanted.end_position - wanted.position
     if not 0 <= span <= SPAN_MAX or span > CHUNKS_MAX * wanted.chunk_bytes:
@@ -134,7 +134,8 @@ async def sum_log(call: Call) -> ChunksView:
 
 
 def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
-    """Returns the CRC-32C of each chunk of the log's bytes as they are on disk; None for chunks that cannot be read."""
+    """Returns the CRC-32C of each chunk of the log's bytes on disk, from `position` to `end_position`; None for a chunk
+    that cannot be read."""
     found: list[str | None] = []
     for at in range(position, end_position, chunk_bytes):
         try:
@@ -145,12 +146,12 @@ def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes:
 
 
 async def get_repair(call: Call) -> RepairView:
-    """The damage on this node, and the peers that could repair it."""
+    """Returns the damage on this node, and the peers from which it could be repaired."""
     return _repair_view(call.port)
 
 
 async def repair(call: Call) -> RepairView:
-    """Repairs the damage on this node from its peers now; answers when it is done, or with what is left."""
+    """Repairs the damage on this node from its peers, and returns what is left."""
     port = call.port
     if not port.services.routes.own.leader():
         raise ApiError(
@@ -164,12 +165,12 @@ async def repair(call: Call) -> RepairView:
 
 
 async def get_scrub(call: Call) -> ScrubView:
-    """The current or last scrub of this node."""
+    """Returns the current scrub of this node, or the last one."""
     return call.port.storage.scrubber.view
 
 
 async def start_scrub(call: Call) -> JsonAnswer:
-    """Reads all data on this node's disk again, in a helper process; GET shows what it finds."""
+    """Starts a scrub: a helper process reads all data on this node's disk again. GET shows its findings."""
     call.port.storage.scrubber.start()
     return JsonAnswer(202, call.port.storage.scrubber.view)
 

@@ -1,8 +1,9 @@
-"""The dashboard at /, and the runbooks: files of this package. The browser fetches nothing from anywhere else.
+"""Serves the dashboard at / and the texts of the runbooks, all from files of this package. The browser loads nothing
+from elsewhere.
 
-There is no build step: what is in `static/` is what the browser runs. Its policy allows neither inline scripts nor
-strings as HTML, so the body of a message cannot become part of the page, whatever it contains. The command line prints
-the runbooks, and the dashboard shows them; their text is docs/runbooks.md, which `static/runbooks.md` links to.
+There is no build step: the browser runs the files of `static/` as they are. The security policy forbids inline scripts
+and HTML from strings, so the body of a message cannot become part of the page. The runbooks' text is docs/runbooks.md,
+to which `static/runbooks.md` is a link; the command line prints it, and the dashboard shows it.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ CONTENT_TYPES: Final = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-"""Suffix of a file's name -> media type; files with other suffixes are not served."""
+"""Suffix of a file's name -> media type. Files with other suffixes are not served."""
 INDEX: Final = "index.html"
 _HEADERS: Final = {
     "Content-Security-Policy": SECURITY_POLICY,
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # after an upgrade nobody runs the old page on the new API
+    "Cache-Control": "no-cache",  # after an upgrade, the browser must not use a cached old page
 }
 
 
 async def get_page(call: Call) -> Raw:
-    """The dashboard, for people."""
+    """Returns the page of the dashboard."""
     return static_files()[INDEX]
 
 
 async def get_static(call: Call) -> Raw:
-    """A file of the dashboard."""
+    """Returns a file of the dashboard, such as a script."""
     name, known = call.params["file"], static_files()
     if name not in known:
         match = nearest(name, known)
@@ -56,7 +57,8 @@ async def get_static(call: Call) -> Raw:
 
 @cache
 def static_files() -> dict[str, Raw]:
-    """Returns every file by its name, read once. A name from a request never becomes a path."""
+    """Returns file name -> file, read once. Requests are looked up here, so a name in a request never becomes a
+    path."""
     return {
         each.name: Raw(CONTENT_TYPES[kind], each.read_bytes(), _HEADERS)
         for each in sorted((files("cluster.admin") / "static").iterdir(), key=lambda each: each.name)
@@ -70,13 +72,14 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#]+)(?:#[\w-]+)?\)")
 
 @cache
 def runbooks() -> dict[str, str]:
-    """Returns code -> its section of the runbooks, without the heading, as text for a terminal."""
+    """Returns code of a finding -> text of its section in the runbooks, without the heading, for a terminal."""
     _, *sections = re.split(r"^## ", (files("cluster.admin") / "static" / NAME).read_text(encoding="utf-8"), flags=re.M)
     return {code: _LINK.sub(_page, text.strip()) for code, _, text in (each.partition("\n") for each in sections)}
 
 
 def _page(link: re.Match[str]) -> str:
-    """Replaces a link to another page, which an installed package does not have, by the page's title, its text."""
+    """Returns the text that replaces a link to another page: the page's title. An installed package does not have that
+    page."""
     return f'the page "{link[1]}" of the docs'
 
 

@@ -1,5 +1,8 @@
-"""/v1/broker-groups/{group}/drain and /retire: what is left in a group of brokers, the start and the end of its drain,
-and its retirement (docs/adr/0113). A node of the group itself answers: what is left is in its log."""
+"""/v1/broker-groups/{group}/drain and /retire: begins and ends the drain of a group of brokers, shows what is left in
+it, and retires it (docs/adr/0113).
+
+Only a node of the group itself can answer, because what is left is in its log.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ from statemachine.levels import DRAINS_LEVEL
 from statemachine.topics.topics import CreateTopic, place_in
 
 SPREAD_AT_ONCE: Final = 64
-"""The topics that get queues elsewhere in one entry."""
+"""Number of topics that get queues in other groups with one log entry."""
 NAMED: Final = 3
-"""The topics that a refusal names."""
+"""The most topics that an error message names."""
 
 
 class BrokerGroupDrainView(DrainPlan, frozen=True, kw_only=True):
@@ -43,47 +46,50 @@ class BrokerGroupDrainView(DrainPlan, frozen=True, kw_only=True):
     node: int
     group: int
     state: str
-    """`active`, `draining`, `retired`; `closed`: its log takes no message any more, and the first group is told so."""
+    """`active`, `draining`, `closed` or `retired`. `closed`: its log takes no more messages, and it is telling the
+    first group that it has retired."""
     since_ms: int | None
-    """Log time of the first group since when it is not active; null if it is."""
+    """Log time of the first group, in ms since 1970, at which the group stopped being active; null while it is
+    active."""
     applied_index: int
     other_groups: list[int]
-    """The other groups that take messages."""
+    """Numbers of the other groups that take messages."""
     dry_run: bool = False
-    """True if nothing was changed."""
+    """True if the request was a dry run, so nothing was changed."""
 
 
 class BrokerGroupDrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/broker-groups/{group}/drain`."""
 
     spread: bool = False
-    """True to give topics that have queues in no other active group as many in each of those first."""
+    """True to first give topics that have queues in no other active group as many queues in each of the other
+    groups."""
     move_keys: bool = False
-    """True if keys of `order` topics may come to other queues."""
+    """True to allow that messages with a key of an `order` topic are sent to other queues than before."""
     dry_run: bool = False
-    """True to only answer what is left."""
+    """True to change nothing, and only return what is left."""
 
 
 class BrokerGroupRetireRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/broker-groups/{group}/retire`."""
 
     force: bool = False
-    """True to retire it though something is left, which nobody reads any more."""
+    """True to retire the group although something is left in it. Nobody can read that any more."""
     dry_run: bool = False
-    """True to only answer what is left."""
+    """True to change nothing, and only return what is left."""
 
 
 async def get_drain(call: Call) -> BrokerGroupDrainView:
-    """Tells what is left in a group of brokers, whether it drains or not."""
+    """Returns what is left in a group of brokers, also if it does not drain."""
     _own_row(call)
     return await _view(call)
 
 
 async def begin_drain(call: Call) -> BrokerGroupDrainView:
-    """Begins to drain a group of brokers: it takes no new messages, and is read until nothing is left.
+    """Begins to drain a group of brokers: it takes no new messages, and consumers read the old ones.
 
-    The group of the path must be the node's own (?broker_group=2 asks group 2). Topics need queues in other groups
-    first.
+    The group in the path must be the node's own (a request with ?broker_group=2 is sent to group 2). The topics need
+    queues in other groups before.
     """
     wanted: BrokerGroupDrainRequest = call.body
     row = _own_row(call)
@@ -102,13 +108,13 @@ async def begin_drain(call: Call) -> BrokerGroupDrainView:
     if row.is_active:
         await _change(call, draining=True)
         call.note_change(f"group {state.broker_groups.own}", "a drain of this group of brokers was begun")
-        if wanted.spread:  # a topic may have been made here meanwhile
+        if wanted.spread:  # a topic may have been created here between the spread and the drain
             await _spread(call, (await call.done(topics_of(state))).alone, others)
     return await _view(call)
 
 
 async def cancel_drain(call: Call) -> BrokerGroupDrainView:
-    """Ends the drain of a group of brokers: it takes messages again."""
+    """Ends the drain of a group of brokers, which takes new messages again."""
     row = _own_row(call)
     _check_is_there(call, row)
     if not row.is_active:
@@ -118,9 +124,10 @@ async def cancel_drain(call: Call) -> BrokerGroupDrainView:
 
 
 async def retire_group(call: Call) -> BrokerGroupDrainView:
-    """Closes the log of a group of brokers that has drained, and retires the group for ever.
+    """Closes the log of a drained group of brokers, and retires the group for ever.
 
-    The group of the path must be the node's own (?broker_group=2 asks group 2). Something may be left only by `force`.
+    The group in the path must be the node's own (a request with ?broker_group=2 is sent to group 2). If something is
+    left in the group, the request needs `force`.
     """
     wanted: BrokerGroupRetireRequest = call.body
     row, state = _own_row(call), call.port.state
@@ -141,14 +148,15 @@ async def retire_group(call: Call) -> BrokerGroupDrainView:
 
 
 def _check_is_there(call: Call, row: BrokerGroup) -> None:
-    """Raises ApiError if the group has retired, or is about to."""
+    """Raises ApiError if the group has retired, or has closed its log to do so."""
     if row.is_retired or call.port.state.closed_log.is_closed:
         why = f"group {call.port.state.broker_groups.own} has retired, for ever"
         raise ApiError("refused", why, "add another group: raftmq up --groups")
 
 
 def _check_left(call: Call, row: BrokerGroup, view: BrokerGroupDrainView, wanted: BrokerGroupRetireRequest) -> None:
-    """Raises ApiError unless the group drains, and nothing is left there, or it may be lost."""
+    """Raises ApiError if the group may not retire yet: it does not drain, something is left in it, or clients with old
+    routes may still send to it. `force` overrides the last two."""
     if row.is_active:
         why = f"group {view.group} takes messages, and is drained before it retires"
         raise ApiError("refused", why, f"raftmq broker-group drain {view.group}")
@@ -164,7 +172,7 @@ def _check_left(call: Call, row: BrokerGroup, view: BrokerGroupDrainView, wanted
 
 
 def _left(view: BrokerGroupDrainView) -> str:
-    """Names the first thing that is left."""
+    """Returns a text about the first thing that is left. There must be one."""
     for unread in view.unread:
         return f"consumer group {unread.consumer_group} has {unread.messages} messages to read"
     for topic in view.unread_by_nobody:
@@ -181,7 +189,8 @@ def _left(view: BrokerGroupDrainView) -> str:
 
 
 def _own_row(call: Call) -> BrokerGroup:
-    """Returns the row of the group of the path, which must be the node's own. Raises ApiError."""
+    """Returns the row of the group in the path. Raises ApiError if that is not a further group, or not this node's
+    own."""
     state, named = call.port.state, call.params["group"]
     own, rows = state.broker_groups.own, state.broker_groups.by_number
     number = int(named) if named.isascii() and named.isdecimal() and len(named) < 4 else 0
@@ -202,7 +211,7 @@ def _own_row(call: Call) -> BrokerGroup:
 
 
 def _check(topics: SendableTopics, wanted: BrokerGroupDrainRequest) -> None:
-    """Raises ApiError if the request does not say what becomes of some topics."""
+    """Raises ApiError if the drain needs `spread` or `move_keys`, and the request does not have it."""
     if topics.alone and not wanted.spread:
         why = f"{_named(topics.alone)} in no other group that takes messages: nobody could write there"
         raise ApiError("refused", why, 'send "spread": true to give them some, or raftmq topic spread NAME')
@@ -220,7 +229,7 @@ def _named(topics: tuple[str, ...]) -> str:
 
 
 async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None:
-    """Gives the topics the same number of queues in each of the other groups as they have here. Raises ApiError."""
+    """Gives the topics as many queues in each of the other groups as they have in this one. Raises ApiError."""
     state, services = call.port.state, call.port.services
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()

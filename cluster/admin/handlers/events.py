@@ -1,4 +1,4 @@
-"""/v1/events: what happened on this node, as a page or as a stream of server-sent events."""
+"""/v1/events: the recorded events of this node, as a page or as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from cluster.runtime.events import KINDS, Event, EventLog
 LIMIT_MAX: Final = 1_000
 STREAMS_MAX: Final = 16
 ALIVE_EVERY_S: Final = 5.0
-"""Seconds after which a stream without events gets a comment, so that a disconnected client is noticed."""
+"""Seconds without an event after which a stream sends a comment. If the client has disconnected, that write fails."""
 LAST_ID: Final = "Last-Event-ID"
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 
 
 class EventsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/events`: events after `since`, oldest first."""
+    """The answer to `GET /v1/events`: the events after `since`, oldest first."""
 
     node: int
     consistency: Literal["local"] = "local"
     events: list[Event]
     first_id: int
-    """Id of the oldest event that is kept; 0 if none is. Events with lower ids are gone."""
+    """Id of the oldest event that is kept; 0 if none is. Events with lower ids were removed."""
     last_id: int
     """The value of `since` for the next request."""
     more: bool
-    """True if there are further events after these."""
+    """True if there are later events that are not on this page."""
 
 
 async def list_events(call: Call) -> EventsView:
-    """Events of this node, after an id or a time, kept across restarts."""
+    """Lists events of this node after an id or a time, also those before its last start."""
     log, limit = call.port.observed.events, _limit(call.query)
     kept = log.kept()
     since = call.query.get("since")
@@ -56,12 +56,15 @@ async def list_events(call: Call) -> EventsView:
 
 
 async def list_member_events(call: Call) -> EventsView:
-    """Events of a member, after an id or a time, kept across restarts."""
+    """Lists events of a member after an id or a time, also those before its last start."""
     return await list_events(call)
 
 
 async def stream_events(call: Call) -> Stream:
-    """Events after `since` and all later ones, as server-sent events; `Last-Event-ID` goes before `since`."""
+    """Streams the events after `since` and all later ones as server-sent events.
+
+    A header `Last-Event-ID` takes precedence over `since`.
+    """
     kind, since = _kind(call.query), call.headers.get(LAST_ID) or call.query.get("since")
     _after([], since)
     if call.port.observed.events.watchers >= STREAMS_MAX:
@@ -95,7 +98,7 @@ def _encode(events: list[Event]) -> bytes:
 
 
 def _after(events: list[Event], since: str | None) -> list[Event]:
-    """Returns the events after an id, or from a time on. Raises ApiError."""
+    """Returns the events after `since`, which is an event's id or a time. Raises ApiError if it is neither."""
     if since is None:
         return events
     if since.isascii() and since.isdecimal() and len(since) < 19:

@@ -1,4 +1,5 @@
-"""/v1/groups: creates, changes and deletes consumer groups, and gives a group the offsets of another."""
+"""/v1/groups: creates, changes and deletes consumer groups. Also copies the offsets of one group to another, and resets
+offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from statemachine.consuming.groups import GroupConfig
 
 OFFSETS_PER_STEP = 256
 CLEAN_OFFSETS: Final = True
-"""A deletion removes the offsets too, which a request over remoting (207) has to ask for."""
+"""A deletion over HTTP also removes the group's offsets. Over remoting (request code 207), the client must ask for
+that."""
 
 _SETTINGS = ("retry_max_times", "consume_enable")
 
@@ -41,7 +43,7 @@ class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The number of times that a message is delivered again before it becomes a dead letter; RocketMQ's default is
     16."""
     consume_enable: bool | None = None
-    """false if its consumers must not get messages."""
+    """False to give no messages to the group's consumers. null: unchanged, or true for a new group."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
 
 
@@ -53,23 +55,24 @@ class GroupChanged(ChangeView, frozen=True, kw_only=True):
     retry_max_times: int
     consume_enable: bool
     offsets: int
-    """The number of queues in which the group has committed; a deletion removes these offsets."""
+    """Number of queues in which the group has committed an offset. A deletion removes these offsets."""
     lag: int
     members: int
-    """Connected consumers that the leader knows. The next heartbeat of one creates a deleted group again."""
+    """Number of connected consumers that the leader knows. If one is left, its next heartbeat creates a deleted group
+    again."""
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/groups/{name}/clone`: the group gets the offsets of another, and is created if it does not
+    """The body of `POST /v1/groups/{name}/clone`. The group gets the offsets of `source`; it is created if it does not
     exist."""
 
     source: GroupName
     topic: TopicName | None = None
-    """The topic; null for every topic in which the source has committed."""
+    """The topic whose offsets are copied; null for every topic in which the source has committed."""
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
 
 
 class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,17 +86,17 @@ class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupCloned(ChangeView, frozen=True, kw_only=True):
-    """The offsets that the group has now, or would have after a dry run."""
+    """The answer to a clone: the offsets that the group has now, or would have after a dry run."""
 
     group: str
     source: str
     offsets: list[ClonedOffset]
     dry_run: bool
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 async def create_group(call: Call) -> JsonAnswer:
-    """Creates a consumer group; what happens to an existing one is the request's choice."""
+    """Creates a consumer group. `if_exists` says what happens to an existing one."""
     wanted: GroupRequest = call.body
     config: dict[str, Any] = {"name": wanted.name}
     config |= {name: value for name in _SETTINGS if (value := getattr(wanted, name)) is not None}
@@ -111,7 +114,7 @@ async def create_group(call: Call) -> JsonAnswer:
 
 
 async def delete_group(call: Call) -> GroupChanged:
-    """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
+    """Deletes a consumer group and its offsets. Its retry and dead-letter topics stay."""
     group = await find_group(call, call.params["name"])
     dry_run = flag_of(call.query, DRY_RUN)
     held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
@@ -123,7 +126,7 @@ async def delete_group(call: Call) -> GroupChanged:
 
 
 async def clone_group(call: Call) -> GroupCloned:
-    """Gives a group the committed offsets of another."""
+    """Copies the committed offsets of another consumer group to this one."""
     wanted: CloneRequest = call.body
     state, name, topic = call.port.state, call.params["name"], wanted.topic or ""
     resets = call.port.served.resets
@@ -155,7 +158,8 @@ async def clone_group(call: Call) -> GroupCloned:
 
 
 async def find_group(call: Call, name: str) -> GroupConfig:
-    """Returns the group. Raises ApiError, which names the nearest existing one to who may list all."""
+    """Returns the group. Raises ApiError if there is none; its hint names the most similar group if the caller may list
+    all."""
     state = call.port.state
     group = state.groups.get(name)
     if group is None:
@@ -193,7 +197,8 @@ async def _view(
 
 
 class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/groups/{name}/reset`. `value` is the time in ms since 1970 or the offset, as `to` says."""
+    """The body of `POST /v1/groups/{name}/reset`. `value` goes with two values of `to`: the time in ms since 1970 for
+    `time`, the offset for `offset`."""
 
     topic: TopicName
     to: Literal["earliest", "latest", "time", "offset"]
@@ -201,24 +206,25 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: QueueId | None = None
     """The queue; null for every queue of the topic."""
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
 
 
 class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """The offset to which a queue was reset."""
+    """One queue, and the offset to which it was reset."""
 
     queue_id: int
     offset: int
     before: int | None = None
-    """The former offset of the group; null if it had committed none, or if that is not known."""
+    """The group's offset before; null if it had committed none, or if that is not known."""
     again: int = 0
-    """Messages that the group had committed and will get again."""
+    """Number of messages that the group had committed before and will get again."""
     skipped: int = 0
-    """Messages that the group had not committed and will not get."""
+    """Number of messages that the group had not committed and will not get."""
 
 
 class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
-    """The offsets to which the group was moved, or would be. Consumers learn of it with their next pull."""
+    """The answer to a reset: the group's new offsets, or after a dry run those that it would get. Consumers learn of
+    them with their next pull."""
 
     node: int
     group: str
@@ -229,7 +235,7 @@ class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def reset_group(call: Call) -> GroupReset:
-    """Moves the offsets of a group in one topic, also of running consumers."""
+    """Resets the offsets of a group in one topic, also while its consumers run."""
     wanted: ResetRequest = call.body
     if (wanted.value is None) == (wanted.to in ("time", "offset")):
         raise ApiError(
@@ -238,7 +244,7 @@ async def reset_group(call: Call) -> GroupReset:
     asked = ResetOrder(
         call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id
     )
-    # The node answers at the latest after [send] deadline_ms.
+    # Needs no timeout: the service answers within [send] deadline_ms.
     resets, state = call.port.served.resets, call.port.state
     before = state.offsets_by_topic(asked.group)
     act = resets.plan if wanted.dry_run else resets.reset
@@ -262,7 +268,7 @@ async def reset_group(call: Call) -> GroupReset:
 
 def _row(state: BrokerState, topic_id: int, wanted: QueueOffset, before: int | None) -> ResetOffset:
     low, end = state.min_offset(topic_id, wanted.queue_id), state.max_offset(topic_id, wanted.queue_id)
-    stood = max(low, min(before or 0, end))  # beyond the end there are no messages that come again
+    stood = max(low, min(before or 0, end))  # an offset beyond the end counts as the end: no messages lie between them
     return ResetOffset(
         queue_id=wanted.queue_id,
         offset=wanted.offset,

@@ -1,4 +1,4 @@
-"""/v1/groups: consumer groups, their subscriptions, connected members and lag."""
+"""/v1/groups: shows consumer groups with their subscriptions, connected members and lag."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from statemachine.consuming.groups import GroupConfig
 from statemachine.consuming.queue_locks import QueueLock
 
 QUEUES_PER_PAGE = 20_000
-"""Queues of the groups of one page. A group with more queues is alone on its page."""
+"""The most queues of all groups of a page together. A group with more queues is alone on its page."""
 QUEUE_DIGITS = 5
 
 
@@ -37,7 +37,7 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's progress in one queue. `committed_offset` is null if it never committed there."""
+    """A group's progress in one queue. `committed_offset` is null if the group has never committed there."""
 
     topic: str
     queue_id: int
@@ -45,38 +45,37 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     min_offset: int
     max_offset: int
     lag: int
-    """Messages from the committed offset to the end; all kept messages if the group never committed; 0 beyond the
-    end."""
+    """Number of messages from the committed offset to the end of the queue. If the group never committed, all stored
+    messages; if the committed offset lies beyond the end, 0."""
     hidden: bool = False
-    """True if the topic has fewer read queues by now, so that consumers do not read this one."""
+    """True if consumers do not read this queue, because the topic has fewer read queues now."""
     beyond_end: int = 0
-    """The number of offsets by which the committed offset lies beyond the end: as many messages to come would not be
-    read."""
+    """Number of offsets by which the committed offset lies beyond the end of the queue. The group would skip as many
+    new messages."""
     lag_ms: int = 0
-    """Milliseconds since the oldest message that the group has not committed was stored; 0 without lag."""
+    """Milliseconds since the first message that the group has not committed was stored; 0 without lag."""
     committed_age_ms: int | None = None
-    """Milliseconds since the group's last commit in this queue, as the leader has observed it; null if it has observed
-    none."""
+    """Milliseconds since the group's last commit in this queue; null if the leader has observed none."""
     owner: str | None = None
-    """Client id of the holder of the queue's lock; without a lock, the client that gets the queue by RocketMQ's default
-    strategy among those that share the topic. Null if nobody reads it."""
+    """Client id of the consumer that has locked the queue. If it is not locked: the consumer to which RocketMQ's
+    default strategy gives it. null if nobody reads it."""
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group in the list."""
+    """A consumer group in a list."""
 
     name: str
     topics: list[str]
     members: int
-    """Connected consumers that this node knows from heartbeats."""
+    """Number of connected consumers that this node knows from heartbeats."""
     lag: int
-    """Lag over all queues in which the group has committed or to which it subscribes."""
+    """Number of uncommitted messages in all queues in which the group has committed, or to which it subscribes."""
     hidden: int = 0
-    """The part of the lag in hidden queues, which consumers do not read."""
+    """The part of `lag` that lies in hidden queues, which consumers do not read."""
     beyond_end: int = 0
-    """The number of queues in which the group's committed offset lies beyond the end."""
+    """Number of queues in which the group's committed offset lies beyond the end."""
     lag_ms: int = 0
-    """Lag of the queue with the oldest message that the group has not committed."""
+    """The largest `lag_ms` of the group's queues: the age of its oldest uncommitted message, in milliseconds."""
 
 
 class GroupsView(ReadView, frozen=True, kw_only=True):
@@ -84,33 +83,33 @@ class GroupsView(ReadView, frozen=True, kw_only=True):
 
     groups: list[GroupView]
     next: str | None
-    """The value of `after` for the next page; null on the last."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class GroupDetail(ReadView, frozen=True, kw_only=True):
-    """The answer to `GET /v1/groups/{name}`. Members are those that this node knows from heartbeats, whatever the
-    consistency."""
+    """The answer to `GET /v1/groups/{name}`. `members` are always those that the answering node knows from heartbeats,
+    also with consistency=linearizable."""
 
     name: str
     retry_max_times: int
     subscriptions: list[SubscriptionView]
     members: list[MemberView]
-    """The first members by client id; a client id with several connections is listed for each of them."""
+    """The first PAGE_ITEMS_MAX consumers by client id. A client id is listed once for each of its connections."""
     members_total: int = 0
     offsets: list[OffsetView]
     lag: int
-    """Lag in all queues, including those of other pages."""
+    """Number of uncommitted messages in all queues of the group, also those on other pages."""
     hidden: int = 0
-    """The part of the lag in hidden queues, which consumers do not read."""
+    """The part of `lag` that lies in hidden queues, which consumers do not read."""
     beyond_end: int = 0
-    """The number of queues in which the group's committed offset lies beyond the end."""
+    """Number of queues in which the group's committed offset lies beyond the end."""
     lag_ms: int = 0
     next: str | None
-    """The value of `after` for the next page of queues; null on the last."""
+    """The value of `after` for the next page of queues; null on the last page."""
 
 
 async def list_groups(call: Call) -> Pieces:
-    """Consumer groups by name, a page of them."""
+    """Lists consumer groups by name, a page of them."""
     state = call.port.state
     applied = state.applied.index
     page, after, queues = Page(call, limit_of(call)), after_of(call), 0
@@ -149,7 +148,7 @@ async def list_groups(call: Call) -> Pieces:
 
 
 async def describe_group(call: Call) -> Pieces:
-    """One consumer group, with a page of its queues."""
+    """Returns one consumer group with a page of its queues."""
     state, name = call.port.state, call.params["name"]
     applied = state.applied.index
     config = await find_group(call, name)
@@ -192,7 +191,7 @@ async def describe_group(call: Call) -> Pieces:
 
 
 def _place(call: Call) -> tuple[str, int] | None:
-    """Returns the place in ?after=TOPIC/QUEUE. Raises ApiError."""
+    """Returns (topic, queue) from ?after=TOPIC/QUEUE; None without the parameter. Raises ApiError."""
     after = after_of(call)
     if after is None:
         return None
@@ -231,7 +230,7 @@ def _offset(
 
 
 async def _age_ms(call: Call, each: QueueLag) -> int:
-    """Returns the milliseconds since the first message that is not committed was stored."""
+    """Returns the milliseconds since the queue's first uncommitted message was stored; 0 if there is none."""
     state = call.port.state
     topic = state.topics.get(each.topic)
     if not each.lag or topic is None:

@@ -1,6 +1,7 @@
-"""/v1/health: the health of this node, and the problems of the cluster; /live and /ready for probes; /v1/findings.
+"""/v1/health says if this node is healthy, and which problems the cluster has. /v1/health/live and /ready are for
+probes, and /v1/findings is for the other nodes.
 
-A probe acts on one node. The status code therefore reports only on this node, and problems elsewhere are in the body:
+A probe acts on one node, so the status code reports on this node only. Problems of other nodes are in the body:
 otherwise one full disk would make the probes restart every node.
 """
 
@@ -20,45 +21,45 @@ from raftlog.types import FIRST_GROUP
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/health`: 200 if this node is healthy, 503 if not. `findings` are those of the whole
-    cluster."""
+    """The answer to `GET /v1/health`: 200 if this node is healthy, 503 if not."""
 
     node: int
     group: int = FIRST_GROUP
-    """The group of brokers of the node, about which the findings are."""
+    """The group of brokers of the answering node. `findings` are about this group."""
     consistency: Literal["local"] = "local"
     applied_index: int
     healthy: bool
     reasons: list[str]
-    """The reasons why the node is not healthy."""
+    """The reasons why the answering node is not healthy; [] if it is."""
     warnings: list[str]
-    """Problems that an operator should know although clients are served."""
+    """Problems of which an operator should know, although this node serves its clients."""
     alarms: list[Alarm]
-    """Active alarms, oldest first; those with `stops_service` are among the reasons, the others are warnings."""
+    """Active alarms of the answering node, oldest first. The texts of those with `stops_service` are also in
+    `reasons`."""
     findings: list[Finding]
-    """Findings of the whole cluster: the worst first, causes before their consequences."""
+    """Findings of all nodes that answer: the worst first, then those without a known cause, then the oldest."""
     nodes: list[NodeReport]
-    """The members, and if they answer, so that their findings are included."""
+    """The members, and if each has answered. The findings of a node that has not are missing."""
 
 
 class LiveView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/health/live`: the node's event loop runs; nothing else is checked."""
+    """The answer to `GET /v1/health/live`: 200 if the node's event loop runs. Nothing else is checked."""
 
     node: int
     live: Literal[True] = True
 
 
 class ReadyView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/health/ready`: 200 if clients should be sent to this node, 503 if not."""
+    """The answer to `GET /v1/health/ready`: 200 if clients should use this node, 503 if not."""
 
     node: int
     ready: bool
     reasons: list[str]
-    """The reasons why the node is not ready."""
+    """The reasons why the node is not ready; [] if it is."""
 
 
 async def get_health(call: Call) -> JsonAnswer:
-    """Says if this node serves clients, and what is wrong with the cluster."""
+    """Says if this node is healthy, and which problems the whole cluster has."""
     await call.watch.ask_around()
     status = call.port.status()
     reasons = _reasons(status)
@@ -77,12 +78,12 @@ async def get_health(call: Call) -> JsonAnswer:
 
 
 async def get_live(call: Call) -> LiveView:
-    """Says if the process works at all: for a probe that restarts it."""
+    """Answers as long as the process works: for a probe that restarts it."""
     return LiveView(node=call.port.config.node.id)
 
 
 async def get_ready(call: Call) -> JsonAnswer:
-    """Says if this node can serve clients now: for load balancers, and a probe that only takes it out of service."""
+    """Says if this node can serve clients now: for load balancers, and for probes that do not restart a node."""
     status = call.port.status()
     reasons = _reasons(status)
     if status.disk is not None and status.disk.parked:
@@ -95,7 +96,7 @@ async def get_ready(call: Call) -> JsonAnswer:
         reasons.append(f"it applies its log again, up to entry {status.recovery.replay_target}")
     reasons += _catching_up(status, call.port.config.health.follower_behind_entries)
     if status.leader is not None and not call.port.state.settings.version:
-        # The level of a new cluster comes with it: commands of a higher level than 10 would be refused until then.
+        # The first configuration also sets the level. Until then, commands of levels above 10 are refused.
         reasons.append("the cluster is new: its leader has not given it its first configuration yet")
     if call.port.config.cluster.group != FIRST_GROUP and not call.port.state.truth.copied:
         reasons.append(f"its group is new: it has no copy of topics, users and rules from group {FIRST_GROUP} yet")
@@ -103,12 +104,12 @@ async def get_ready(call: Call) -> JsonAnswer:
 
 
 async def get_findings(call: Call) -> FindingsView:
-    """Findings of this node about itself, for which the other nodes ask."""
+    """Returns the findings that this node has made by itself. The other nodes ask for them."""
     return call.watch.own_view()
 
 
 def _reasons(status: NodeStatus) -> list[str]:
-    """Returns the reasons why the node is not healthy."""
+    """Returns the reasons why the node is not healthy; [] if it is."""
     reasons = []
     if status.failure is not None:
         reasons.append(f"the node has stopped taking part: {status.failure}")
@@ -122,7 +123,8 @@ def _reasons(status: NodeStatus) -> list[str]:
 
 
 def _catching_up(status: NodeStatus, behind_entries: int) -> list[str]:
-    """Returns the reasons why another node should not be stopped yet, and clients should rather ask another one."""
+    """Returns at most one reason why the node is not up to date: clients should use another node, and no other node
+    should be stopped yet. `behind_entries` is the number of entries that it may lack."""
     if status.install.stage in ("state", "log", "restart"):
         return ["it fetches a copy of the state and the log from another node"]
     if status.behind >= behind_entries:

@@ -1,6 +1,6 @@
-"""/v1/members/{id}/history: figures of a node over the last hour, for plots.
+"""/v1/members/{id}/history: returns the figures of a node in the last hour, for plots.
 
-It does not replace Prometheus: it answers the first questions about a node that nobody scrapes.
+It does not replace Prometheus. It answers the first questions about a node whose metrics nobody collects.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ SINCE: Final = "since_ms"
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/members/{id}/history`: samples of this node since its start, at most an hour, oldest
+    """The answer to `GET /v1/members/{id}/history`: the node's samples of the last hour, or since its start, oldest
     first."""
 
     node: int
     applied_index: int
     interval_ms: int
     times_ms: list[int]
-    """Milliseconds since the Unix epoch, by this node's clock."""
+    """The time of each sample, in milliseconds since the Unix epoch by the node's clock."""
     series: list[SeriesView]
 
 
 class Sampler:
-    """Adds to a node's `samples` periodically. Event loop only."""
+    """Takes a sample of a node's figures every SAMPLE_S seconds. Event loop only."""
 
     def __init__(self, port: AdminPort, clock: Clock | None = None) -> None:
         self._port = port
         self._clock = clock or SystemClock()
         self._before: tuple[float, Counted, int] | None = None
-        """The sample before: its time, the counters, and the bytes in flight."""
+        """The sample before: (time in seconds, counters, bytes in flight); None before the first one."""
 
     async def run(self) -> None:
         """Takes a sample every SAMPLE_S, until it is cancelled."""
@@ -58,7 +58,7 @@ class Sampler:
             await asyncio.sleep(SAMPLE_S)
 
     def take(self) -> None:
-        """Takes a sample now."""
+        """Takes a sample now. The rates in the first one are None, because a rate needs the sample before."""
         now_s, counted, status = self._clock.monotonic_s(), self._port.observed.counted(), self._port.status()
         held = status.load.inflight_bytes
         before_s, before, held_before = self._before or (now_s, counted, held)
@@ -69,7 +69,7 @@ class Sampler:
 
 
 async def get_history(call: Call) -> HistoryView:
-    """Throughput, latency, lag and load of a node over the last hour, every 5 s."""
+    """Returns throughput, latency, lag and load of a node in the last hour, one value each 5 s."""
     since_ms = number_of(call.query, SINCE)
     times_ms, series = call.port.observed.samples.series(since_ms)
     return HistoryView(
@@ -82,7 +82,8 @@ async def get_history(call: Call) -> HistoryView:
 
 
 def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float, held_more: int) -> Figures:
-    """Returns a sample. `held_more`: the bytes by which those in flight have grown since the sample before."""
+    """Returns the figures of one sample. `before` and `now` are the counters `seconds` apart. `held_more` is the number
+    of bytes by which the bytes in flight have grown in that time."""
 
     def rate(since: int, until: int) -> float | None:
         return (until - since) / seconds if seconds > 0 else None
@@ -121,8 +122,9 @@ def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float, 
 
 
 def _arrived(before: Counted, now: Counted, held_more: int) -> int | None:
-    """Returns the bytes of sends that arrived between two samples: what was acknowledged, is in flight now and was not
-    then, or was refused. None if nothing says how large the refused ones were."""
+    """Returns an estimate of the bytes of sends that arrived between two samples: the acknowledged ones, plus the
+    growth of those in flight, plus the refused ones at the mean size of a message. Returns None if sends were refused
+    and no message was ever acknowledged, so that no mean size is known."""
     refused = sum(now.refused.get(each, 0) - before.refused.get(each, 0) for each in (Limit.OVERLOAD, Limit.BYTES))
     stored, taken = now.messages_in - before.messages_in, now.bytes_in - before.bytes_in
     if refused and not now.messages_in:

@@ -1,4 +1,5 @@
-"""/v1/hot: the topics, queues and keys that get most of the messages of the group of the leader that answers."""
+"""/v1/hot: lists the topics, queues and keys with the most messages. The leader of a group of brokers answers for its
+group."""
 
 from __future__ import annotations
 
@@ -26,32 +27,32 @@ class HotTopic(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     share: float
-    """The part of all messages that it got, 0 to 1: an estimate, not too high."""
+    """The estimated share of all messages that went to it, from 0 to 1. It may be too low, but is not too high."""
     messages_per_s: float
 
 
 class HotQueue(HotTopic, frozen=True, kw_only=True):
-    """A queue that got many messages."""
+    """A queue that got many messages, with the name of its topic."""
 
     queue_id: int
 
 
 class HotKey(HotTopic, frozen=True, kw_only=True):
-    """A key that many messages had: the sharding key, else the first word of KEYS."""
+    """A key that many messages had: their sharding key, or the first word of KEYS if they have none."""
 
     key: str
 
 
 class HotView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/hot`: what got most of the messages in the last window of five seconds, the heaviest
-    first. Estimates from one of 64 messages."""
+    """The answer to `GET /v1/hot`: the topics, queues and keys with the most messages in the last window of about five
+    seconds, the most first. The numbers are estimates from one of 64 messages."""
 
     node: int
     group: int
     window_ms: int
-    """The length of the window; 0 if no message came in it."""
+    """The length of the window in milliseconds; 0 if no message came in it."""
     busy: float
-    """The part of it in which the leader's event loop used a core or waited for one."""
+    """The share of the window, from 0 to 1, in which the leader's event loop used a core or waited for one."""
     messages_per_s: float
     topics: list[HotTopic]
     queues: list[HotQueue]
@@ -59,7 +60,7 @@ class HotView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_hot(call: Call) -> HotView:
-    """The topics, queues and keys that get most of the messages of this group."""
+    """Lists the topics, queues and keys with the most messages in this group of brokers."""
     port, window = call.port, call.port.limits.hot()
     topics, seconds, total = port.state.topics_by_id, window.took_ms / 1000 or 1.0, window.messages or 1
 

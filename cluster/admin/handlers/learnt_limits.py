@@ -1,5 +1,8 @@
-"""/v1/quotas/learnt: what topics usually stay below, and what is made of it in an overload
-(docs/adr/0117-a-learnt-limit-decides-who-is-cut-first.md)."""
+"""/v1/quotas/learnt: imports, shows and removes learnt limits. These are the rates below which topics usually stay. In
+an overload they decide whose sends are refused first (docs/adr/0117-a-learnt-limit-decides-who-is-cut-first.md).
+
+An import comes in parts (PUT /v1/quotas/learnt/{digest}); then one request puts the whole file in force.
+"""
 
 from __future__ import annotations
 
@@ -44,51 +47,52 @@ AGAIN: Final = "raftmq quota import FILE"
 
 
 class TopicLearnt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a topic, a second: 24 numbers for the hours of a day, or 168 for those of a week from
-    Monday on, UTC; 0: no limit."""
+    """The usual limits of a topic per second: 24 numbers for the hours of a day, or 168 for the hours of a week from
+    Monday on, UTC. 0 means no limit."""
 
     topic: Annotated[str, Meta(min_length=1, max_length=255)]
     messages: Hours
     bytes: Hours
-    """Those of bodies."""
+    """Limits of the bytes of message bodies per second."""
 
 
 class LearntPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `PUT /v1/quotas/learnt/{digest}`: topics of a file."""
+    """The body of `PUT /v1/quotas/learnt/{digest}`: some of the topics of the file with that digest."""
 
     topics: Annotated[list[TopicLearnt], Meta(min_length=1, max_length=TOPICS_PER_COMMAND)]
     begins: bool = False
-    """True with the first part: what other imports have left behind is removed before."""
+    """True in the first part of an import. Parts that other imports have left behind are then removed first."""
 
 
 class LearntPartTaken(ChangeView, frozen=True, kw_only=True):
-    """The answer to it."""
+    """The answer after a part of a file was stored."""
 
     there: int
-    """The topics of the file that are there now."""
+    """Number of the file's topics that are stored now."""
 
 
 class LearntRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `PUT /v1/quotas/learnt`: the file whose topics are there comes into force."""
+    """The body of `PUT /v1/quotas/learnt`: it puts the file in force whose topics were all sent before."""
 
     digest: Digest
     origin: LearntOrigin
     count: Annotated[int, Meta(ge=1, le=TOPICS_MAX)]
-    """The number of its topics."""
+    """The number of topics in the file."""
     mode: LearntMode = LearntMode.SHADOW
-    """`shadow`: it is counted what is over the limits. `on`: they decide as well who is cut first in an overload."""
+    """`shadow`: the messages over the limits are only counted. `on`: the limits also decide whose sends are refused
+    first in an overload."""
     valid_days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None = None
-    """The days for which they count; null: until the file expires."""
+    """Number of days for which the limits are in force; null: until the date of expiry in the file."""
     dry_run: bool = False
-    """True to only answer if the file would be taken; its topics need not be there."""
+    """True to change nothing, and only say if the file would be accepted. Its topics need not have been sent."""
 
 
 class LearntChanged(ChangeView, frozen=True, kw_only=True):
-    """The answer to it, and to a removal."""
+    """The answer after a file came into force, or the limits were removed."""
 
     changed: bool
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class LearntInForce(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,32 +104,34 @@ class LearntInForce(msgspec.Struct, frozen=True, kw_only=True):
     made_ms: int
     first_ms: int
     last_ms: int
-    """Store times of the first and the last message from which it was learnt."""
+    """Store time of the last message from which the limits were learnt, in ms since 1970; `first_ms` is that of the
+    first."""
     ends_ms: int
-    """Log time from which on it does not count."""
+    """Log time in ms since 1970 from which on the limits are no longer in force."""
     expired: bool
     changed_ms: int
-    """Log time at which it came into force."""
+    """Log time in ms since 1970 at which the file came into force."""
     changed_by: str
 
 
 class LearntTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic with limits that got messages since the node that answers leads."""
+    """A topic with learnt limits that got messages since the answering node became the leader."""
 
     topic: str
     messages_per_s: float
-    """The messages that came in the last ten seconds or more, on average."""
+    """Mean number of messages per second in the last ten seconds or more."""
     limit_messages: int
     limit_bytes: int
-    """The limits of this hour, a second; 0: none."""
+    """The limit of this hour in bytes per second; 0: none. `limit_messages` is that of messages."""
     seen: int
-    """The messages that came."""
+    """Number of messages that came since the node became the leader."""
     over: int
-    """Those of them that were over the limits: so many would have been refused if these were quotas."""
+    """Number of those messages that were over the limits. If the limits were quotas, these would have been refused."""
     cut: int
-    """The messages that were refused in an overload before those of other topics."""
+    """Number of messages of this topic that were refused in an overload, while those of other topics were still
+    taken."""
     demoted: bool
-    """True if it is cut first now."""
+    """True if sends to this topic are refused first now."""
 
 
 class LearntView(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,13 +142,13 @@ class LearntView(msgspec.Struct, frozen=True, kw_only=True):
     in_force: LearntInForce | None
     seen: int
     over: int
-    """The sums of all topics."""
+    """Sum of `over` of all topics; `seen` is the sum of `seen`."""
     topics: list[LearntTopic]
-    """Those that were cut most, then those that were over their limits most: the first 20."""
+    """At most USES_SHOWN topics: those with the largest `cut` first, then those with the largest `over`."""
 
 
 async def get_learnt(call: Call) -> LearntView:
-    """The learnt limits, and the topics that are over them."""
+    """Returns the learnt limits in force, and the topics that exceed them most."""
     port = call.port
     uses, limits = list(port.limits.learnt.all()), port.state.learnt.in_force
     charge(1 + len(uses))
@@ -175,7 +181,7 @@ def _use(use: TopicUse, *, demoted: bool) -> LearntTopic:
 
 
 async def put_part(call: Call) -> LearntPartTaken:
-    """Takes topics of a file that is not in force yet."""
+    """Stores some topics of a file that is not in force yet."""
     part: LearntPart = call.body
     digest = call.params["digest"]
     try:
@@ -197,7 +203,7 @@ async def put_part(call: Call) -> LearntPartTaken:
 
 
 async def set_learnt(call: Call) -> LearntChanged:
-    """Puts a file in force whose topics are there."""
+    """Puts a file of learnt limits in force whose topics were all sent before."""
     wanted: LearntRequest = call.body
     port, origin = call.port, wanted.origin
     call.check_level(QUOTAS_LEVEL, "learnt limits")
@@ -237,7 +243,7 @@ async def set_learnt(call: Call) -> LearntChanged:
 
 
 async def delete_learnt(call: Call) -> LearntChanged:
-    """Takes the learnt limits away, also those that came in part."""
+    """Removes the learnt limits in force, and all parts of files that are not in force."""
     port = call.port
     call.check_level(QUOTAS_LEVEL, "learnt limits")
     entry, changed = port.state.applied, port.state.learnt.has_rows
@@ -251,7 +257,7 @@ async def delete_learnt(call: Call) -> LearntChanged:
 
 
 async def _check_digest(call: Call, wanted: LearntRequest) -> None:
-    """Raises ApiError if the rows that have come are not those of the file."""
+    """Raises ApiError if the stored topics of the file are not complete, or do not give the digest of the request."""
     rows = call.port.state.learnt.rows_of(wanted.digest)
     charge(1 + len(rows))
     digest = ""
@@ -275,7 +281,7 @@ async def _decided(call: Call, command: PutLearnt | SetLearnt) -> tuple[EntryId,
 
 
 async def _sweep(call: Call) -> None:
-    """Removes what belongs to no file in force, an entry for some."""
+    """Removes the stored topics of files that are not in force, at most SWEPT_MAX with each log entry."""
     while call.port.state.learnt.coming:
         _, result = await applied(lambda done: call.port.services.propose([SweepLearnt(SWEPT_MAX)], done))
         if not result.value:

@@ -1,4 +1,4 @@
-"""/v1/members: the members of the cluster, and changes to them; /v1/leader/transfer: transfers leadership."""
+"""/v1/members: lists the members of the cluster and changes them. /v1/leader/transfer transfers leadership."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ POLL_S = 0.01
 
 
 async def list_members(call: Call) -> MembersView:
-    """The members of the cluster, and the progress of each."""
+    """Lists the members of the cluster, and how far each has come."""
     port, service = call.port, call.port.nodes.membership
     members, status = service.in_force, call.port.status()
     group = port.nodes.changes.group()
@@ -112,7 +112,7 @@ def _member(port: AdminPort, node: NodeId, group: Group, status: NodeStatus) -> 
 
 
 async def describe_joining(call: Call) -> JoinView:
-    """The data from which the directory and the configuration of a new node are made."""
+    """Returns the data that a new node needs for its directory and configuration."""
     port, service = call.port, call.port.nodes.membership
     members, identity = service.in_force, service.identity
     return JoinView(
@@ -144,7 +144,10 @@ async def describe_joining(call: Call) -> JoinView:
 
 
 async def claim_node(call: Call) -> ClaimView:
-    """Gives an initial node of the cluster to the machine that is to make it, once (raftmq init --join)."""
+    """Assigns an initial node of the cluster to the machine that will run it (raftmq init --join).
+
+    A node can be claimed only once. The request must prove the cluster's secret.
+    """
     port, wanted = call.port, call.body
     config, identity = port.config, port.nodes.membership.identity
     if not is_proven(port.nodes.secret_keys(), wanted.id, wanted.token, wanted.proof):
@@ -170,7 +173,7 @@ async def claim_node(call: Call) -> ClaimView:
 
 
 async def can_stop_member(call: Call) -> CanStopView:
-    """Says if writes go on while that node is stopped, and if not, why."""
+    """Says if the cluster still takes writes while that node is stopped, and if not, why."""
     try:
         view = can_stop(
             call.port.nodes.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance
@@ -186,8 +189,10 @@ async def can_stop_member(call: Call) -> CanStopView:
 async def add_member(call: Call) -> MemberChanged:
     """Adds a node as a learner: it receives the log, and the leader promotes it when it has caught up.
 
-    A member that is named with other addresses moves there. A majority of the voters must find it there, unless `force`
-    says that it is down; a leader hands leadership over before its own peer address changes."""
+    If the node is a member already and the request has other addresses, the member moves to these. A majority of the
+    voters must reach it there, unless `force` is given because the node is down. A leader first transfers leadership if
+    its own peer address changes.
+    """
     wanted: AddRequest = call.body
     state, members = call.port.state, call.port.nodes.membership.in_force
     if state.closed_log.is_closed:
@@ -219,8 +224,9 @@ async def add_member(call: Call) -> MemberChanged:
 
 
 async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Proof | None:
-    """Returns the voters' proof that they find a member at its new addresses; None if it does not move. Raises
-    ApiError, HandedOver."""
+    """Returns the answers of the voters that were asked to reach a member at its new addresses; None if the request
+    moves no member. Raises ApiError if too few reach it and `force` is not given. Raises HandedOver if this node had to
+    transfer leadership."""
     port, force = call.port, call.body.force
     try:
         place = port.nodes.changes.check_add(node, uuid, addresses)
@@ -272,7 +278,7 @@ def _with_proof(port: AdminPort, changed: MemberChanged, proof: Proof | None) ->
 
 
 async def promote_member(call: Call) -> MemberChanged:
-    """Makes a learner a voter; the leader does this itself, unless the node was added with auto_promote false."""
+    """Makes a learner a voter. The leader does this by itself, unless auto_promote was false."""
     node = member_id(call.params["id"])
     return _changed(call.port, node, await _change(call.port, lambda done: call.port.nodes.changes.promote(node, done)))
 
@@ -280,7 +286,9 @@ async def promote_member(call: Call) -> MemberChanged:
 async def remove_member(call: Call) -> MemberChanged:
     """Removes a node from the cluster; a leader transfers leadership first.
 
-    Refused if the rest would have no majority or, without below_three=true, fewer than three voters."""
+    The request is refused if the other nodes would have no majority. It is also refused if fewer than three voters
+    would be left, unless below_three=true.
+    """
     node, below_three = member_id(call.params["id"]), flag_of(call.query, BELOW_THREE)
     if flag_of(call.query, DRY_RUN):
         return _would_remove(call.port, node, below_three)
@@ -302,9 +310,9 @@ def _would_remove(port: AdminPort, node: NodeId, below_three: bool) -> MemberCha
 
 
 async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:
-    """Makes a leader hand over before its own removal, because a leader that is removed delays its clients: it cannot
-    forward their requests afterwards. If no node can take over, it leads until its removal is committed. Raises
-    HandedOver."""
+    """If this node leads and is to be removed, transfers leadership first and raises HandedOver. A removed leader
+    cannot forward its clients' requests, which delays them. If no other node can take over, this node leads until its
+    removal is committed. Raises ApiError if the removal is not possible."""
     if node != port.config.node.id:
         return
     try:
@@ -318,7 +326,7 @@ async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: 
 
 
 async def drain_member(call: Call) -> DrainView:
-    """Makes a node transfer leadership and not lead again until it restarts or `drain` is false."""
+    """Makes a node transfer leadership, and not lead again until it restarts or `drain` is false."""
     wanted: DrainRequest = call.body
     try:
         call.port.nodes.changes.drain(wanted.drain)
@@ -334,7 +342,7 @@ async def drain_member(call: Call) -> DrainView:
 
 
 async def transfer_leader(call: Call) -> TransferView:
-    """Transfers leadership to a voter that has the whole log; answers when it leads."""
+    """Transfers leadership to a voter that has the whole log; answers when that voter leads."""
     wanted: TransferRequest = call.body
     to, port = NodeId(wanted.to), call.port
     if to != port.services.routes.own.leader():
@@ -362,13 +370,14 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
 
 
 def election_wait_s(port: AdminPort) -> float:
-    """Returns the seconds that a planned election may take."""
+    """Returns the seconds for which a request waits until the target of a transfer leads."""
     raft = port.config.raft
     return max(port.waits.transfer_min_s, 2 * raft.election_ticks * raft.tick_ms / 1000)
 
 
 async def _change(port: AdminPort, propose: Callable[[Callable[[ChangeOutcome], None]], EntryId]) -> EntryId:
-    """Proposes a change and waits until its entry is applied here; returns the entry. Raises ApiError."""
+    """Proposes a change of the members, and waits until its entry is applied on this node. Returns the id of the entry.
+    Raises ApiError."""
     decided: asyncio.Future[ChangeOutcome] = asyncio.get_running_loop().create_future()
     try:
         entry = propose(lambda ending: None if decided.done() else decided.set_result(ending))
@@ -404,11 +413,11 @@ def _refused(error: LocalError) -> ApiError:
 
 
 ID_DIGITS = 5
-"""The most digits of an id; Python refuses to convert very long numbers."""
+"""The most digits of a node id in a path. Python refuses to convert very long numbers."""
 
 
 def member_id(text: str) -> NodeId:
-    """Returns the node id in a path. Raises ApiError if it is not valid."""
+    """Returns the node id in a path. Raises ApiError if the text is no valid id."""
     if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS and 1 <= int(text) <= 65535):
         raise ApiError("bad_field", f"{text[:64]} is not the id of a node", "GET /v1/members lists them")
     return NodeId(int(text))
@@ -439,16 +448,17 @@ class MaintenanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     author: Note = ""
     reason: Note = ""
     dry_run: bool = False
-    """True to only answer if it could begin."""
+    """True to change nothing, and only say if the maintenance could begin."""
 
 
 class MaintenanceView(ReadView, frozen=True, kw_only=True):
-    """The maintenance of a node. During it the node leads nothing, and findings about it are expected."""
+    """The answer with the state of a node's maintenance. During maintenance the node does not lead, and findings about
+    it are expected."""
 
     id: int
     maintenance: bool
     since_ms: int | None
-    """Log time of its begin; null if the node is not in maintenance."""
+    """Log time in ms since 1970 at which the maintenance began; null if the node is not in maintenance."""
     author: str | None
     reason: str | None
     leader: int | None
@@ -457,7 +467,7 @@ class MaintenanceView(ReadView, frozen=True, kw_only=True):
 
 
 async def maintain_member(call: Call) -> MaintenanceView:
-    """Begins the maintenance of a node, or ends it; it lasts until then, also across restarts."""
+    """Begins or ends the maintenance of a node. It lasts across restarts of the node."""
     wanted: MaintenanceRequest = call.body
     port, node = call.port, member_id(call.params["id"])
     settings = port.state.settings

@@ -1,4 +1,5 @@
-"""Stored messages: by key, by position in the log, or a page of a queue from an offset or a time on."""
+"""Returns stored messages: those with a key, the one at a position of the log, or a page of a queue from an offset or a
+time on."""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ from statemachine.topics.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
 FOUND_COST: Final = RouteCost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
-"""Cost of a search: all messages that it finds are in memory at once."""
+"""The cost of a search. All messages that it finds are in memory at once."""
 PAGE_BODY_BYTES: Final = 4096
-"""Bytes of each body that a page shows, unless the request asks for another number."""
+"""The most bytes of each body on a page, unless the request has ?body_bytes=."""
 BODY_BYTES, COUNT, COUNTED_IN, OFFSET, TIME_MS = "body_bytes", "count", "counted_in", "offset", "time_ms"
 _COUNTED_CODES: Final = {Reason.INVALID: "bad_query", Reason.NO_TOPIC: "refused"}
 _ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
@@ -59,7 +60,7 @@ class MessagesView(ReadView, frozen=True, kw_only=True):
 
     messages: list[MessageView]
     more: bool
-    """True if there may be older ones."""
+    """True if there may be older messages with this key."""
 
 
 class QueuePage(ReadView, frozen=True, kw_only=True):
@@ -69,14 +70,16 @@ class QueuePage(ReadView, frozen=True, kw_only=True):
     queue_id: int
     min_offset: int
     max_offset: int
-    """Messages min_offset (inclusive) to max_offset (exclusive) can be read, here or from the tier."""
+    """The end of the queue, exclusive. Messages from `min_offset` on, inclusive, can be read from this node or from the
+    tier."""
     messages: list[MessageView]
     next_offset: int
-    """First offset of the next page; max_offset if this was the last one."""
+    """The first offset of the next page; `max_offset` if this page is the last one."""
     counted_in: str
-    """The topic in which the offsets count. A request for the next page that names it is refused in another one."""
+    """The identity of the topic to which the offsets belong. If a request for the next page repeats it, and the topic
+    was deleted and created again, the request is refused."""
     unreadable: list[int]
-    """Offsets of this page whose messages cannot be read intact by this node."""
+    """Offsets on this page whose messages this node cannot read intact."""
 
 
 class MessageDetail(ReadView, frozen=True, kw_only=True):
@@ -86,7 +89,7 @@ class MessageDetail(ReadView, frozen=True, kw_only=True):
 
 
 async def find_messages(call: Call) -> Pieces:
-    """The newest messages of a topic with this UNIQ_KEY or word of KEYS."""
+    """Finds the newest messages of a topic whose UNIQ_KEY, or a word of whose KEYS, is the given key."""
     _refuse_if_fenced(call)
     body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
     port, applied = call.port, call.port.state.applied.index
@@ -113,7 +116,7 @@ async def find_messages(call: Call) -> Pieces:
 
 
 async def get_message(call: Call) -> Pieces:
-    """The message that begins at this position of the commit log."""
+    """Returns the message that begins at a position of the commit log."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     body_bytes, text = number_of(call.query, BODY_BYTES, INT64_MAX), call.params["position"]
@@ -131,7 +134,7 @@ async def get_message(call: Call) -> Pieces:
 
 
 async def list_messages(call: Call) -> Pieces:
-    """Messages of one queue from an offset or a store time on; the newest ones if neither is given."""
+    """Lists messages of a queue from an offset or a store time on; the newest ones without either."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
     topic, queue = await find_topic(call, call.params["name"]), _queue_id(call)
@@ -168,7 +171,8 @@ async def list_messages(call: Call) -> Pieces:
 
 
 def _check_counted(call: Call, topic: TopicConfig) -> None:
-    """Raises ApiError if the request's offset counts in another topic of this name than the present one."""
+    """Raises ApiError if ?counted_in= names another topic than the present one of this name: the topic was deleted and
+    created again, so the offset does not belong to it."""
     try:
         check_counted(call.port.services, topic, call.query.get(COUNTED_IN), number_of(call.query, OFFSET))
     except Refused as refused:
@@ -177,21 +181,22 @@ def _check_counted(call: Call, topic: TopicConfig) -> None:
 
 
 async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
-    """Adds a message; returns True if it is on the page. The first one is cut to fit; a later one may have to begin the
-    next page."""
+    """Adds a message to the page; returns True if it is on it. The body of the first message is cut so that it fits. A
+    later message that does not fit is left for the next page."""
     return page.add_parts(await message_parts(call, message, body_bytes, PAGE_BYTES_MAX if page.items else page.left))
 
 
 async def _add_stored(
     call: Call, page: Page, where: tuple[TopicConfig, int, int, int], body_bytes: int, unreadable: list[int]
 ) -> int:
-    """Adds messages of this node's log from an offset on, one after the other, as far as the page has room. Adds the
-    offsets of unreadable ones to `unreadable`; returns the next offset. `where`: topic, queue, offset, count."""
+    """Adds messages of this node's log to the page until it is full, and returns the offset after the last one. Offsets
+    of messages that cannot be read are added to `unreadable`. `where`: (topic, queue, first offset, the most
+    messages)."""
     port = call.port
     topic, queue, offset, count = where
     read_bytes = 0
     for item in port.state.fetch(topic.id, queue, offset, count - page.items - len(unreadable)):
-        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took the next ones
+        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # the next ones were evicted meanwhile
             break
         await page.turn()
         charge_bytes(item.size)
@@ -208,7 +213,8 @@ async def _add_stored(
 
 
 async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> EvictedPage:
-    """Reads from the tier the part of the page that lies below this node's log."""
+    """Returns the messages from `offset` on that lie below the beginning of this node's log, read from the tier. Its
+    list is empty if `offset` is in the log. Raises ApiError."""
     port = call.port
     low = port.state.min_offset(topic.id, queue)
     if offset >= low or not count:
@@ -226,7 +232,8 @@ async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count:
 
 
 async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
-    """Returns the offset at which the page begins: the later of the two if both an offset and a time are given."""
+    """Returns the offset at which the page begins. If the request has an offset and a time, the later one counts;
+    without either, the page begins `count` messages before the end. Raises ApiError."""
     port, query = call.port, call.query
     low, high = first_offset(port.state, topic_id, queue), port.state.max_offset(topic_id, queue)
     first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count
@@ -252,18 +259,19 @@ def _refuse_if_fenced(call: Call) -> None:
         raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
 
 
-# Encodes a stored message as JSON. Its body may be as long as the limit allows, and six times that as JSON, so it is
-# encoded in slices.
+# Encodes a stored message as JSON. A body may be as long as the configured limit, and up to six times that as JSON. It
+# is therefore encoded in slices.
 
 SLICE_BYTES: Final = 48 << 10
-"""Bytes of a body that one step encodes. A multiple of three, so that slices of base64 can be joined."""
+"""Number of bytes of a body that one step encodes. It is a multiple of three, so that the base64 of the slices can be
+joined."""
 _QUOTED: Final = 16
-"""Bytes for the name of the body's field, the quotes and the comma, rounded up."""
+"""Number of bytes for the name of the body's field, its quotes and the comma, rounded up."""
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`. If `body_cut` is true, only the
-    beginning is given."""
+    """A stored message. If its body is UTF-8 text, it is in `body`, else in `body_base64`. If `body_cut` is true, only
+    the beginning of the body is there."""
 
     topic: str
     queue_id: int
@@ -278,12 +286,12 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     body: str | None = None
     body_base64: str | None = None
     body_bytes: int
-    """The size of the whole body."""
+    """The size of the whole body in bytes."""
     body_cut: bool = False
 
 
 class _Body(NamedTuple):
-    """A body as JSON, or the beginning of it."""
+    """The JSON of a body, or of its beginning."""
 
     field: bytes
     parts: list[bytes]
@@ -291,8 +299,8 @@ class _Body(NamedTuple):
 
 
 async def message_parts(call: Call, message: Message, body_bytes: int, room: int = sys.maxsize) -> list[bytes]:
-    """Returns the JSON of a message with at most `body_bytes` of its body; less if the JSON as a whole would take more
-    than `room` bytes of JSON. Everything except the body is never cut."""
+    """Returns the JSON of a message in parts. At most `body_bytes` bytes of its body are included, and fewer if the
+    JSON would take more than `room` bytes. The other fields are never cut, so the JSON may still exceed `room`."""
     charge_text(len(message.properties))
     properties = parse_properties(message.properties)
     left = room - len(msgspec.json.encode(_view(message, properties, cut=True))) - _QUOTED
@@ -304,7 +312,7 @@ async def message_parts(call: Call, message: Message, body_bytes: int, room: int
 
 
 async def _as_text(call: Call, body: bytes, body_bytes: int, room: int) -> _Body | None:
-    """Encodes the body as text; returns None if it is not UTF-8, in any part."""
+    """Returns the body as JSON text; None if any part of it, even one that is cut off, is not UTF-8."""
     decode = codecs.getincrementaldecoder("utf-8")().decode
     shown = min(len(body), body_bytes)
     parts: list[bytes] = []
@@ -321,7 +329,7 @@ async def _as_text(call: Call, body: bytes, body_bytes: int, room: int) -> _Body
                 room -= len(part)
             else:
                 shown = start
-            decode(body[wanted:end])  # the rest has to be text too; the cut may go through a character
+            decode(body[wanted:end])  # The part that is cut off must be UTF-8, too. The cut may lie within a character.
         decode(b"", final=True)
     except UnicodeDecodeError:
         return None

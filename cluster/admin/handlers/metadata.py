@@ -1,4 +1,5 @@
-"""/v1/metadata: topics, groups and offsets as one document; /v1/alarms: acknowledges an event."""
+"""/v1/metadata: exports and imports topics, groups and offsets as one document. /v1/alarms/{key}/ack acknowledges the
+alarm of an event."""
 
 from __future__ import annotations
 
@@ -30,32 +31,36 @@ from statemachine.topics.topics import no_further
 
 ROWS_PER_STEP = 128
 COST = RouteCost(1, lambda limits: 24 << 20)
-"""Cost of the document, which contains everything, so that only a few are made at a time."""
+"""The cost of an export. The document contains all topics, groups and offsets, so only few are made at a time."""
 
 _NOT_RESTORED: Final = {Reason.INVALID: "refused"}
-"""The document can be read, and is not restored."""
+"""Reason of a refusal -> error code, where it differs from the usual one: the document is readable, but a part of it is
+not accepted."""
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/metadata`: a part of a document; topics must precede the offsets in them."""
+    """The body of `POST /v1/metadata`: a part of an exported document. A topic must exist before its offsets are
+    sent, so it belongs in an earlier request."""
 
     topics: list[TopicRecord] = []
     groups: list[ConsumerGroupRecord] = []
     offsets: list[OffsetRecord] = []
     dry_run: bool = False
-    """True to only check the document, and answer its size: an import replaces offsets and attributes."""
+    """True to change nothing, and only check the document and return its size. A real import overwrites offsets and
+    attributes."""
     now: bool = False
-    """True to hide messages that are not consumed, where a topic gets fewer read queues; false refuses that."""
+    """True to accept that an import hides messages, because a topic gets fewer read queues and they are not consumed.
+    False refuses that."""
 
 
 class MetadataChanged(ChangeView, frozen=True, kw_only=True):
-    """The answer to an import that is applied; all of it is in one entry."""
+    """The answer to an import, which is one log entry. The fields count the topics, groups and offsets in it."""
 
     topics: int
     groups: int
     offsets: int
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
@@ -63,12 +68,12 @@ class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
 
     key: str
     event: str
-    """The acknowledged event."""
+    """The text of the event whose alarm was acknowledged."""
 
 
 async def get_metadata(call: Call) -> Pieces:
-    """Topics and groups with every attribute, and offsets, as one document."""
-    # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
+    """Returns all topics, groups and offsets with every attribute, as one document."""
+    # On a thread: an export of tens of thousands of groups takes most of a second, and would delay clients meanwhile.
     cluster_id, group_id = call.port.status().cluster_id, call.port.nodes.membership.identity.group_id
     made = await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id, group_id)
     text = msgspec.json.encode(msgspec.structs.replace(made, topics=[], groups=[], offsets=[], ends={}, topic_ids={}))
@@ -81,7 +86,8 @@ async def get_metadata(call: Call) -> Pieces:
 
 
 async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any]], Any] = list) -> list[bytes]:
-    """Encodes many rows as JSON without the enclosing brackets, a few in each step."""
+    """Returns the JSON of many rows without the enclosing brackets, made in steps of a few rows. `kind` makes a list or
+    a dict of the rows of a step."""
     parts: list[bytes] = []
     for start in range(0, len(rows), ROWS_PER_STEP):
         await call.breathe()
@@ -91,7 +97,7 @@ async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any
 
 
 async def change_metadata(call: Call) -> MetadataChanged:
-    """Creates and updates topics, groups and offsets as given; removes nothing."""
+    """Creates and updates the given topics, groups and offsets; removes nothing."""
     wanted: MetadataChange = call.body
     _check_topics(wanted.topics)
     _check_places(call.port, wanted.topics)
@@ -115,13 +121,14 @@ async def change_metadata(call: Call) -> MetadataChanged:
 
 
 def _own(record: TopicRecord, group: int) -> dict[str, Any]:
-    """Returns the topic's name and the number of read queues that it gets in this group of brokers."""
+    """Returns the topic's name, and its number of read queues in this group of brokers."""
     placed = {number: read for number, read, _ in record.place}
     return {"name": record.name, "read_queues": placed.get(group, record.read_queues)}
 
 
 def _check_topics(records: Sequence[TopicRecord]) -> None:
-    """Raises ApiError for a topic that no cluster has. Those of RocketMQ's own that a send creates are restored."""
+    """Raises ApiError for a topic that must not be restored. Of RocketMQ's own topics, those that a send creates may
+    be."""
     for record in records:
         try:
             check_restored_topic(record.name)
@@ -131,7 +138,7 @@ def _check_topics(records: Sequence[TopicRecord]) -> None:
 
 
 def _check_places(port: AdminPort, records: Sequence[TopicRecord]) -> None:
-    """Raises ApiError for a topic that would get queues in a group of brokers that takes none: it drains, or has
+    """Raises ApiError if a topic would get queues in a group of brokers that takes none, because it drains or has
     retired."""
     rows = port.state.broker_groups.by_number
     for record in records:
@@ -143,7 +150,7 @@ def _check_places(port: AdminPort, records: Sequence[TopicRecord]) -> None:
 
 
 def _check_groups(port: AdminPort, records: Sequence[ConsumerGroupRecord]) -> None:
-    """Raises ApiError for a setting that a request for the group would be refused."""
+    """Raises ApiError if a setting of a group would be refused in a request that creates the group."""
     for record in records:
         config = msgspec.structs.asdict(record)
         del config["subscriptions"]
@@ -188,7 +195,7 @@ def _row(port: AdminPort, record: OffsetRecord) -> Commit:
 
 
 async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
-    """Acknowledges the alarm of an event, on every node and permanently."""
+    """Acknowledges the alarm of an event, permanently and on every node."""
     key, state = call.params["key"], call.port.state
     members = state.membership
     if key != EVENT:

@@ -1,5 +1,5 @@
-"""Handlers of a node's reports about itself: /v1/status, /metrics, /v1/recovery, /v1/links, /v1/clients; and of its
-/v1/log-level and /v1/failpoints."""
+"""Returns a node's reports about itself: /v1/status, /metrics, /v1/recovery, /v1/links and /v1/clients. Also changes
+its log level and its failpoints."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from cluster.state.recovery_views import RecoveryStatus
 from raftmq_wire.codes import RequestCode
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Media type of the metrics."""
+"""Media type of the answer to /metrics."""
 
 
 async def get_status(call: Call) -> NodeStatus:
-    """Role, term, leader, indexes, peers, recovery, limits."""
+    """Returns role, term, leader, indexes, peers, recovery and limits of this node."""
     return call.port.status()
 
 
 async def get_member_status(call: Call) -> NodeStatus:
-    """Role, term, leader, indexes, peers, recovery, limits of a member."""
+    """Returns role, term, leader, indexes, peers, recovery and limits of a member."""
     return call.port.status()
 
 
 async def get_metrics(call: Call) -> Raw:
-    """Metrics in Prometheus's text format."""
+    """Returns this node's metrics in Prometheus's text format."""
     port = call.port
     async with call.watch.scraping:
         return await _scraped(call, port)
@@ -59,7 +59,7 @@ class RecoveryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_recovery(call: Call) -> RecoveryView:
-    """The last start: stages, bytes scanned, entries replayed, findings, actions, alarms, and what is synced."""
+    """Returns how the last start went: stages, bytes scanned, entries replayed, findings, actions."""
     status = call.port.status()
     return RecoveryView(
         node=status.node, applied_index=status.applied_index, uptime_ms=status.uptime_ms, recovery=status.recovery
@@ -76,7 +76,7 @@ class LinksView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_links(call: Call) -> LinksView:
-    """State, age and reason of this node's link to each other node."""
+    """Returns state, age and reason of this node's link to each other node."""
     return LinksView(
         node=call.port.config.node.id,
         leader=call.port.services.routes.own.leader() or None,
@@ -98,13 +98,13 @@ class LogLevelView(msgspec.Struct, frozen=True, kw_only=True):
 
     node: int
     level: Level
-    """The present level."""
+    """The level in force."""
     configured: Level
-    """The level in the configuration, log_output.level."""
+    """The level in the configuration (log_output.level), which the next start uses."""
 
 
 async def get_log_level(call: Call) -> LogLevelView:
-    """The level of this node's log."""
+    """Returns the level of this node's log."""
     config = call.port.config
     return LogLevelView(node=config.node.id, level=logs.level(), configured=config.log_output.level)
 
@@ -127,14 +127,14 @@ class FailpointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailpointsView(msgspec.Struct, frozen=True, kw_only=True):
-    """All failpoints of this node."""
+    """All failpoints of this node with their actions."""
 
     node: int
     failpoints: list[PointState]
 
 
 async def list_failpoints(call: Call) -> FailpointsView:
-    """Every failpoint, its action, and how often it took effect."""
+    """Lists every failpoint, its action, and how often it took effect."""
     points = _enabled(call)
     return FailpointsView(node=call.port.config.node.id, failpoints=points.states())
 
@@ -165,7 +165,7 @@ class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     consistency: Literal["local"] = "local"
     total: int
-    """The number of connections. If there are more than the list shows, it shows the busiest."""
+    """Number of connections. If the list has fewer, it shows the busiest ones."""
     clients: list[ClientView]
 
 
@@ -178,7 +178,7 @@ class ClientGone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_clients(call: Call) -> Pieces:
-    """Connections of clients to this node, the busiest first: address, language, version, groups, rates."""
+    """Lists the connections of clients to this node, the busiest first."""
     total, clients = await call.done(call.port.served.clients.view())
     page = Page(call)
     for client in clients:
@@ -189,7 +189,7 @@ async def list_clients(call: Call) -> Pieces:
 
 
 async def list_member_clients(call: Call) -> Pieces:
-    """The clients that are connected to a member."""
+    """Lists the connections of clients to a member, the busiest first."""
     return await list_clients(call)
 
 

@@ -1,4 +1,4 @@
-"""/v1/transactions: half messages whose transaction is open, in the order in which they lie in the log."""
+"""/v1/transactions: lists open transactions, by the positions of their half messages in the log."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from statemachine.rows.keys import U64_MAX
 TRANSACTIONS_MAX = 100
 """The most transactions in one answer."""
 READ_BYTES_MAX = 1 << 20
-"""Bytes of the log that are read for one answer. The id and keys of a half message lie within them."""
+"""The most bytes of half messages that are read from the log for one answer, to find their ids and keys."""
 
 
 class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A half message. Fields from the message itself are null if it was not read, because it is damaged or long, or the
-    caller may not read its topic."""
+    """An open transaction and its half message. `group`, `message_id`, `keys` and `stored_ms` come from the message
+    itself. They are null if it was not read: because it is damaged or too long, or the caller may not read its
+    topic."""
 
     position: int
-    """Position at which it was first stored; its producer uses it as an id."""
+    """Position at which the half message was first stored. Its producer uses it as an id."""
     topic: str | None
-    """The topic; null if it was deleted, and the half message ends with its next check."""
+    """The topic to which the message is sent on commit; null if the topic was deleted. The next check then ends the
+    transaction."""
     queue_id: int
     size: int
     checks: int
-    """The number of times that its producer was to be asked."""
+    """Number of times that the producer should have been asked for the outcome."""
     next_check_ms: int
-    """Log time of the next check."""
+    """Log time of the next check, in ms since 1970."""
     group: str | None = None
-    """The producer group that decides about the transaction."""
+    """The producer group that may commit the transaction or roll it back."""
     message_id: str | None = None
     keys: str | None = None
     stored_ms: int | None = None
@@ -56,11 +58,11 @@ class TransactionsView(ReadView, frozen=True, kw_only=True):
     bytes: int
     transactions: list[TransactionView]
     more: bool
-    """True if there are further ones."""
+    """True if there are more open transactions than the list shows."""
 
 
 async def list_transactions(call: Call) -> TransactionsView:
-    """The first open transactions in the log, and how many there are."""
+    """Lists the first open transactions in the log, and how many there are in all."""
     state, port = call.port.state, call.port
     applied, pending = state.applied.index, state.halves.pending
     found = list(itertools.islice(state.halves.pinned(0, U64_MAX), TRANSACTIONS_MAX + 1))

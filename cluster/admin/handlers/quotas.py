@@ -1,4 +1,4 @@
-"""/v1/quotas: how much a user, an address or a topic may ask of the cluster, and who is over it
+"""/v1/quotas: sets and lists how much a user, an address or a topic may use, and shows who exceeds it
 (docs/adr/0115-a-send-over-its-quota-waits-before-it-is-proposed.md)."""
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ Rate = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 
 
 class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The limits of a subject; what is not given is not limited."""
+    """The limits of a subject. null means no limit."""
 
     send_messages: Rate | None = None
-    """Messages a second that it may send."""
+    """The most messages that the subject may send per second."""
     send_bytes: Rate | None = None
-    """Bytes a second of the requests by which it sends."""
+    """The most bytes of send requests per second."""
     pull_messages: Rate | None = None
-    """Messages a second that it may pull."""
+    """The most messages that the subject may pull per second."""
     pull_bytes: Rate | None = None
-    """Bytes a second of the messages that it pulls."""
+    """The most bytes of messages that the subject may pull per second."""
     requests: Rate | None = None
-    """Requests to send that it may have in flight."""
+    """The most unanswered send requests at once."""
     connections: Rate | None = None
-    """Connections a minute that it may open to each node."""
+    """The most connections per minute that the subject may open to each node."""
     new_topics: Rate | None = None
-    """Topics a minute that it may create."""
+    """The most topics that the subject may create per minute."""
     new_groups: Rate | None = None
-    """Consumer groups a minute that it may create."""
+    """The most consumer groups that the subject may create per minute."""
     backlog_bytes: Rate | None = None
-    """Bytes of messages that it may keep."""
+    """The most bytes of messages that the subject may have stored."""
 
     def as_row(self) -> dict[str, int]:
-        """Returns name -> number of the limits that are given."""
+        """Returns name -> value of the limits that are set."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
@@ -75,26 +75,26 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     """The quota of a subject."""
 
     subject: str
-    """`user=NAME`, `user=NAME,topic=NAME`, `address=IP` or `topic=NAME`, with `*` for everybody without a quota of
-    its own."""
+    """`user=NAME`, `user=NAME,topic=NAME`, `address=IP` or `topic=NAME`. `*` instead of a name or an address stands for
+    everybody who has no quota of their own."""
     limits: QuotaLimits
     changed_ms: int
-    """Log time of the last change."""
+    """Log time of the quota's last change, in ms since 1970."""
     changed_by: str
     exists: bool = True
-    """False if there is no such user or topic now: the quota counts once there is."""
+    """False if the user or the topic does not exist now. The quota applies once it does."""
 
 
 class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of an owner (a user, an address or a topic) that has asked for something since the answering node
-    leads."""
+    """The use of one limit by one owner: the user, address or topic that it restricts. Owners are listed that have
+    asked for something since the answering node became the leader."""
 
     owner: str
-    """Whom the quota limits, in the words of a subject."""
+    """The user, address or topic, written like a subject, such as `user=NAME`."""
     subject: str
-    """The subject of the quota."""
+    """The subject whose quota applies to the owner; it may contain `*`."""
     limit: str
-    """The name of the limit."""
+    """The name of the limit: a field of QuotaLimits."""
     refused: int
     """The number of requests that were refused because of the limit."""
     refused_ms_ago: int | None
@@ -102,16 +102,16 @@ class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
     value: int
     """The value of the limit, in its unit."""
     asked_per_s: float | None
-    """The amount per second that was asked for at this node in the last seconds, in the unit of the limit; null for a
-    limit that is not per second."""
+    """The mean amount per second that the owner asked for at this node in the last seconds, in the unit of the limit;
+    null if the limit is not a rate."""
 
 
 class QuotasView(ReadView, frozen=True, kw_only=True):
-    """The answer to `GET /v1/quotas`: by subject, ascending."""
+    """The answer to `GET /v1/quotas`: the quotas by subject, ascending."""
 
     quotas: list[QuotaView]
     next: str | None = None
-    """The subject to give as `after` for the next page; null on the last one."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class OverQuotasView(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,40 +120,40 @@ class OverQuotasView(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     group: int
     waiting: int
-    """The sends that wait for their quota now."""
+    """Number of sends that wait at the answering leader because of a quota."""
     waiting_bytes: int
     owners: list[OfQuota]
-    """The 20 with the most refused requests, most first."""
+    """The 20 limits because of which most requests were refused, the most first."""
     busiest: list[OfQuota]
-    """The 20 that ask for the largest part of their limit, largest first."""
+    """The 20 limits of which the largest part was asked for in the last seconds, the largest part first."""
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject, and its limits from now on."""
+    """A subject and its new limits."""
 
     subject: SubjectText
     limits: QuotaLimits | None
-    """The limits that take the place of all that it has; null takes the quota away."""
+    """The new limits, which replace all limits of the subject; null removes the quota."""
 
 
 class QuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `PUT /v1/quotas`: all of them, or none, in one entry."""
+    """The body of `PUT /v1/quotas`. All changes are made with one log entry, or none is made."""
 
     quotas: Annotated[list[QuotaChange], Meta(min_length=1, max_length=PER_REQUEST)]
     dry_run: bool = False
-    """True to only answer what would change."""
+    """True to change nothing, and only return what would change."""
 
 
 class QuotasChanged(ChangeView, frozen=True, kw_only=True):
-    """The subjects whose quotas were changed."""
+    """The answer to a change of quotas: the subjects whose quotas were changed."""
 
     changed: list[str]
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 async def get_quotas(call: Call) -> Pieces:
-    """The quotas."""
+    """Lists the quotas by subject, a page of them."""
     state = call.port.state
     applied_index, known = state.applied.index, state.quotas.by_subject
     after, limit = after_of(call) or "", limit_of(call)
@@ -178,7 +178,7 @@ async def get_quotas(call: Call) -> Pieces:
 
 
 async def get_refused(call: Call) -> OverQuotasView:
-    """The owners who are over a quota at this leader."""
+    """Lists the users, addresses and topics that exceed a quota at this leader."""
     port = call.port
     paced, now_ms = port.limits.paced, port.services.monotonic_ms()
     over: list[Refusals] = []
@@ -223,13 +223,13 @@ def _of(each: Refusals, now_ms: int) -> OfQuota:
 
 
 async def set_quotas(call: Call) -> QuotasChanged:
-    """Sets quotas, or takes them away."""
+    """Sets or removes quotas of several subjects."""
     wanted: QuotasRequest = call.body
     return await _set(call, [(each.subject, each.limits) for each in wanted.quotas], dry_run=wanted.dry_run)
 
 
 async def delete_quota(call: Call) -> QuotasChanged:
-    """Takes the quota of a subject away."""
+    """Removes the quota of a subject."""
     subject = str(_parsed(call.params["subject"]))
     known = call.port.state.quotas.by_subject
     if subject not in known:

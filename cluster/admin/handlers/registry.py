@@ -1,4 +1,4 @@
-"""/v1/registry: the processes of the registry, as the node that answers reaches them (docs/registry.md)."""
+"""/v1/registry: shows the processes of the registry, as the answering node knows them (docs/registry.md)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class RegistryProcessView(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """The "host:port" where nodes register, from `cluster.registry`."""
     reached: bool
-    """True if this node has a connection to it on which both sides have proven the cluster's secret. What follows it
-    says itself; null while it is not reached."""
+    """True if the answering node is connected to it, and both have proven the cluster's secret. The process itself
+    reports the fields below; they are null while this is false."""
     ready: bool | None = None
     """True if it answers clients."""
     missing: list[int] | None = None
-    """The groups of which no node has registered in 45 s: its routes lack them."""
+    """Numbers of the groups of brokers from which no node has registered in the last 45 s. The process has no routes to
+    them."""
     living: int | None = None
     """The number of nodes that are connected to it."""
     accepts: bool | None = None
-    """True if it had the last operation accepted, so a majority of the registry runs."""
+    """True if its last operation was accepted by a majority of the registry's processes."""
     leader: int | None = None
-    """The process that leads the registry; null if it knows none."""
+    """Id of the process that leads the registry; null if it knows none."""
     operations: int | None = None
     """The number of operations that were accepted since its start."""
     journal_operations: int | None = None
@@ -39,7 +40,7 @@ class RegistryProcessView(msgspec.Struct, frozen=True, kw_only=True):
     accepted_ms: int | None = None
     """Milliseconds since an operation was accepted; null if none was."""
     child_restarts: int | None = None
-    """Times that its child was started again."""
+    """Number of times that the process restarted its child process."""
 
 
 class RegistryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +49,9 @@ class RegistryView(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     group: int
     processes: list[RegistryProcessView]
-    """All processes that `cluster.registry` of this node names; none if the cluster has no registry."""
+    """The processes in this node's `cluster.registry`; [] if the cluster has no registry."""
     has_majority: bool
-    """True if this node reaches more than half of them, or there are none."""
+    """True if the answering node reaches more than half of the processes, or if there are none."""
 
 
 def _view(process: RegistryProcess) -> RegistryProcessView:
@@ -74,7 +75,7 @@ def _view(process: RegistryProcess) -> RegistryProcessView:
 
 
 async def get_registry(call: Call) -> RegistryView:
-    """The processes of the registry, and which of them this node reaches."""
+    """Returns the processes of the registry, and which of them this node reaches."""
     found = call.port.nodes.registry()
     processes = [_view(each) for each in found]
     return RegistryView(

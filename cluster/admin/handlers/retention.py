@@ -1,4 +1,4 @@
-"""/v1/retention: where the log begins and what keeps older files; running retention now."""
+"""/v1/retention: shows where the log begins and why older files are still there, and runs retention now."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LOOK_WAIT_S, _POLL_S = 5.0, 0.01
 
 
 async def get_retention(call: Call) -> RetentionView:
-    """The beginning of the log for all nodes, the older files that this node still has, and what keeps them."""
+    """Returns the beginning of the log, the older files that this node still has, and why."""
     config = call.port.config
     view = call.port.storage.retention.view(config.node.id)
     return replace(view, settings=settings_of(config.retention), evicts=config.tier.evicts)
 
 
 async def run_retention(call: Call) -> RetentionRun:
-    """Removes expired messages now, at any hour."""
+    """Removes expired messages now, whatever the hour."""
     port, dry = call.port, flag_of(call.query, DRY_RUN)
     begins = port.state.trim_position
     try:
@@ -64,7 +64,8 @@ async def run_retention(call: Call) -> RetentionRun:
 
 
 def _plan(config: Config, ran: Ran, begins: int) -> RetentionRun:
-    """Returns the plan for the part of the log that would be removed at once."""
+    """Returns the answer to a dry run: the part of the log that a run would remove now. `begins` is the log's present
+    first position."""
     decision = ran.decision
     position = max(begins, decision.position) if decision.count else begins
     return RetentionRun(
@@ -83,7 +84,8 @@ def _plan(config: Config, ran: Ran, begins: int) -> RetentionRun:
 
 
 async def _applied(call: Call, term: int, index: int) -> None:
-    """Waits until the entry is applied. Raises ApiError if it is not, or if another entry replaced it."""
+    """Waits until the TRIM entry is applied on this node. Raises ApiError if that takes too long, or if another entry
+    may have replaced it."""
     state, wait_s = call.port.state, call.port.waits.trimmed_s
     await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, wait_s)
     if state.applied.index < index:

@@ -1,5 +1,9 @@
-"""/v1/writes: messages that Spark has staged and not committed yet, the newest committed write of each name, and writes
-to several groups of brokers that wait for their decision, or for a group that follows it (docs/adr/0109)."""
+"""/v1/writes: lists, aborts and forgets staged writes. These are messages that Spark has staged and that are stored in
+their queues once they are committed.
+
+The list also has the newest committed write of each name, and the writes to several groups of brokers that wait for a
+decision or for a group that has yet to follow one (docs/adr/0109).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from statemachine.delivery.prepared_writes import Decision, PreparedWrite
 from statemachine.delivery.staged_writes import NAME_MAX, PREPARED, Attempt, ForgetWrite
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
-"""The most attempts and names in one answer."""
+"""The most attempts, and the most names of committed writes, in one answer."""
 GROUP_WRITES_SHOWN = 100
 """The most prepared writes, and the most decisions, in one answer."""
 
@@ -33,28 +37,28 @@ WriteName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of one task. Times are log time."""
+    """One attempt of one task to stage messages for a write. Times are log time in ms since 1970."""
 
     attempt: int
     name: str
-    """Name of the write: `query ` and the id of a streaming query, or `write ` and the option writeId."""
+    """The name of the write: `query ID` with the id of a streaming query, or `write ID` with the option writeId."""
     write: int
-    """The number of the write: Spark's batch id."""
+    """The number of the write within its name. For a streaming query, it is Spark's batch id."""
     state: str
-    """`open`; `prepared`: it waits for a decision; `committed`: it is being copied into its queues; `discarded`: it is
-    being removed."""
+    """`open`: messages are staged. `prepared`: it waits for a decision. `committed`: its messages are being copied into
+    their queues. `discarded`: they are being removed."""
     messages: int
     left: int
-    """Messages that are neither copied nor removed."""
+    """Number of staged messages that are neither copied nor removed yet."""
     bytes: int
-    """Bytes of those messages."""
+    """Number of bytes of the messages in `left`."""
     opened_ms: int
     staged_ms: int
     """The time when messages were last staged."""
 
 
 class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest committed write of a name. It and earlier ones are not written again."""
+    """The newest committed write of a name. If this write or an earlier one is sent again, nothing is written."""
 
     name: str
     write: int
@@ -63,32 +67,35 @@ class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A write to several groups of brokers that this group has prepared. Another group decides what becomes of it."""
+    """A write to several groups of brokers, as a group knows it that has prepared its part. Another group decides to
+    commit or to abort it."""
 
     name: str
     write: int
     state: str
-    """`undecided`; `committed`: this group has followed the decision, and the deciding group is still to note it."""
+    """`undecided`: no decision has arrived. `committed`: this group has committed its part, but the deciding group has
+    not noted that yet."""
     deciding_group: int
     """The number of the group that decides."""
     decider: int
-    """The number of the attempt in that group with which the write is committed or aborted."""
+    """The number, in the deciding group, of the attempt whose commit or abort is the decision."""
     attempts: int
-    """Its attempts in this group."""
+    """Number of the write's attempts in this group."""
     messages: int
-    """The messages of these attempts."""
+    """Number of messages in these attempts."""
     prepared_ms: int
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision of this group to commit a write of several groups, which others have yet to follow."""
+    """A decision of this group to commit a write to several groups, as long as some of them have not committed their
+    parts."""
 
     name: str
     write: int
     decider: int
-    """The number of the attempt that has decided."""
+    """The number, in this group, of the attempt whose commit is the decision."""
     waiting_groups: list[int]
-    """The groups that are not known to have followed."""
+    """Numbers of the groups that have not reported yet that they have committed their parts."""
     committed_ms: int
 
 
@@ -96,18 +103,20 @@ class WritesView(ReadView, frozen=True, kw_only=True):
     """The answer to `GET /v1/writes`."""
 
     staged: int
-    """Messages of all attempts that are neither copied nor removed."""
+    """Number of staged messages, of all attempts, that are neither copied nor removed yet."""
     bytes: int
     attempts: list[AttemptView]
-    """The oldest attempts."""
+    """The oldest attempts, at most ATTEMPTS_SHOWN."""
     committed: list[CommittedView]
-    """The newest committed write of each name, in the order of the names."""
+    """The newest committed write of each name, by name; at most NAMES_SHOWN."""
     prepared: list[PreparedView]
-    """The oldest writes that this group has prepared for a commit of several groups; none in the first group."""
+    """The oldest writes of which this group has prepared its part, at most GROUP_WRITES_SHOWN; [] in the first
+    group."""
     decisions: list[DecisionView]
-    """The oldest decisions that other groups have yet to follow; in the first group alone."""
+    """The oldest decisions that other groups have yet to follow, at most GROUP_WRITES_SHOWN; only the first group has
+    any."""
     more: bool
-    """True if there are more of any of these."""
+    """True if one of the four lists is not complete."""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,17 +125,17 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: WriteName
     write: Unsigned63
     dry_run: bool = False
-    """True to only answer what would be discarded."""
+    """True to change nothing, and only return what would be discarded."""
 
 
 class WriteAborted(ChangeView, frozen=True, kw_only=True):
-    """The answer after the staged messages of the write were discarded; a commit of it is refused from now on."""
+    """The answer after the staged messages of a write were discarded. A later commit of the write is refused."""
 
     attempts: int
     messages: int = 0
-    """The number of messages that these attempts had staged."""
+    """Number of messages that the discarded attempts had staged."""
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,21 +143,21 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: WriteName
     dry_run: bool = False
-    """True to only answer what would be forgotten."""
+    """True to change nothing, and only return what would be forgotten."""
 
 
 class WriteForgotten(ChangeView, frozen=True, kw_only=True):
-    """The answer after a name was forgotten. The name may be used again: a producer that writes under it starts from
-    its first write."""
+    """The answer after a name was forgotten. A producer may use the name again, and then begins with its first
+    write."""
 
     write: int
-    """The newest committed write."""
+    """The number of the newest committed write that was forgotten."""
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
 
 
 async def list_writes(call: Call) -> WritesView:
-    """The staged attempts, the committed writes, and writes to several groups that are not settled."""
+    """Lists staged attempts, committed writes, and unfinished writes to several groups."""
     state = call.port.state
     index = state.applied.index
     attempts = list(itertools.islice(state.writes.attempts(), ATTEMPTS_SHOWN + 1))
@@ -176,7 +185,7 @@ async def list_writes(call: Call) -> WritesView:
 
 
 async def abort_write(call: Call) -> WriteAborted:
-    """Discards what is staged for a write that nobody will commit."""
+    """Discards the messages that are staged for a write that nobody will commit."""
     wanted: AbortRequest = call.body
     abort = partial(discard_attempts, call.port.services, wanted.name, wanted.write)
     start = partial(abort, owner=("abort", wanted.name, wanted.write), dry_run=wanted.dry_run)
@@ -196,10 +205,10 @@ async def abort_write(call: Call) -> WriteAborted:
 
 
 async def forget_write(call: Call) -> WriteForgotten:
-    """Forgets that writes of a name were committed."""
+    """Forgets the committed writes of a name."""
     wanted: ForgetRequest = call.body
     newest = call.port.state.writes.committed(wanted.name)
-    if newest is None:  # nor is the level of commands known to be reached
+    if newest is None:  # checked first, because the cluster's level may not have the command yet
         raise ApiError("not_found", f"no write of {wanted.name!r} is committed", "GET /v1/writes lists the names")
     node = call.port.config.node.id
     if wanted.dry_run:

@@ -1,4 +1,5 @@
-"""/v1/tier: the part of the log that the object store holds, scrubs of it, and closing the active segment."""
+"""/v1/tier: shows the part of the log in the object store, scrubs it, and closes the active segment so that it can be
+uploaded."""
 
 from __future__ import annotations
 
@@ -26,17 +27,21 @@ class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/tier/scrub`."""
 
     reads: bool = True
-    """True to read every object and compare its checksum; otherwise only sizes are compared."""
+    """True to read every object and compare its checksum. False only compares sizes."""
     repairs: bool = False
-    """True to upload again what is missing or damaged and this node still has."""
+    """True to upload objects again that are missing or damaged, if this node still has their data."""
     sweeps: bool = False
-    """True to remove objects that no segment names, and that none ever will."""
+    """True to remove objects that belong to no segment, and that no segment will ever name."""
     dry_run: bool = False
-    """True to upload and remove nothing, and only report what is damaged and what would be removed (`orphans`)."""
+    """True to upload and remove nothing, and only report the damage and the objects that would be removed
+    (`orphans`)."""
 
 
 async def get_tier(call: Call) -> TierView:
-    """The content of the tier by this node's state, the uploads that wait, and on the leader those that fail."""
+    """Returns the content of the tier, and the uploads that wait or fail.
+
+    The content is as this node has applied it. Only the leader knows of uploads that fail.
+    """
     tier = call.port.config.tier
     return replace(call.port.storage.tier.view(tier.url), stop_grace_ms=tier.stop_grace_ms)
 
@@ -58,7 +63,7 @@ async def seal_segment(call: Call) -> SealView:
 
 
 async def list_segments(call: Call) -> TierSegmentsView:
-    """Tiered segments according to this node's state, from the one with the position `since` on."""
+    """Lists the segments in the tier by this node's state, from the position `since` on."""
     since = call.query.get("since", "0")
     if not (since.isascii() and since.isdecimal() and len(since) < POSITION_DIGITS):
         raise ApiError(
@@ -68,12 +73,12 @@ async def list_segments(call: Call) -> TierSegmentsView:
 
 
 async def get_tier_scrub(call: Call) -> TierScrubView:
-    """The current or last scrub of the tier by this node."""
+    """Returns the current scrub of the tier by this node, or the last one."""
     return _scrubs(call).view
 
 
 async def start_tier_scrub(call: Call) -> JsonAnswer:
-    """Compares the store with the log's state; 202, then GET shows what was found."""
+    """Starts a scrub that compares the tier with the log's state; GET then shows its result."""
     wanted: TierScrubRequest = call.body
     scrubs = _scrubs(call)
     changes = not wanted.dry_run

@@ -1,4 +1,4 @@
-"""/v1/topics: the topics and the offsets of their queues; creates and deletes topics."""
+"""/v1/topics: lists, creates, changes and deletes topics, and shows the offsets of their queues."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ NewAttributes = Annotated[
         },
     ),
 ]
-"""Attributes that can be asked for. The OpenAPI document shows these ranges, and `Topics.check` judges by them: a topic
-may have more already, and an update sends that again."""
+"""The attributes that a request may set. The OpenAPI document shows their ranges, but `Topics.check` decides what is
+accepted. A topic may have values outside these ranges from before, and an update may send them again."""
 
 
 class QueuesInGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a topic's queues in a group of brokers."""
+    """The numbers of read and write queues that a topic has in one group of brokers."""
 
     group: int
     read_queues: int
@@ -61,49 +61,48 @@ class QueuesInGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic's configuration and the number of its messages."""
+    """A topic's configuration, and the number of its messages in the answering node's group of brokers."""
 
     name: str
     id: int
     read_queues: int
     write_queues: int
     perm: int
-    """The permission, RocketMQ's bits: 4 read, 2 write."""
+    """The permission as RocketMQ's bits: 4 for reading, 2 for writing."""
     order: bool
     attributes: dict[str, str]
     created_ms: int | None = None
-    """Log time of its creation; null if the cluster had not reached level 12 then."""
+    """Log time of the topic's creation in ms since 1970; null if the cluster had not reached level 12 then."""
     changed_ms: int | None = None
-    """Log time of its last change; null if the cluster had not reached level 12 then."""
+    """Log time of the topic's last change in ms since 1970; null if the cluster had not reached level 12 then."""
     changed_by: str | None = None
-    """The author of that change; null if it had none, as when a send creates a topic."""
+    """The author of the last change; null if it had none, as when a send creates a topic."""
     groups: list[int] = []
-    """The groups of brokers in which it has queues; empty in a cluster of one group. The numbers of queues and of
-    messages are those of the group that answers."""
+    """Numbers of the groups of brokers in which the topic has queues; [] in a cluster of one group. The other fields
+    count the queues and messages of the answering node's group."""
     queues_in_groups: list[QueuesInGroup] = []
-    """The numbers of queues in each of these groups."""
+    """The numbers of queues in each of the groups in `groups`."""
     messages: int
     hidden: int = 0
-    """The part of these messages that no consumer reads: they lie in queues above `read_queues`, which the topic had
-    more of. They are there again once it has."""
+    """The part of `messages` that no consumer reads. They are in queues from `read_queues` on: the topic once had more
+    read queues. If it gets these queues again, consumers can read them."""
     evicted: int = 0
-    """The part of these messages that has left the nodes (`tier.evict`): the tier alone has them, and they are read
-    there."""
+    """The part of `messages` that is only in the tier (`tier.evict`). Consumers read them from there."""
     bytes: int | None = None
-    """Stored bytes of the messages in the log of the answering node (`cluster.broker.topic_sizes`). null: not measured,
-    as in the answer to a change."""
+    """Bytes of the topic's messages in the answering node's log (`cluster.broker.topic_sizes`). null if they were not
+    measured, as in the answer to a change."""
     bytes_exact: bool = True
-    """False if `bytes` is an estimate: the mean size of some of the messages times their number."""
+    """False if `bytes` is an estimate: the mean size of a sample of the messages, times their number."""
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue: messages min_offset (inclusive) to max_offset (exclusive) can be read."""
+    """One queue. Messages from `min_offset`, inclusive, to `max_offset`, exclusive, can be read."""
 
     queue_id: int
     min_offset: int
     max_offset: int
     hidden: bool = False
-    """True if consumers do not read it: the topic has fewer read queues."""
+    """True if consumers do not read the queue, because the topic has fewer read queues now."""
 
 
 class TopicsView(ReadView, frozen=True, kw_only=True):
@@ -111,9 +110,9 @@ class TopicsView(ReadView, frozen=True, kw_only=True):
 
     topics: list[TopicView]
     bytes_applied_index: int
-    """The entry as of which `bytes` was measured, some seconds ago."""
+    """Index of the last log entry that was applied when `bytes` was measured, some seconds ago."""
     next: str | None
-    """The value of `after` for the next page; null on the last."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class TopicDetail(ReadView, frozen=True, kw_only=True):
@@ -122,12 +121,12 @@ class TopicDetail(ReadView, frozen=True, kw_only=True):
     topic: TopicView
     queues: list[QueueView]
     next: int | None
-    """The value of `after` for the next page of queues; null on the last."""
+    """The value of `after` for the next page of queues; null on the last page."""
 
 
 class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/topics`. `queues` sets both numbers; fields that are left out keep their default or, in an
-    update, their value."""
+    """The body of `POST /v1/topics`. `queues` sets both numbers of queues. Fields that are left out have their default
+    for a new topic, and stay unchanged in an update."""
 
     name: NewTopic
     queues: NewQueues | None = None
@@ -137,33 +136,35 @@ class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     order: bool | None = None
     attributes: NewAttributes | None = None
     groups: NewGroups | None = None
-    """The groups of brokers in which a new topic gets these numbers of queues each; null for all. With `move_keys` also
-    those in which a topic that is there gets some."""
+    """The groups of brokers in which a new topic gets its queues; null for all. For an existing topic and with
+    `move_keys`, groups in which it also gets queues."""
     move_keys: bool = False
-    """True to give a topic that is there queues in further groups, or fewer: keys come to other queues then."""
+    """True to allow that an existing topic gets queues in further groups, or in fewer. Messages with the same key may
+    then go to other queues than before."""
     gather: bool = False
-    """True to let a topic that is there take new messages in `groups` alone. Its queues in other groups are read out,
-    and then it has none there."""
+    """True to let an existing topic take new messages in `groups` only. Consumers read its queues in the other groups
+    to the end; then these queues are removed."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
     now: bool = False
-    """True to hide messages that are not consumed, if the topic gets fewer read queues; false refuses that."""
+    """True to allow that messages are hidden that are not consumed, because the topic gets fewer read queues. False
+    refuses such a change."""
 
 
 class TopicChanged(ChangeView, frozen=True, kw_only=True):
-    """A topic was created, changed, kept or deleted by the log entry (term, index)."""
+    """The answer after a topic was created, changed, kept or deleted by the log entry (term, index)."""
 
     result: Literal["created", "kept", "updated", "deleted"]
     topic: TopicView
     dry_run: bool = False
-    """True if nothing was changed; term and index are those of the last applied entry."""
+    """True if nothing was changed, by a dry run. `term` and `index` are then those of the last applied entry."""
     remark: str = ""
-    """Names attributes that are kept and decide nothing."""
+    """Names attributes of the topic that are stored but have no effect; "" if there are none."""
 
 
 async def list_topics(call: Call) -> Pieces:
-    """Topics by name, a page of them."""
+    """Lists topics by name, a page of them."""
     state = call.port.state
-    applied = state.applied.index  # read before the rest: what follows is at least as new
+    applied = state.applied.index  # read first, so that everything that is read later is at least as new
     page, after = Page(call, limit_of(call)), after_of(call)
     names = state.topics.keys_from(after, page.items_max + 1)
     found = [config for name in names[: page.items_max] if (config := state.topics.get(name)) is not None]
@@ -189,7 +190,7 @@ async def list_topics(call: Call) -> Pieces:
 
 
 async def describe_topic(call: Call) -> Pieces:
-    """One topic with its queues, a page of them."""
+    """Returns one topic with a page of its queues."""
     state = call.port.state
     applied = state.applied.index
     config = await find_topic(call, call.params["name"])
@@ -217,7 +218,7 @@ async def describe_topic(call: Call) -> Pieces:
 
 
 async def create_topic(call: Call) -> JsonAnswer:
-    """Creates a topic; what happens to an existing one is the request's choice."""
+    """Creates a topic. `if_exists` says what happens to an existing one."""
     wanted: TopicRequest = call.body
     existed = wanted.name in call.port.state.topics
     if wanted.gather:
@@ -227,7 +228,7 @@ async def create_topic(call: Call) -> JsonAnswer:
     if existed and groups is not None:
         fields["attributes"] = without_home(fields.get("attributes", call.port.state.topics[wanted.name].attributes))
     try:
-        topics.check(fields)  # before a dry run answers
+        topics.check(fields)  # here, because a dry run must find errors too
     except Refused as refused:
         raise error_of(refused, "correct it; nothing was changed") from None
     if not (keep or wanted.now):
@@ -257,7 +258,7 @@ async def create_topic(call: Call) -> JsonAnswer:
 
 
 async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
-    """Lets a topic take new messages in fewer groups of brokers. Raises ApiError."""
+    """Limits the groups of brokers in which a topic takes new messages to those of the request. Raises ApiError."""
     topic, asked = await find_topic(call, wanted.name), set(wanted.groups or ())
     call.check_level(GATHERS_LEVEL, "gathers")
     living = topic.written_groups & active_groups(call.port.state.broker_groups.by_number)
@@ -288,8 +289,8 @@ async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
 
 
 async def _would_be(call: Call, wanted: TopicRequest, *, existed: bool) -> TopicChanged:
-    """Returns the answer to a dry run of a change, with the topic as it is now. Raises ApiError if the topic does not
-    exist, or exists but must not."""
+    """Returns the answer to a dry run, with the topic as it is now. Raises ApiError if the topic does not exist, or if
+    it exists and `if_exists` is "fail"."""
     if existed and wanted.if_exists == "fail":
         raise _exists(wanted.name)
     topic = await _view(call, await find_topic(call, wanted.name))
@@ -304,8 +305,8 @@ def _exists(name: str) -> ApiError:
 
 
 async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
-    """Raises ApiError if one of these changes of topics, arguments of create_topic, hides messages that are not
-    consumed: of those that were acknowledged until now, also by an earlier leader."""
+    """Raises ApiError if one of the changes hides messages that are not consumed. It first waits until this node has
+    applied everything that was acknowledged before. `configs` are `config` arguments of create_topic."""
     await confirm_read(call.port, may_be_local=False)
     try:
         for config in configs:
@@ -316,7 +317,7 @@ async def refuse_to_hide(call: Call, configs: Iterable[dict[str, Any]]) -> None:
 
 
 async def delete_topic(call: Call) -> TopicChanged:
-    """Deletes a topic, its queues and all groups' offsets of it."""
+    """Deletes a topic with its queues and with all groups' offsets in it."""
     config = await find_topic(call, call.params["name"])
     held = await _view(call, config, await call.port.storage.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
@@ -330,7 +331,8 @@ async def delete_topic(call: Call) -> TopicChanged:
 
 
 async def find_topic(call: Call, name: str) -> TopicConfig:
-    """Returns the topic. Raises ApiError, which names the nearest existing one to who may list all."""
+    """Returns the topic. Raises ApiError if there is none; its hint names the most similar topic if the caller may list
+    all."""
     state = call.port.state
     config = state.topics.get(name)
     if config is None:
@@ -341,7 +343,7 @@ async def find_topic(call: Call, name: str) -> TopicConfig:
 
 
 def _fields(wanted: TopicRequest) -> dict[str, Any]:
-    """Returns the `config` argument of create_topic: only the fields that were given."""
+    """Returns the `config` argument of create_topic, which has only the fields that the request gives."""
     fields: dict[str, Any] = {"name": wanted.name}
     if wanted.queues is not None:
         fields["read_queues"] = fields["write_queues"] = wanted.queues
@@ -353,8 +355,9 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 
 def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] | None:
-    """Returns the groups of brokers in which a new topic gets its queues, or an existing one some more, ascending; None
-    if it keeps those that it has, or the cluster has one. Raises ApiError."""
+    """Returns the groups of brokers, ascending, in which the topic gets queues: all of a new topic, or the further ones
+    of an existing one. Returns None if the request adds no group, or if the cluster has only one group. Raises
+    ApiError."""
     state = call.port.state
     known = {FIRST_GROUP, *state.broker_groups.by_number}
     asked = set(wanted.groups or ())

@@ -1,4 +1,4 @@
-"""/v1/upgrade: the levels that the members know; and raising the cluster to the newest one."""
+"""/v1/upgrade: shows the levels that the members know, and raises the cluster to the newest one that all know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS_PER_STEP, NAMED_MAX = 256, 100
 
 
 class Finalized(msgspec.Struct, frozen=True, kw_only=True):
-    """The level that the cluster has now, or would get."""
+    """The answer with the level that the cluster has now, or would get in a dry run."""
 
     node: int
     dry_run: bool
@@ -30,21 +30,21 @@ class Finalized(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     term: int | None
     index: int | None
-    """Index of the entry; null if nothing was written."""
+    """Index of the log entry; null if nothing was written."""
     broadcast_groups: list[str]
-    """Groups whose consumeBroadcastEnable=false was set below level 13 and does not count until it is set again: their
-    broadcasting consumers are served. At most 100, by name."""
+    """Names of consumer groups whose consumeBroadcastEnable=false has no effect, because it was set below level 13.
+    Until it is set again, their broadcasting consumers get messages. At most 100, by name."""
 
 
 class FinalizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/upgrade/finalize`."""
 
     dry_run: bool = False
-    """True to only answer the level to which the cluster would be raised."""
+    """True to change nothing, and only return the level that the cluster would get."""
 
 
 async def get_upgrade(call: Call) -> UpgradeView:
-    """The level of the cluster, and the highest that each member knows."""
+    """Returns the level of the cluster, and the highest level that each member knows."""
     view: UpgradeView = call.port.nodes.levels.view(call.port.services.monotonic_ms())
     return view
 
@@ -52,7 +52,7 @@ async def get_upgrade(call: Call) -> UpgradeView:
 async def finalize(call: Call) -> Finalized:
     """Raises the cluster to the newest level that all voters and learners know.
 
-    An older version is refused from then on, and there is no way back.
+    From then on, nodes of an older version are refused. The level cannot be lowered.
     """
     wanted: FinalizeRequest = call.body
     port, before = call.port, call.port.state.level
@@ -76,7 +76,7 @@ async def finalize(call: Call) -> Finalized:
 
 
 def ignored_broadcasts(state: BrokerState) -> Generator[None, None, list[str]]:
-    """Finds, in steps, the groups of `Finalized.broadcast_groups`."""
+    """Returns the names for `Finalized.broadcast_groups`, found in steps."""
     found = list[str]()
     for number, (name, group) in enumerate(state.groups.items()):
         if number % GROUPS_PER_STEP == 0:

@@ -1,1 +1,1 @@
-"""Users, rules, tokens, logins, the mode and the audit."""
+"""Handlers for users, rules, tokens, logins, `auth.mode` and the audit."""

@@ -1,4 +1,5 @@
-"""/v1/auth: `auth.mode`, and the requests that the step to enforce would stop. /v1/audit: every change of users."""
+"""/v1/auth reads and sets `auth.mode`, and shows which requests `enforce` would deny. /v1/audit lists every change of
+users."""
 
 from __future__ import annotations
 
@@ -24,20 +25,21 @@ BEFORE, LIMIT = "before", "limit"
 AUDIT_MAX: Final = 200
 SUPERS_SHOWN: Final = 100
 BLOCKING: Final = ("user_key", "peer_secret")
-"""Findings that forbid enforcing: a node that cannot decrypt secrets, or that accepts peers without proof."""
+"""Codes of findings because of which the mode cannot become `enforce`. `user_key`: a node cannot decrypt the secrets of
+users. `peer_secret`: a node accepts peers that have not proven the cluster's secret."""
 
 
 class DenialView(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one address that were denied for one reason, or would be."""
+    """Requests of one address that were denied for one reason, or that `enforce` would have denied."""
 
     address: str
     why: str
     last: str
-    """The last denied request: its code, or method and address."""
+    """The last such request: the name of its request code, or its HTTP method and address."""
     enforced: bool
     times: int
     at: str
-    """The time of the last denied request, RFC 3339."""
+    """The time of the last such request, RFC 3339."""
 
 
 class AuthView(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ class AuthView(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     mode: Literal["off", "observe", "enforce"]
     supers: list[str]
-    """Enabled Supers, at most 100."""
+    """Names of enabled Supers, at most SUPERS_SHOWN."""
     total: int
     problem: str
     """The reason why this node cannot decrypt the secrets of users; "" if it can."""
@@ -55,9 +57,9 @@ class AuthView(msgspec.Struct, frozen=True, kw_only=True):
     keys: list[str]
     """The ids of the keys in this node's `auth.key_file`, the newest first."""
     older: int
-    """The number of users whose secrets an earlier key encrypts."""
+    """Number of users whose secrets are encrypted with another key than `key`."""
     proven: bool
-    """True if every peer of this node has to prove the cluster's secret."""
+    """True if every peer of this node has to prove the cluster's secret, or is changing to a new one."""
     denials: list[DenialView]
     """Denials of the last hour on this node, the newest first."""
 
@@ -70,12 +72,12 @@ class KeyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The key that encrypts secrets from now on."""
+    """The answer after the key was changed: the id of the key that encrypts the secrets of users from now on."""
 
     node: int
     key: str
     older: int
-    """The number of users whose secrets an earlier key still encrypts."""
+    """Number of users whose secrets are still encrypted with an earlier key."""
 
 
 class ModeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,7 @@ class ModeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The mode that is in force now."""
+    """The answer after `auth.mode` was set: the mode in force."""
 
     node: int
     mode: Literal["off", "observe", "enforce"]
@@ -110,11 +112,11 @@ class AuditPage(ReadView, frozen=True, kw_only=True):
 
     changes: list[AuditView]
     next: int | None
-    """The value of `before` for the next page; null at the end."""
+    """The value of `before` for the next page; null on the last page."""
 
 
 async def get_auth(call: Call) -> AuthView:
-    """The mode, the Supers, and the denials of the last hour on this node."""
+    """Returns the mode, the Supers, and the denials of the last hour on this node."""
     access = call.port.access
     supers = []
     for user in access.state.users.values():
@@ -148,7 +150,7 @@ async def get_auth(call: Call) -> AuthView:
 
 
 async def set_auth(call: Call) -> ModeChanged:
-    """Sets `auth.mode`. The step to enforce is refused while a node could not judge."""
+    """Sets `auth.mode`; refuses `enforce` while a node cannot judge requests."""
     wanted: ModeRequest = call.body
     access = call.port.access
     if wanted.mode == "enforce":
@@ -166,7 +168,7 @@ def _older(call: Call) -> int:
 
 
 async def set_key(call: Call) -> KeyChanged:
-    """Replaces the key that encrypts the secrets of users. The leader encrypts them again afterwards."""
+    """Sets the key that encrypts the secrets of users; the leader then encrypts them again."""
     wanted: KeyRequest = call.body
     access = call.port.access
     asker = access.asker(call.caller)
@@ -175,7 +177,7 @@ async def set_key(call: Call) -> KeyChanged:
 
 
 async def list_audit(call: Call) -> Pieces:
-    """Changes of users, rules, tokens and the mode, the newest first."""
+    """Lists changes of users, rules, tokens and the mode, newest first, a page of them."""
     applied = call.port.state.applied.index
     limit = number_of(call.query, LIMIT, AUDIT_MAX, AUDIT_MAX) or AUDIT_MAX
     before = number_of(call.query, BEFORE, INT64_MAX)

@@ -13,12 +13,13 @@ from statemachine.access.user_rows import User
 
 
 async def changed(start: Callable[[Changed], None], hint: str = "raftmq user list") -> None:
-    """Starts a change and returns when it is in force. Raises ApiError."""
+    """Starts a change of users, and returns when it is in force. Raises ApiError if it was refused, or if its outcome
+    is unknown. `hint` tells the caller what to type."""
     await not_refused(start, hint, "type the same command again", lead="nothing was changed: ")
 
 
 async def user_of(call: Call, name: str) -> User:
-    """Returns the user of that name. Raises ApiError."""
+    """Returns the user of that name. Raises ApiError if there is none."""
     users = call.port.access.state.users
     user = users.get(name)
     if user is None:

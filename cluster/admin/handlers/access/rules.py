@@ -33,7 +33,7 @@ from statemachine.access.rules import (
 from statemachine.commands import InvalidCommandError
 
 RULES_BYTES_MAX: Final = 8 << 20
-"""The most bytes of all rules of a user, as JSON."""
+"""The most bytes of JSON in an answer with all rules of a user."""
 POLICY, RESOURCE = "policy", "resource"
 PolicyName = Literal["Custom", "Default"]
 _POLICIES: Final = {"Custom": Policy.CUSTOM, "Default": Policy.DEFAULT}
@@ -48,7 +48,7 @@ class RuleView(msgspec.Struct, frozen=True, kw_only=True):
     actions: Actions
     decision: Literal["Allow", "Deny"] = "Allow"
     sources: Annotated[list[Word], msgspec.Meta(max_length=SOURCES_MAX)] = []
-    """Addresses and networks of clients for which the rule holds; all if none is given."""
+    """IP addresses and networks of clients to which the rule applies; [] for every client."""
     policy: PolicyName = "Custom"
 
 
@@ -66,7 +66,7 @@ class RulesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RulesChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of rules that the user has now."""
+    """The answer after a change of rules. `rules` is the number of rules that the user has now."""
 
     node: int
     user: str
@@ -74,17 +74,17 @@ class RulesChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/acl/test`: one resource by its name, and one action."""
+    """The body of `POST /v1/acl/test`: may the user do the action on the resource, from the address?"""
 
     user: Annotated[str, msgspec.Meta(max_length=64)]
     resource: ResourceText
     action: Word
     address: Word = "127.0.0.1"
-    """The address of the client."""
+    """The IP address from which the client would send the request."""
 
 
 class TestView(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict as this node would give it."""
+    """The verdict of this node's rules: if the user is allowed to, and why not."""
 
     node: int
     user: str
@@ -93,7 +93,7 @@ class TestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_rules(call: Call) -> Pieces:
-    """All rules of a user."""
+    """Lists all rules of a user."""
     applied, user = call.port.state.applied.index, await user_of(call, call.params["user"])
     page = Page(call, RULES_OF_USER_MAX, RULES_BYTES_MAX)
     for rule in user.rules:
@@ -110,7 +110,7 @@ async def get_rules(call: Call) -> Pieces:
 
 
 async def set_rules(call: Call) -> RulesChanged:
-    """Sets rules of a user."""
+    """Adds rules to a user; each replaces the rule with the same policy and resource."""
     wanted: RulesRequest = call.body
     user, access = await user_of(call, call.params["user"]), call.port.access
     rows = [
@@ -123,7 +123,11 @@ async def set_rules(call: Call) -> RulesChanged:
 
 
 async def remove_rules(call: Call) -> RulesChanged:
-    """Removes the rule with ?resource= (of ?policy=, Custom if it is not given), or all rules."""
+    """Removes one rule of a user, or all of them.
+
+    ?resource= and ?policy= name the rule; the policy is Custom if only the resource is given. Without both, all rules
+    are removed.
+    """
     policy, resource = call.query.get(POLICY), call.query.get(RESOURCE)
     if policy is not None and policy not in _POLICIES:
         raise ApiError("bad_query", f"policy cannot be {policy[:64]}", "use Custom or Default")
@@ -137,7 +141,7 @@ async def remove_rules(call: Call) -> RulesChanged:
 
 
 async def test_rules(call: Call) -> TestView:
-    """Judges a hypothetical request."""
+    """Says if a user may do one action on one resource; nothing else happens."""
     wanted: TestRequest = call.body
     user = await user_of(call, wanted.user)
     try:

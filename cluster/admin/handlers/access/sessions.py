@@ -1,8 +1,8 @@
-"""/v1/session: login and logout of the dashboard and of `raftmq login`, and the present user.
+"""/v1/session: logs the dashboard and `raftmq login` in and out, and shows who is logged in.
 
-A login is a token with an expiry: it is valid on every node, through every change of leader, and ends with its user.
-The node that is asked checks the secret and sends it nowhere. The browser keeps the token in a cookie that no script
-can read and that requests of other sites do not carry.
+A login is a token that expires. It is valid on every node, also after a change of leader, and ends when its user is
+removed. The node that is asked checks the secret, and does not send it to another node. The browser keeps the token in
+a cookie that scripts cannot read, and does not send it with requests from pages of other sites.
 """
 
 from __future__ import annotations
@@ -36,34 +36,35 @@ class LogIn(msgspec.Struct, frozen=True, kw_only=True):
     user: Word
     secret: Annotated[str, msgspec.Meta(max_length=256)]
     answer: Literal["cookie", "token"] = "cookie"
-    """cookie: the token is set as a cookie; token: it is in the answer's body, for a client that is no browser."""
+    """The way in which the token is returned. `cookie`: in a cookie, for a browser. `token`: in the body of the answer,
+    for other clients."""
     hours: Annotated[int, msgspec.Meta(ge=1, le=HOURS_MAX)] = HOURS
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The caller, as this node knows it; and the node that answers."""
+    """The user of the request as this node knows it, and the node that answers."""
 
     node: int
     group: int = FIRST_GROUP
-    """The group of brokers of the node; left out by nodes of the first one."""
+    """The number of the node's group of brokers. Nodes of the first group leave it out of the JSON."""
     cluster_id: str
     mode: Literal["off", "observe", "enforce"]
     user: str | None
     """The name of the user; null if no user is logged in."""
     type: Literal["Super", "Normal", "Operator"] | None = None
     ends: str | None = None
-    """The end of the login, RFC 3339."""
+    """The time when the login ends, RFC 3339; null if the answer is not to a login."""
     token: str | None = None
-    """The token, if it was asked for; it is shown only once."""
+    """The new token, if `answer` of the request was `token`. No later answer shows it."""
 
 
 async def get_session(call: Call) -> SessionView:
-    """The user who is logged in, and which node of which cluster this is."""
+    """Returns the user who is logged in, and the node and cluster that answer."""
     return _view(call, call.caller)
 
 
 async def log_in(call: Call) -> JsonAnswer:
-    """Makes a token for a user who knows the secret."""
+    """Logs a user in who gives the right secret: makes a token that expires."""
     wanted: LogIn = call.body
     access, address = call.port.access, call.caller.address
     await access.turn_of(wanted.user, address)
@@ -88,7 +89,7 @@ async def log_in(call: Call) -> JsonAnswer:
 
 
 async def log_out(call: Call) -> JsonAnswer:
-    """Ends the login by which the request named its user."""
+    """Ends the login whose token the request carries."""
     access, digest = call.port.access, call.caller.token
     if digest and call.port.services.writes_open():
         asker = access.asker(call.caller)
@@ -100,7 +101,8 @@ async def log_out(call: Call) -> JsonAnswer:
 
 
 def _named(given: str) -> str:
-    """Returns what a stranger typed as a user's name, if it can be one."""
+    """Returns the name that the client sent if it can be a user's name, else "NAME". For texts that repeat what a
+    stranger sent."""
     return given if NAME.fullmatch(given) else "NAME"
 
 

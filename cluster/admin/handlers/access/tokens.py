@@ -1,7 +1,7 @@
-"""/v1/tokens: tokens by which a client of the HTTP API identifies its user. A token is shown once, to the client that
-asked for it.
+"""/v1/tokens: lists, makes and removes the tokens by which clients of the HTTP API identify their users.
 
-The node that is asked makes the token, and only its SHA-256 goes to the leader and into the log.
+A token is shown once, to the client that asked for it. The node that is asked makes the token. Only its SHA-256 is sent
+to the leader and stored in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """The SHA-256 of the token, in hex."""
     label: str
     ends: str
-    """Log time at which it expires, RFC 3339."""
+    """Log time at which the token expires, RFC 3339."""
     ended: bool
 
 
@@ -59,7 +59,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenGiven(msgspec.Struct, frozen=True, kw_only=True):
-    """The new token. No later answer shows it."""
+    """The answer with a new token. No later answer shows the token."""
 
     node: int
     user: str
@@ -69,12 +69,12 @@ class TokenGiven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `PUT /v1/tokens/{token}`, for a token that another node made."""
+    """The body of `PUT /v1/tokens/{token}`, by which a node stores a token that it has made. {token} is its SHA-256."""
 
     user: TokenName
     label: Label
     ends_ms: Unsigned63
-    """Log time at which it expires, within 3,650 days."""
+    """Log time at which the token expires, in ms since 1970; at most 3,650 days from now."""
 
 
 class TokenChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,10 @@ class TokenChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_tokens(call: Call) -> Pieces:
-    """The tokens of the user in ?user=, including expired ones; without ?user= those of the caller."""
+    """Lists the tokens of a user, including expired ones.
+
+    ?user= names the user; without it, the tokens of the caller are listed.
+    """
     access, applied = call.port.access, call.port.state.applied.index
     name = call.query.get(USER) or (call.caller.user.name if call.caller.user is not None else "")
     if not name:
@@ -106,7 +109,7 @@ async def list_tokens(call: Call) -> Pieces:
 
 
 async def create_token(call: Call) -> TokenGiven:
-    """Makes a token, which is shown once."""
+    """Makes a token for a user. No later answer shows it."""
     wanted: TokenRequest = call.body
     ends_ms = call.port.access.log_time_ms() + wanted.days * DAY_MS
     token = await issued(call, call.caller, wanted.user, wanted.label, ends_ms)
@@ -120,7 +123,8 @@ async def create_token(call: Call) -> TokenGiven:
 
 
 async def issued(call: Call, caller: Caller, name: str, label: str, ends_ms: int) -> str:
-    """Makes a token of that user for a caller, writes it into the log, and returns it. Raises ApiError."""
+    """Makes a token of the user `name`, stores its SHA-256 in the log, and returns the token. It expires at the log
+    time `ends_ms`. Raises ApiError."""
     access = call.port.access
     token = base64.urlsafe_b64encode(access.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     digest = digest_of(token)
@@ -129,13 +133,13 @@ async def issued(call: Call, caller: Caller, name: str, label: str, ends_ms: int
     else:
         row = msgspec.json.encode(TokenRow(user=name, label=label, ends_ms=ends_ms))
         await asked_leader(call, caller, "PUT", f"/v1/tokens/{digest.hex()}", row)
-        # The client's next request may come to this node: the token must be applied here by then.
+        # The client may send its next request to this node, so this waits until the token is applied here.
         await comes_true(lambda: digest in access.state.tokens, call.port.waits.here_s)
     return token
 
 
 async def put_token(call: Call) -> TokenChanged:
-    """Adds a token that another node made."""
+    """Stores the SHA-256 of a token that another node has made."""
     row: TokenRow = call.body
     digest = digest_in(call)
     await _put(call, call.caller, row.user, digest, row.ends_ms, row.label)
@@ -154,7 +158,7 @@ async def _put(call: Call, caller: Caller, name: str, digest: bytes, ends_ms: in
 
 
 async def delete_token(call: Call) -> TokenChanged:
-    """Removes a token; streams that were opened with it end."""
+    """Removes a token, which ends the streams that were opened with it."""
     access, digest = call.port.access, digest_in(call)
     row = access.state.tokens.get(digest)
     if row is None:
@@ -167,7 +171,7 @@ async def delete_token(call: Call) -> TokenChanged:
 
 
 def digest_in(call: Call) -> bytes:
-    """Returns the id of a token in the path. Raises ApiError."""
+    """Returns the SHA-256 of a token from the request's path. Raises ApiError if it is not 64 hex digits."""
     text = call.params["token"]
     if len(text) != 2 * TOKEN_BYTES or set(text) - set("0123456789abcdef"):
         raise ApiError("bad_field", "the id of a token has 64 hex digits", "GET /v1/tokens?user=NAME shows them")
@@ -175,7 +179,8 @@ def digest_in(call: Call) -> bytes:
 
 
 async def asked_leader(call: Call, caller: Caller, method: str, path: str, body: bytes = b"") -> None:
-    """Sends the caller's request to the leader, which carries it out. Raises ApiError with the leader's refusal."""
+    """Sends the caller's request to the leader, which carries it out. Raises ApiError with the leader's error, or with
+    an unknown outcome."""
     status, answer = await call.ask_leader(caller, method, path, body)
     try:
         if status < 400:

@@ -1,4 +1,4 @@
-"""/v1/users: the users. Secrets are accepted and never returned."""
+"""/v1/users: lists, creates, changes and removes users. Requests may contain secrets; answers never do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["Super", "Normal"]
     enabled: bool
     created: str
-    """Log time of its creation, RFC 3339."""
+    """Log time at which the user was created, RFC 3339."""
     rules: int
     tokens: int
 
@@ -38,11 +38,11 @@ class UsersView(ReadView, frozen=True, kw_only=True):
 
     users: list[UserView]
     next: str | None
-    """The value of `after` for the next page; null at the end."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class NewUser(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/users`. Creating a user that exists with equal contents is no error."""
+    """The body of `POST /v1/users`. If the user exists already with the same contents, that is no error."""
 
     name: UserName
     secret: Secret
@@ -57,7 +57,8 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["Super", "Normal"] | None = None
     enabled: bool | None = None
     keep_tokens: Annotated[list[Annotated[str, msgspec.Meta(max_length=200)]], msgspec.Meta(max_length=100)] = []
-    """Labels of tokens that do not end with the secret. All others do, logins too, from level 13 of the cluster on."""
+    """Labels of tokens that stay valid when the secret changes. From level 13 of the cluster on, a new secret ends all
+    other tokens, including logins."""
 
 
 class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_view(user: User) -> UserView:
-    """Returns the user without its secret."""
+    """Returns the view of a user, which has no secret."""
     return UserView(
         name=user.name,
         type="Super" if user.is_super else "Normal",
@@ -80,7 +81,7 @@ def user_view(user: User) -> UserView:
 
 
 async def list_users(call: Call) -> Pieces:
-    """Users by name, a page of them."""
+    """Lists users by name, a page of them."""
     users, applied = call.port.access.state.users, call.port.state.applied.index
     page, after = Page(call, limit_of(call)), after_of(call)
     names = users.keys_from(after, page.items_max + 1)
@@ -103,14 +104,14 @@ async def list_users(call: Call) -> Pieces:
 
 
 def _hint(call: Call) -> str:
-    """Returns what to type if a user with a secret is refused."""
+    """Returns the hint for an error when a user with a secret cannot be stored."""
     if call.port.access.secrets.problem:
         return "give every node the same key: raftmq config explain auth.key_file, then raftmq reload"
     return "raftmq user list"
 
 
 async def create_user(call: Call) -> UserChanged:
-    """Creates a user."""
+    """Creates a user with its secret, type and status."""
     wanted: NewUser = call.body
     access = call.port.access
     asker, is_super = access.asker(call.caller), wanted.type == "Super"
@@ -124,7 +125,7 @@ async def create_user(call: Call) -> UserChanged:
 
 
 async def change_user(call: Call) -> UserChanged:
-    """Changes secret, type or status of a user."""
+    """Changes the secret, type or status of a user."""
     wanted: UserChange = call.body
     user, access = await user_of(call, call.params["user"]), call.port.access
     is_super = None if wanted.type is None else wanted.type == "Super"
@@ -145,7 +146,7 @@ async def change_user(call: Call) -> UserChanged:
 
 
 async def delete_user(call: Call) -> UserChanged:
-    """Removes a user, its rules and its tokens; its connections end."""
+    """Removes a user with its rules and tokens, and closes its connections."""
     user, access = await user_of(call, call.params["user"]), call.port.access
     asker = access.asker(call.caller)
     await changed(lambda done: access.users.remove(asker, user.name, done))
