@@ -300,8 +300,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
                 self._answer(node, snapshot.last.index + 1, success=True)
 
     def _answer(self, node: TCPNode, next_index: int, *, reset: bool = False, success: bool = False) -> None:
-        """Sends the leader the index of the entry that this process wants next. The message has the term, so that the
-        leader does not take it for an answer to a later leadership, as pysyncobj's own answers could be."""
+        """Sends the leader the index of the entry that this process wants next. The message has the term, because
+        without it the leader could take an answer to one of its earlier terms for an answer to the present one."""
         self._SyncObj__transport.send(
             node,
             {
