@@ -1,6 +1,7 @@
-"""The apply lane: a worker thread that applies committed entries to the state machine, one WriteBatch per drain.
+"""Implements the apply lane: a worker thread that applies committed entries to the state machine, one WriteBatch per
+drain.
 
-A drain is bounded: what it applies is one batch and one report, and the loop works through the report in one turn. A
+A drain is bounded, because it makes one batch and one report, and the event loop processes the report in one turn. A
 node that catches up gets entries in runs of megabytes; they are cut into pieces, each of which is reported by itself.
 """
 
