@@ -39,9 +39,10 @@ SCORE_COST = 2
 class DiskPace:
     """Decides whether the disk is quick enough to wait for it on the event loop.
 
-    There are two conditions. Most recent drains were quick, on whichever thread they ran; nothing is known at first, so
-    the first ones run on the lane. (The average does not count: on a busy machine a few drains wait long for a core, on
-    either thread.) And the time beyond SLOW_S that drains take on the loop must fit a `StallBudget`.
+    There are two conditions. First, most recent drains must have been quick, on whichever thread they ran. Nothing is
+    known at first, so the first drains run on the lane. (The average does not count: on a busy machine a few drains
+    wait long for a core, on either thread.) And the time beyond SLOW_S that drains take on the loop must fit a
+    `StallBudget`.
     """
 
     __slots__ = ("_score", "_stalls")

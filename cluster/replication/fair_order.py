@@ -225,12 +225,13 @@ class FairOrder:
         return None if place is None else place[1].sends[0]
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
-        """Removes and returns sends of clients until they have `size` bytes, at most `count`: each is the oldest of
-        those by the owner whose sends cost most then, to the topic whose sends cost most.
+        """Removes and returns sends of clients: as many as needed for `size` bytes, and at most `count`. Each time it
+        takes the owner whose waiting sends cost most, then that owner's topic with the highest cost, and removes the
+        oldest send there.
 
-        Copies that the node makes itself stay, and so does whatever costs no more than an equal share of `limit` bytes
-        among all owners, or among the topics of one: if copies fill the queue, others are not to blame (seed
-        957000001). Before them go sends to demoted topics, down to the part of an equal share that these get.
+        Sends to demoted topics are removed first, down to the part of an equal share that these topics get. Copies that
+        the node makes itself stay. So do the sends of an owner or a topic that cost no more than an equal share of
+        `limit` bytes: if copies fill the queue, clients are not to blame (seed 957000001).
         """
         taken = self._take_demoted(size, count, limit) if self._demoted else []
         size -= sum([send.size for send in taken])

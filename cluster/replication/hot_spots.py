@@ -78,9 +78,9 @@ class HotSpots:
         """The last window that has ended; an empty window before that."""
 
     def look(self, cursor: QueueCursor, left: int, sends: Sequence[Send]) -> int:
-        """Samples one or more messages of an acknowledged entry that belong to the queue of `cursor`. `left` is zero or
-        negative: the queue's messages in the entry go on for `-left` messages after the first one to sample. `sends`:
-        the sends of the entry. Returns the number of messages until the next sample."""
+        """Samples one or more messages of an acknowledged entry that belong to the queue of `cursor`. `left` is
+        negative: the queue has `-left` messages in the entry from the first one to sample on. `sends`: the sends of the
+        entry. Returns the number of messages until the next sample."""
         weight = 0
         while left < 0:
             weight += STRIDE

@@ -1,9 +1,10 @@
-"""Judges by the learnt limits of the cluster which topics get more than they usually do (docs/adr/0117).
+"""Finds the topics that get more messages than the cluster's learnt limits allow: more than they usually get
+(docs/adr/0117).
 
-A limit is a token bucket as a quota's is (`cluster.flow.quota_buckets`), but with ten seconds' worth, since it was
-learnt from spans of ten seconds. A send that finds it empty takes nothing and is counted, but not refused: the counts
-show what an enforced limit would refuse. While more arrives than the log takes, topics that are over their limit are
-the first to be delayed and refused, in mode `on`. At any other time the limits have no effect.
+A limit is a token bucket, like that of a quota (`cluster.flow.quota_buckets`), but with ten seconds' worth, since it
+was learnt from spans of ten seconds. A send that finds it empty takes nothing and is counted, but not refused: the
+counts show what an enforced limit would refuse. While more arrives than the log takes, topics that are over their limit
+are the first to be delayed and refused, in mode `on`. At any other time the limits have no effect.
 
 A limit is one of the whole cluster. Where there are several groups of brokers, the leader of each has the part of it
 that its group has of the topic's queues: producers send to all queues in turn.

@@ -1,5 +1,5 @@
-"""The head of a message that is stored with other fields than its Send has, and functions that read raw properties:
-keys and the tag's hash.
+"""Defines the head of a message, which has the stored fields that differ from those of its Send, and reads keys and the
+tag's hash from raw properties.
 
 Copies that the broker makes, and messages that wait in no queue, have such a head. The keys by which a message can be
 found are UNIQ_KEY and the words of KEYS.

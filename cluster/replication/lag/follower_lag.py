@@ -1,4 +1,4 @@
-"""The lag of each follower as its leader measures it: in bytes and in time, with a forecast.
+"""Measures, on the leader, the lag of each follower in bytes and in time, and forecasts it.
 
 The time is the age of the oldest entry that the follower lacks. Both figures are cheap: they come from the log's index
 and from the ends of the log that the node notes once a second. A forecast starts again with each term.

@@ -99,7 +99,7 @@ def _seconds(seconds: float | None) -> int | None:
 
 
 def _slope(times: list[float], values: list[float], change_min: float) -> float:
-    """Returns by how much the values change in a second; 0 if noise could explain it. `times` are in milliseconds."""
+    """Returns by how much the values change in a second; 0 if noise could explain it. `times` are in seconds."""
     whole = _line(times, values, change_min)
     recent = next(at for at, time in enumerate(times) if times[-1] - time <= RECENT_MS / 1000)
     if recent == 0 or len(times) - recent < SAMPLES_MIN:
