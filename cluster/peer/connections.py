@@ -182,7 +182,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends this node's HELLO."""
-        # Uvloop's transport is no subclass of asyncio.Transport.
+        # uvloop's transport is no subclass of asyncio.Transport.
         self.transport = transport = cast(asyncio.Transport, transport)
         socket = transport.get_extra_info("socket")
         if socket is not None and _USER_TIMEOUT is not None:
@@ -335,7 +335,7 @@ class Inlet(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the time limit of the handshake, and reports the connection to the owner, which may close it if too
         many handshakes are unfinished."""
-        # Uvloop's transport is no subclass of asyncio.Transport.
+        # uvloop's transport is no subclass of asyncio.Transport.
         self.transport = transport = cast(asyncio.Transport, transport)
         self._timer = SilenceTimer(asyncio.get_running_loop(), self._handshake_s, self._no_hello)
         self._owner.on_inlet(self)
