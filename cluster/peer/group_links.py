@@ -362,9 +362,9 @@ class GroupLinks:
                 state.task = loop.create_task(self._dial(state), name=name)
 
     def _take_over(self, state: _WantedLink) -> None:
-        """For a target that names a node: takes over the connection of the target "any member" of the same group, if
-        that connection leads to this very node. A second connection to the node would soon end the first, and requests
-        in flight on it would be lost."""
+        """Gives the target `state`, which names a node, the connection of the target "any member" of its group, if that
+        connection leads to this node. A second connection to the node would soon end the first, and requests in flight
+        on it would be lost."""
         target, now_s = state.target, asyncio.get_running_loop().time()
         for other in self._wanted.values():
             link = other.link

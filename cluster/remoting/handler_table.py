@@ -33,8 +33,8 @@ _WAITS = codes_where(
 )
 RETRY_MS = 100
 RETRIES = 30
-"""How often a silent read that no leader confirms is tried again, and the milliseconds between two tries. Together they
-are longer than a failover, and shorter than a client waits."""
+"""The number of times that a silent read without a leader's confirmation is tried again, and the milliseconds between
+two tries. Together they are longer than a failover, and shorter than a client waits."""
 
 
 class HandlerTable:

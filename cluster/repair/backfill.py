@@ -38,7 +38,7 @@ ALARM_AFTER = 3
 
 
 class BackfillPauses(NamedTuple):
-    """How long a backfill waits, in seconds."""
+    """The pauses of a backfill, in seconds."""
 
     look_s: float = 0.2
     """The time between two checks of a state that is behind."""

@@ -166,8 +166,8 @@ class RemotingRequest(Untracked):
             self.connection.write_parts(answer.heads.head(self.opaque), answer.body)
 
     def _may_answer(self, code: int) -> bool:
-        """For the first answer: releases the request's memory, counts the request, and returns True. Returns False for
-        a later answer, and for a oneway request."""
+        """Releases the request's memory, counts the request, and returns True, if this is its first answer. Returns
+        False for a later answer, and for a oneway request."""
         if self._promised is not None:
             self._promised.hold(0)
             self.connection.room_given_back()

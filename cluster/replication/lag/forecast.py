@@ -53,7 +53,7 @@ class Kept(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """How a follower's lag will change."""
+    """A forecast of a follower's lag: its rate of change and its end."""
 
     bytes_per_s: int
     """Positive while the lag grows, negative while it shrinks, 0 if it stays the same."""
