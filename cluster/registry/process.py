@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 8
 TICK_S = 0.05
 FAILURES_MAX = 20
-"""The most ticks in a row that may fail; then the process ends."""
+"""The number of ticks that fail in a row after which the process ends."""
 
 
 class RaftThread:
