@@ -29,11 +29,12 @@ logger = logging.getLogger(__name__)
 STRANGERS_MAX = 64
 """The most connections whose handshake is not finished."""
 CHANNEL_INLETS_MAX = 4
-"""The most connections of one peer on one channel. An honest peer has one, and perhaps some that broke unnoticed."""
+"""The most connections of one peer on one channel. An honest peer has one, and perhaps older ones whose loss this node
+has not noticed."""
 
 
 class ConnectionAdmission:
-    """Chooses the connections to close, and logs refusals. Event loop only."""
+    """Chooses which connections to the peer port to close, and logs refusals. Event loop only."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -41,7 +42,8 @@ class ConnectionAdmission:
         self._told = Seldom(logger)
 
     def surplus_stranger(self, inlets: Iterable[Inlet]) -> Inlet | None:
-        """Returns the unfinished connection to close; None while there is room."""
+        """Returns the connection to close when more than STRANGERS_MAX connections have not finished their handshake:
+        the oldest one from the address that has the most of them. Returns None while there is room."""
         strangers = [inlet for inlet in inlets if inlet.peer is None]
         if len(strangers) <= STRANGERS_MAX:
             return None
@@ -55,17 +57,18 @@ class ConnectionAdmission:
         return same[0] if len(same) > CHANNEL_INLETS_MAX else None
 
     def note_refused(self, remote: str, why: str, now_s: float) -> None:
-        """Counts and logs that a connection from the address `remote` is refused."""
+        """Counts and logs that a connection from the address `remote` was refused, for the reason `why`. `now_s`: the
+        time in seconds, by which repeated lines are limited."""
         self.refused += 1
         self._told.warn(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
 
     def note_refusal_by(self, peer: str, why: str, now_s: float) -> None:
-        """Logs that the peer, a text such as "node 2/1", refuses this node."""
+        """Logs that the peer, a text such as "node 2/1", refuses this node for the reason `why`."""
         self._told.warn(f"{peer} refuses this node", why or "no reason", now_s)
 
 
-# Peers that send implausible messages (`raftlog.core.message_plausibility`): closes their connections and raises an
-# alarm.
+# Handling of peers that send implausible messages (`raftlog.core.message_plausibility`): this node closes their
+# connections and raises an alarm.
 #
 # Either the peer violates the protocol, or this node has lost entries that it acknowledged. Both need an operator;
 # neither requires the node to stop.
@@ -79,11 +82,13 @@ class CutsOff(Protocol):
     """The part of PeerTransport that ends connections."""
 
     def cut_off(self, peer: NodeId, why: str) -> None:
-        """Closes the connections of a peer that sent an implausible message; it may connect again."""
+        """Closes the connections of a peer that sent an implausible message; the peer may connect again. `why` goes to
+        the log."""
 
 
 class Implausible:
-    """Reacts to implausible messages of peers. Event loop only."""
+    """Closes the connections of peers that send implausible messages, and raises an alarm that is cleared after
+    QUIET_S. Event loop only."""
 
     def __init__(self, transport: CutsOff, alarms: Alarms, group: int = FIRST_GROUP) -> None:
         """`group`: the group of brokers of this node and its peers."""
@@ -94,7 +99,8 @@ class Implausible:
         self.count = 0
 
     def note(self, peer: NodeId, error: ImplausibleMessageError) -> None:
-        """Handles a message of that peer that the core has refused."""
+        """Closes the peer's connections and raises the alarm, because the core has refused a message of the peer with
+        `error`."""
         self.count += 1
         about = node_object(self._group, peer)
         self._transport.cut_off(peer, str(error))

@@ -1,9 +1,10 @@
-"""Decides which nodes may use the peer port: members and guests may, former members may not. Keeps their addresses.
+"""Decides which nodes may use the peer port: members and guests may, former members may not. Keeps the addresses of
+members and guests.
 
 A node that was away does not know which members joined in the meantime, but Raft requires it to accept entries of a
-leader that is not in its configuration, and to answer (thesis 4.1). A node of the same cluster with an unknown id is
-therefore accepted as a **guest**, and dialled at the address in its handshake. An id is bound to one uuid permanently:
-a node with a known id and another uuid is refused, and so is a former member.
+leader that is not in its configuration, and to answer that leader (thesis 4.1). A node of the same cluster with an
+unknown id is therefore accepted as a **guest**, and dialled at the address in its handshake. An id is bound to one uuid
+permanently: a node with a known id and another uuid is refused, and so is a former member.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from raftlog.types import FIRST_GROUP, GROUPS_MAX, NOBODY, NodeId
 HostAndPort = tuple[str, int]
 """Host (name or ip) and port."""
 Addresses = Mapping[NodeId, tuple[HostAndPort, ...]]
-"""The addresses at which each node may listen, best first; they are tried in turn."""
+"""The addresses at which each node may listen, best first. A dialler tries them in turn."""
 NODE_ID_MAX = 65535
 GUESTS_MAX = 16
 """The most unknown nodes at once. More are a mistake, not a membership change."""
@@ -28,7 +29,7 @@ BELOW = "below"
 
 
 class RemovedMember(NamedTuple):
-    """A member that was removed: its uuid, and the entry that removed it."""
+    """A member that was removed: its uuid, and the log index of the entry that removed it."""
 
     node_uuid: str
     since: int
@@ -36,8 +37,8 @@ class RemovedMember(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """The identities that a handshake carries and against which it is checked: a node of another cluster, or with
-    another disk, is refused."""
+    """The identity of this node, and those of the members and former members. Handshakes are checked against them: a
+    node of another cluster, or with another disk, is refused."""
 
     cluster_uuid: str
     group_id: int
@@ -46,7 +47,7 @@ class Membership(NamedTuple):
     members: dict[NodeId, str]
     """Node id -> node uuid of every member."""
     removed: dict[NodeId, RemovedMember] = {}  # noqa: RUF012 - a value, never changed
-    """Members whose removal is committed."""
+    """Node id -> member whose removal is committed."""
 
 
 class Refusal(NamedTuple):
@@ -59,14 +60,14 @@ class Refusal(NamedTuple):
     of the two nodes does not know the level of the cluster, BELOW if the group has a level without other groups, else
     ""."""
     since: int = -1
-    """Index of the entry that removed the node, -1 otherwise."""
+    """Index of the entry that removed the node, -1 if the refusal has another reason."""
 
 
 class Roster:
-    """The nodes that may use the peer port: members, former members and guests."""
+    """Keeps members, former members and guests, and decides which nodes may use the peer port: members and guests."""
 
     def __init__(self, membership: Membership, addresses: Addresses) -> None:
-        """`addresses` are those at which members listen, as far as known."""
+        """`addresses`: member id -> the addresses at which the member listens, as far as they are known."""
         self.membership = membership
         self._addresses: Addresses = {}
         self._guests: dict[NodeId, tuple[str, HostAndPort]] = {}
@@ -74,7 +75,8 @@ class Roster:
         self.update(membership, addresses)
 
     def update(self, membership: Membership, addresses: Addresses) -> None:
-        """Changes members or addresses. A guest that is now a member, or has left, is no longer a guest."""
+        """Replaces the membership and the addresses. A guest that is now a member or a former member is no longer a
+        guest."""
         self.membership = membership
         own = membership.node_id
         self._addresses = {p: a for p, a in addresses.items() if p in membership.members and p != own and a}
@@ -86,7 +88,7 @@ class Roster:
         return node_object(self.membership.group_id, peer)
 
     def peers(self) -> list[NodeId]:
-        """All nodes to dial, ascending."""
+        """The ids of all nodes to dial, members and guests, ascending."""
         return sorted(self._addresses.keys() | self._guests.keys())
 
     def addresses_of(self, peer: NodeId) -> tuple[HostAndPort, ...]:
@@ -104,8 +106,8 @@ class Roster:
         self._guests.pop(peer, None)
 
     def is_not(self, peer: NodeId, who: list[Any]) -> str:
-        """Returns the reason why the node that was dialled as `peer` is another one; "" if it is the right one. `who`
-        is its identity: [cluster uuid, id, uuid]."""
+        """Returns the reason why the node that was dialled as `peer` is another node; "" if it is the right one. `who`
+        is the identity that the dialled node gave: [cluster uuid, id, uuid]."""
         cluster, node_id, node_uuid = who
         me = self.membership
         if cluster != me.cluster_uuid:
@@ -121,8 +123,8 @@ class Roster:
         return ""
 
     def judge(self, header: list[Any], channels: tuple[str, ...], *, itself: bool = False) -> Refusal | None:
-        """Returns the reason to refuse a handshake, None to accept it. `itself`: True if the dialling node may be this
-        very node."""
+        """Returns the reason to refuse the handshake with this HELLO header; None if it is to be accepted. `channels`:
+        the names of the acceptable channels. `itself`: True if the dialling node may be this very node."""
         cluster, group, node_id, node_uuid, to_id, channel = header[:6]
         me = self.membership
         if cluster != me.cluster_uuid or group != me.group_id:
@@ -141,9 +143,10 @@ class Roster:
         return self._judge_identity(NodeId(node_id), node_uuid, header)
 
     def judge_group(self, header: list[Any], least: int = FIRST_GROUP) -> Refusal | None:
-        """Returns the reason to refuse the handshake of a node of another group, None to accept it. Its node id counts
-        in its own group, so it never becomes a peer in this one. Its address is not checked: the map of the groups has
-        it. `least`: the lowest group number that is accepted."""
+        """Returns the reason to refuse the handshake of a node of another group, None if it is to be accepted. The
+        sender's node id is valid only in its own group, so the sender never becomes a peer in this group. Its address
+        is not checked: this node takes it from the map of the groups. `least`: the lowest group number that is
+        accepted."""
         cluster, group, node_id, node_uuid, to_id = header[:5]
         me = self.membership
         if cluster != me.cluster_uuid:
@@ -193,8 +196,8 @@ class Roster:
         return None
 
     def greet(self, header: list[Any]) -> bool:
-        """Records an accepted handshake; returns True if it is that of a new guest, which is to be dialled from now
-        on."""
+        """Records an accepted handshake; returns True if the sender is no member and gave an address: it is now a
+        guest, and this node must dial it."""
         peer, address = NodeId(header[2]), _address_in(header)
         if peer in self._addresses or address is None:
             return False

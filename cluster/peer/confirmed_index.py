@@ -1,10 +1,11 @@
-"""Lets a follower answer linearizably: the leader tells it up to which index it must have applied the log.
+"""Lets a follower answer reads linearizably: the leader tells the follower up to which index it must have applied the
+log.
 
-This is ReadIndex (thesis, 6.4), asked by a follower. READ_INDEX goes to the leader. The leader has a majority confirm
-that it still leads, and answers with its applied index (READ_INDEX_REPLY). As soon as the follower has applied that
-index, its state contains everything that was acknowledged before the question. Reads that arrive while a question is in
-flight share the next one, because the index of the present one may be older than what they must see. So a follower has
-at most one question in flight, however many reads there are.
+This is ReadIndex (thesis, 6.4), asked by a follower. The follower sends READ_INDEX to the leader. The leader has a
+majority confirm that it still leads, and answers with its applied index (READ_INDEX_REPLY). As soon as the follower has
+applied that index, its state contains everything that was acknowledged before the question. Reads that arrive while a
+question is in flight wait for the next question, which they share: the index that answers the present one may be older
+than the writes that they must see. So a follower has at most one question in flight, however many reads there are.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from raftlog.core.raw_node import RawNode
 
 WAIT_MS: Final = 1000
-"""Milliseconds after which one who asks is told False."""
+"""Milliseconds after which a waiting read ends without a confirmation: its `done(False)` is called."""
 ANSWER_MS: Final = 300
-"""Milliseconds after which a question without an answer is put again: the frame may be lost with its connection."""
+"""Milliseconds after which a question without an answer is sent again: the frame may have been lost with its
+connection."""
 LOOK_MS: Final = 5
 """Milliseconds between two looks at the applied index while somebody waits for it."""
 NUMBER_MAX: Final = 1 << 63
@@ -37,13 +39,14 @@ Confirmed = Callable[[bool], None]
 
 
 class ReadIndexes(Protocol):
-    """The part of the node's services that is used here."""
+    """The node's services that ConfirmedIndex calls."""
 
     def writes_open(self) -> bool:
         """Returns True if this node leads and has applied the no-op of its term."""
 
     def read_index(self, done: Confirmed) -> None:
-        """Calls `done(True)` when the applied state of this node, the leader, answers linearizably."""
+        """Calls `done(True)` once this node has confirmed that it leads and its applied state answers linearizably;
+        else calls `done(False)`."""
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the node's monotonic clock."""
@@ -67,7 +70,8 @@ class _AskedIndex(NamedTuple):
 
 
 class ConfirmedIndex:
-    """Both ends: asks as a follower, answers as the leader. Event loop only."""
+    """Asks the leader for its applied index while this node is a follower, and answers such questions while it leads.
+    Event loop only."""
 
     def __init__(
         self,
@@ -85,12 +89,13 @@ class ConfirmedIndex:
         self._applied, self._level = applied, level
         self._numbers = links.request_ids()
         self._waiting: list[_WaitingRead] = []
-        """Those who wait for the next question."""
+        """The reads that wait for the next question."""
         self._asked: _AskedIndex | None = None
         self._behind: deque[tuple[int, list[_WaitingRead]]] = deque()
-        """(index that this node has not applied yet, those who wait for it), ascending."""
+        """(index that this node has not applied yet, the reads that wait for it), ascending by index."""
         self._looks = False
-        """True while a look at the applied index is due. It is not told of each: most nodes wait for none."""
+        """True while a look at the applied index is scheduled. The applied index is polled, so that a node without
+        waiting reads pays nothing when it applies entries."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -104,17 +109,20 @@ class ConfirmedIndex:
 
     @property
     def is_possible(self) -> bool:
-        """True if `ask` has a sense: this node does not lead, and all nodes of the cluster know the frames."""
+        """True if `ask` can succeed: this node does not lead with writes open, and all nodes of the cluster know the
+        frames READ_INDEX and READ_INDEX_REPLY."""
         return not self._reads.writes_open() and self._level() >= OWNERS_LEVEL
 
     def ask(self, done: Confirmed) -> None:
-        """Calls `done(True)` later, when the applied state contains whatever was acknowledged before this call, and
-        `done(False)` if no leader confirms that within WAIT_MS. What waits is bounded by the caller."""
+        """Calls `done(True)` later, when the applied state contains every write that was acknowledged before this call,
+        and `done(False)` if no leader confirms that within WAIT_MS. The caller must bound the number of waiting
+        reads."""
         self._waiting.append(_WaitingRead(self._reads.monotonic_ms() + WAIT_MS, done))
         self._put()
 
     def _put(self) -> None:
-        """Sends the question of all waiting reads, unless one is in flight."""
+        """Sends one question for all waiting reads, unless one is in flight. If this node leads now, it answers them
+        itself."""
         if self._asked is not None or not self._waiting:
             return
         if self._reads.writes_open():
@@ -136,7 +144,8 @@ class ConfirmedIndex:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Answers a question, or takes an answer. Raises WireError."""
+        """Handles a frame READ_INDEX (a question) or READ_INDEX_REPLY (an answer). Raises WireError if the frame is
+        malformed."""
         if kind == Kind.READ_INDEX:
             match header:
                 case [int(number)] if 0 <= number < NUMBER_MAX:
@@ -156,7 +165,7 @@ class ConfirmedIndex:
         asked = self._asked
         if asked is None or (asked.number, asked.leader) != (number, peer):
             return
-        if index < 0:  # it does not lead: who does is learnt by another way, and `tick` asks again
+        if index < 0:  # the peer does not lead: Raft tells this node who does, and `tick` asks again
             self._waiting, self._asked = [*asked.waiting, *self._waiting], None
             return
         self._asked = None
@@ -167,7 +176,7 @@ class ConfirmedIndex:
     # --- what happens meanwhile --------------------------------------------------------------------------------------
 
     def _tell_applied(self) -> None:
-        """Answers the reads whose index is applied by now, and checks again in LOOK_MS if others still wait."""
+        """Answers the reads whose index is applied by now, and checks again after LOOK_MS if other reads still wait."""
         while self._behind and self._behind[0][0] <= self._applied():
             self._tell(self._behind.popleft()[1], True)
         if self._behind and not self._looks:
@@ -179,27 +188,28 @@ class ConfirmedIndex:
         self._tell_applied()
 
     def on_role(self, raw: RawNode) -> None:
-        """Puts the question to the new leader."""
+        """Sends the question in flight, and the waiting reads, to the new leader."""
         self._put_again()
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Asks again if the question went to this peer."""
+        """Sends the question again if it went to this peer, whose connection has closed."""
         if self._asked is not None and self._asked.leader == peer:
             self._put_again()
 
     def tick(self, now_ms: int) -> None:
-        """Ends reads that have waited too long, and sends a question again that got no answer."""
+        """Ends reads that have waited too long, and sends the question again if it got no answer within ANSWER_MS."""
         if not (self._waiting or self._asked or self._behind):
             return
         held = [self._waiting, *(waiting for _, waiting in self._behind)]
         if self._asked is not None:
             held.append(self._asked.waiting)
         late: list[_WaitingRead] = []
-        for waiting in held:  # each in the order of deadlines
+        for waiting in held:  # each list is in the order of deadlines
             count = next((at for at, each in enumerate(waiting) if each.deadline_ms > now_ms), len(waiting))
             late += waiting[:count]
             del waiting[:count]
-        self._behind = deque(each for each in self._behind if each[1])  # bounded by the questions of WAIT_MS
+        # Short: at most the questions of the last WAIT_MS.
+        self._behind = deque(each for each in self._behind if each[1])
         self._tell(late, False)
         if self._asked is None or self._asked.again_ms <= now_ms:
             self._put_again()
@@ -210,7 +220,8 @@ class ConfirmedIndex:
 
 
 def _told(waiting: list[_WaitingRead], ok: bool) -> Generator[None, None, None]:
-    """Answers the waiting reads in steps: each continues with a request, whose signature may have to be checked."""
+    """Calls `done(ok)` of each waiting read, TOLD_PER_STEP per step. The steps are small because each `done` goes on
+    with a client's request, whose signature may have to be checked."""
     for at, each in enumerate(waiting):
         if at % TOLD_PER_STEP == 0:
             yield

@@ -1,7 +1,8 @@
 """One TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives.
 
-First comes the handshake (`handshake`), short and within HANDSHAKE_S. Until it is finished, no other data of the peer
-is processed, kept or answered. A node without a secret sends its identity and continues at once.
+First comes the handshake (`handshake`), whose frames are at most HELLO_MAX bytes long and which must end within
+HANDSHAKE_S. Until it is finished, no other data of the peer is processed, kept or answered. A node without a secret
+sends its identity and continues at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Certified(Protocol):
     """A connection that may have a TLS certificate."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Returns what asyncio's transports return; used for `peercert`."""
+        """Returns the transport's value of that name, as asyncio's transports do; `default` if it has none. Used for
+        "peercert"."""
 
 
 def certified(transport: Certified) -> tuple[str, str] | None:
@@ -48,7 +50,8 @@ def certified(transport: Certified) -> tuple[str, str] | None:
 
 
 def why_not_certified(transport: Certified, cluster: object, node_uuid: object) -> str:
-    """Returns the reason why the certificate is not that of the node; "" if it is, and for plain text."""
+    """Returns the reason why the certificate is not that of the node `node_uuid` of the cluster `cluster`; "" if it is.
+    Returns "" for a connection in plain text too."""
     found = certified(transport)
     if found is None or found == (cluster, node_uuid):
         return ""
@@ -63,7 +66,8 @@ logger = logging.getLogger(__name__)
 
 CONTROL, BULK = "control", "bulk"
 PROBE = "probe"
-"""Name of the channel of connections that only ask which node listens here (`probe`). They are answered and closed."""
+"""Name of the channel of connections that only ask which node listens here (`probe`). This node answers such a
+connection and closes it."""
 GROUP = "group"
 """Name of the channel between nodes of different groups (`group_links`)."""
 HANDSHAKE_S = 5.0
@@ -75,14 +79,14 @@ UNACKNOWLEDGED_MS = 5000
 than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 FRAMES_PER_TURN = 32
-"""The most frames that one turn of the loop handles of a connection. What came while a node stood still is read at
-once, and may be thousands of small ones (seed 953500116). A forwarded send takes some 50 µs, and an entry waits for
-several turns on its way."""
+"""The most frames that one turn of the loop handles of a connection. The frames that arrived while a node stood still
+are read at once, and may be thousands of small ones (seed 953500116). A forwarded send takes some 50 µs, and an entry
+waits for several turns before it is acknowledged, so turns must be short."""
 HELLO_MAX = 1024
-"""Longest frame of a handshake, bytes."""
+"""The longest frame of a handshake, in bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"
 """The text for a proof that does not fit. Neither side can know which of the two secrets is wrong, and both report the
-same. The wrong one is on the node all of whose links report it."""
+same. If all links of one node report it, that node has the wrong secret."""
 _UNPROVEN = "this cluster lets in only nodes that prove its secret: give this node the secret file (peer.secret_file)"
 _WRONG_PROOF = "the proof is wrong: this node has another secret, or something between the nodes changes what they say"
 
@@ -99,13 +103,14 @@ class Owner(Protocol):
     dial_errors: dict[NodeId, str]
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """Returns the header of this node's HELLO (wire.Kind.HELLO)."""
+        """Returns the header of this node's HELLO (wire.Kind.HELLO) to that peer on that channel."""
 
     def challenge(self, key: bytes) -> list[Any]:
-        """Returns the challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
+        """Returns the header of a CHALLENGE (wire.Kind.CHALLENGE), which asks a peer to prove that it has this key."""
 
     def who(self) -> list[Any]:
-        """Returns this node's identity, for peers that have proven theirs."""
+        """Returns this node's identity: [cluster uuid, node id, node uuid]. Only peers that have proven theirs receive
+        it."""
 
     def demands_proof_of(self, peer: NodeId) -> bool:
         """Returns True if this node sends nothing before the peer has proven that it has the secret."""
@@ -114,10 +119,10 @@ class Owner(Protocol):
         """Called when a connection from the address `remote` is refused."""
 
     def on_link_open(self, link: Link) -> None:
-        """Called when a handshake that this node began is finished."""
+        """Called when a handshake that this node began is finished and the peer has accepted this node."""
 
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
-        """Called when a peer refuses this node."""
+        """Called when a peer refuses this node. `header` is that of its REFUSED frame: [reason, kind, index]."""
 
     def on_closed(self, peer: NodeId, channel: str) -> None:
         """Called when the connection to the peer that was used for a channel has closed."""
@@ -130,7 +135,8 @@ class Owner(Protocol):
         """Returns the reason to refuse the sender of this HELLO on the channel `group`; else None."""
 
     def open_group(self, inlet: Inlet, header: list[Any]) -> asyncio.Protocol:
-        """Called when a node of another group was accepted: returns what handles its connection from now on."""
+        """Called when a node of another group was accepted. Returns the protocol that handles its connection from now
+        on."""
 
     def on_inlet(self, inlet: Inlet) -> None:
         """Called when a new connection was accepted."""
@@ -142,7 +148,7 @@ class Owner(Protocol):
         """Called when the peer's handshake is complete."""
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Called for each frame of an accepted peer."""
+        """Called for each frame of an accepted peer. May raise WireError, which closes the connection."""
 
     def on_inlet_closed(self, inlet: Inlet) -> None:
         """Called when an accepted connection of a peer has closed."""
@@ -155,16 +161,16 @@ class Link(asyncio.Protocol):
         self, owner: Owner, peer: NodeId, channel: str, *, renews: bool = False, handshake_s: float = HANDSHAKE_S
     ) -> None:
         """`renews`: True if this link is to replace an open one, but only if the peer proves its identity.
-        `handshake_s`: the seconds in which the peer answers."""
+        `handshake_s`: the seconds within which the peer must answer."""
         self.peer = peer
         self.channel = channel
         loop = asyncio.get_running_loop()
         self.lost = loop.create_future()
         self.opened = loop.create_future()
         self.key_id = b""
-        """Id of the key that both sides have proven."""
+        """Id of the key that both sides have proven; b"" if none."""
         self.is_open = False
-        """True once the peer reads what is sent on this link."""
+        """True once the handshake is finished, so the peer reads what is sent on this link."""
         self._outdated = False
         self._owner = owner
         self._renews, self._handshake_s = renews, handshake_s
@@ -176,7 +182,8 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends this node's HELLO."""
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        # uvloop's transport is no subclass of asyncio.Transport.
+        self.transport = transport = cast(asyncio.Transport, transport)
         socket = transport.get_extra_info("socket")
         if socket is not None and _USER_TIMEOUT is not None:
             socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
@@ -272,14 +279,15 @@ class Link(asyncio.Protocol):
         return self._outdated or (bool(newest) and self.key_id != newest)
 
     def abort(self) -> None:
-        """Closes the connection; the dialler tries again."""
+        """Closes the connection; the transport's dialler connects again."""
         if self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Reports the end of the link: the dialler tries again, and the driver is notified, unless another connection
-        has replaced this one."""
-        if isinstance(exc, ssl.SSLError) and not self.is_open:  # TLS 1.3 looks at this node's certificate last
+        """Reports the end of the link: the transport's dialler connects again. The driver is notified unless another
+        connection has replaced this one."""
+        # With TLS 1.3, the peer checks this node's certificate after this side has finished its handshake.
+        if isinstance(exc, ssl.SSLError) and not self.is_open:
             self._owner.dial_errors[self.peer] = f"TLS: {why_failed(exc)}"
         if self._timer is not None:
             self._timer.cancel()
@@ -294,44 +302,46 @@ class Link(asyncio.Protocol):
 
 
 class Inlet(asyncio.Protocol):
-    """One accepted connection: a peer's messages, after its handshake."""
+    """One accepted connection: checks the peer's handshake, and then receives its messages."""
 
     def __init__(self, owner: Owner, handshake_s: float = HANDSHAKE_S) -> None:
-        """`handshake_s`: the seconds in which its handshake must be complete."""
+        """`handshake_s`: the seconds within which the peer must complete its handshake."""
         self._owner, self._handshake_s = owner, handshake_s
         self._buffer = FrameBuffer(FRAME_MAX)
         self._early = b""
-        """The bytes of the handshake that have arrived so far."""
+        """The bytes of an incomplete frame of the handshake."""
         self._header: list[Any] = []
         self._hello = self._challenge = b""
         self._key: bytes | None = None
-        """The key that the peer has named and must now prove; None before."""
+        """The key that the peer has named and must now prove; None before its HELLO."""
         self.peer: NodeId | None = None
-        """Id of the peer, once its handshake was accepted."""
+        """Id of the peer once its handshake was accepted; None before."""
         self.key_id = b""
         """Id of the key that the peer has proven; b"" if none."""
         self.introduction: list[Any] = []
-        """The header of its HELLO, once it was accepted."""
+        """The header of the peer's HELLO once it was accepted; empty before."""
         self.incarnation: object = 0
         self._refused = False
         self._heir: asyncio.Protocol | None = None
-        """The protocol that handles the connection since it was found to be one of another group; else None."""
+        """The protocol that handles the connection if the peer is a node of another group; else None."""
         self.channel = ""
         self.reads = 0
         """The number of reads that returned data."""
         self.ping_interval_ms = 0
-        """The interval of the peer's PINGs, as the peer reports it; 0 before the first PING."""
+        """The interval of the peer's PINGs in milliseconds, as the peer reports it; 0 before the first PING."""
         self._timer: SilenceTimer | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Waits for the handshake, for a limited time and within the limit on unfinished handshakes."""
-        self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        """Starts the time limit of the handshake, and reports the connection to the owner, which may close it if too
+        many handshakes are unfinished."""
+        # uvloop's transport is no subclass of asyncio.Transport.
+        self.transport = transport = cast(asyncio.Transport, transport)
         self._timer = SilenceTimer(asyncio.get_running_loop(), self._handshake_s, self._no_hello)
         self._owner.on_inlet(self)
 
     def expect_pings(self, interval_ms: int) -> None:
-        """Records the interval of the peer's PINGs."""
+        """Records the interval of the peer's PINGs in milliseconds."""
         self.ping_interval_ms = interval_ms
 
     @property
@@ -350,7 +360,7 @@ class Inlet(asyncio.Protocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Handles every complete frame."""
+        """Handles every complete frame in the received bytes, and keeps an incomplete one."""
         self.reads += 1
         try:
             peer = self.peer
@@ -367,7 +377,7 @@ class Inlet(asyncio.Protocol):
                 self._handle(peer, buffer, frames, 0)
                 return
             METER.units += FRAME_UNITS * len(frames)
-            for start, stop in frames:  # as _handle does, in place: most reads have one frame or two
+            for start, stop in frames:  # does what _handle does, without a call: most reads have one frame or two
                 kind, header, payload = unpack(buffer, start, stop)
                 self._owner.on_frame(peer, kind, header, payload)
         except (WireError, FrameTooLargeError) as error:
@@ -394,7 +404,7 @@ class Inlet(asyncio.Protocol):
 
     def _go_on(self, peer: NodeId, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:
         if self.transport is None or self.transport.is_closing():
-            return  # lost with the connection, like frames that had not arrived
+            return  # these frames are lost with the connection, as if they had not arrived
         try:
             self._handle(peer, buffer, frames, at)
         except WireError as error:
@@ -405,8 +415,8 @@ class Inlet(asyncio.Protocol):
         self.abort()
 
     def _take_handshake(self, data: bytes) -> bytes:
-        """Handles the handshake's frames as they become complete. Returns the bytes after the handshake, which may be
-        frames of any length."""
+        """Handles the handshake's frames as they become complete. Returns the bytes that follow the handshake; b""
+        while it is not over."""
         early = self._early + data
         while not self._is_over and (stop := first_frame(early, HELLO_MAX)):
             kind, header, _ = unpack(early, 4, stop)
@@ -417,7 +427,7 @@ class Inlet(asyncio.Protocol):
 
     @property
     def _is_over(self) -> bool:
-        """True once the handshake is, well or badly."""
+        """True once the handshake has ended: the peer was accepted or refused."""
         return self.peer is not None or self._refused or self._heir is not None
 
     def _on_handshake(self, kind: int, header: list[Any], frame: bytes) -> None:
@@ -467,8 +477,8 @@ class Inlet(asyncio.Protocol):
         self.transport.write(frame)
 
     def _admit_group(self, header: list[Any]) -> None:
-        """Accepts a node of another group, or refuses it. It never becomes a peer: its connection leaves this class
-        with the answer, and nothing of Raft reads it."""
+        """Accepts the node of another group that sent this HELLO, or refuses it. An accepted node never becomes a peer:
+        the protocol from `Owner.open_group` handles its connection from now on, so its frames never reach Raft."""
         refusal = self._owner.judge_group(header)
         if refusal is not None:
             self._owner.note_refused(self.remote, refusal.reason)
@@ -520,14 +530,15 @@ class Inlet(asyncio.Protocol):
         self.transport.close()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Sends the reason to the peer and reads no more from it."""
+        """Sends the reason to the peer and ignores everything that the peer sends afterwards."""
         self._refused = True
         if self.transport is not None:
             self.transport.write(pack(Kind.REFUSED, [refusal.reason[:500], refusal.kind, refusal.since]))
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Informs the owner: a peer that closes its control connection may be dead."""
+        """Reports the end of the connection to the owner, because a peer that closes its control connection may be
+        dead."""
         self._owner.inlets.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()

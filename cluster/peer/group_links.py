@@ -3,12 +3,13 @@
 A process of the registry (docs/adr/0112) is dialled in the same way, as a node of group REGISTRY_GROUP; it dials
 nobody.
 
-Nothing of Raft passes here, in neither direction, and no frame of the own group's nodes: a node of another group is no
-peer, and its id means nothing in this one. What may pass are the kinds in GROUP_KINDS; each is handled by the service
-that takes it (`GroupLinks.takes`). docs/adr/0108-groups-share-one-truth-and-copy-it.md says who dials whom.
+This channel carries neither Raft messages nor frames of the own group's nodes: a node of another group is no peer, and
+its id means nothing in this group. It carries the kinds of frames in GROUP_KINDS. The service that registered for a
+kind handles its frames (`GroupLinks.takes`). docs/adr/0108-groups-share-one-truth-and-copy-it.md says who dials whom.
 
-The dialling node says HELLO to node 0, whoever listens. The WELCOME of this channel also has the acceptor's group, so
-the dialler learns whom it has found. A node of an earlier release refuses the channel; it is dialled again rarely.
+A node that dials any member of a group addresses its HELLO to node 0. The WELCOME of this channel also has the
+acceptor's group, so the dialler learns which node it has reached. A node of an earlier release refuses the channel; it
+is dialled again after REDIAL_REFUSED_S.
 """
 
 from __future__ import annotations
@@ -38,35 +39,38 @@ from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 logger = logging.getLogger(__name__)
 
 GROUP_FRAME_MAX = 1 << 20
-"""The longest frame of this channel, bytes."""
+"""The longest frame of this channel in bytes."""
 ACCEPTED_MAX = 256
-"""The most connections that nodes of other groups have dialled: 63 groups of three members, and some that broke."""
+"""The most connections that nodes of other groups have dialled: 63 groups of three members, and some whose loss this
+node has not noticed."""
 OUT_BUFFER_MAX = 2 << 20
 """Bytes waiting for a slow node above which frames to it are dropped."""
 FRAMES_PER_TURN = 4
-"""The most frames that one turn of the loop handles of a connection. A large map takes some 2 ms."""
+"""The most frames that one turn of the loop handles of a connection. Handling a large map of the groups takes some 2
+ms."""
 QUIET_LOOKS = 5
 """Looks (`GroupLinks.tend`, one a second) without a byte after which a connection is closed. The other side sends every
 second. Looks are counted instead of time, so a node that stood still blames nobody."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.5, 2.0
 REDIAL_REFUSED_S = 30.0
-"""Seconds until a node that refuses this one is dialled again: it has an earlier release, or another secret."""
+"""Seconds until a node that refuses this one is dialled again: that node has an earlier release or another secret."""
 REDIAL_BELOW_S = 1.0
-"""The same of one whose group has a level without other groups."""
+"""Seconds until a node is dialled again that refused because the level of its group does not allow other groups yet."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 
 OnGroupFrame = Callable[["GroupLink", list[Any], bytes], None]
-"""(link, header, payload). An answer goes out on the link. May raise WireError, which ends it."""
+"""(link, header, payload) of a received frame. The handler sends its answer on the link. May raise WireError, which
+closes the link."""
 
 
 class LinkTarget(NamedTuple):
-    """A connection that is wanted."""
+    """A node of another group, or any member of that group, to which this node keeps a connection."""
 
     group: int
     node: NodeId
-    """NOBODY for any member of the group."""
+    """Id of the node in its group; NOBODY for any member of the group."""
     addresses: tuple[HostAndPort, ...]
-    """Tried in turn; at least one."""
+    """The addresses to dial, one per attempt, in turn; at least one."""
 
     @property
     def what(self) -> str:
@@ -80,18 +84,19 @@ class GroupLink(asyncio.Protocol):
     def __init__(
         self, owner: GroupLinks, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes
     ) -> None:
-        """`key_id`: of the key that both sides have proven; b"" if none."""
+        """`key_id`: the id of the key that both sides have proven; b"" if none."""
         self.group = group
         self.node = node
         self.key_id = key_id
         self.quiet = 0
-        """Looks since the last byte arrived."""
+        """Calls of `GroupLinks.tend` since the last byte arrived."""
         self._owner = owner
         self._transport = transport
         self._buffer = FrameBuffer(GROUP_FRAME_MAX)
 
     def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
-        """Sends a frame; returns False if the connection has ended or the other side is too slow. Then it is lost."""
+        """Sends a frame; returns False if the connection has ended or the other side is too slow. The frame is lost
+        then."""
         transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size() > OUT_BUFFER_MAX:
             return False
@@ -104,7 +109,7 @@ class GroupLink(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Handles every complete frame."""
+        """Handles every complete frame in the received bytes, and keeps an incomplete one."""
         self.quiet = 0
         METER.units += CALL_UNITS + (len(data) >> 10)
         try:
@@ -141,18 +146,20 @@ class GroupLink(asyncio.Protocol):
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Informs the owner."""
+        """Reports the end of the connection to the owner."""
         self._owner.on_lost(self)
 
 
 class _Dial(asyncio.Protocol):
-    """The handshake of a connection that this node dials. It ends with a GroupLink in its place, or with a reason."""
+    """The handshake of a connection that this node dials. If it succeeds, a GroupLink takes over the connection; if it
+    fails, `done` has the reason."""
 
     def __init__(self, owner: GroupLinks, target: LinkTarget) -> None:
         self.done: asyncio.Future[GroupLink | str] = asyncio.get_running_loop().create_future()
-        """The open link, or why there is none."""
+        """Its result is the open link, or the reason why there is none."""
         self.is_refused = self.is_below = False
-        """`is_below`: refused because the other group has a level without other groups, as a new one at first."""
+        """`is_refused`: the other node refused this one. `is_below`: it did so because the level of its group does not
+        allow other groups yet, as in a new group."""
         self._owner = owner
         self._target = target
         self._early = b""
@@ -164,7 +171,7 @@ class _Dial(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends this node's HELLO."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass of asyncio.Transport
         socket = transport.get_extra_info("socket")
         if socket is not None and _USER_TIMEOUT is not None:
             socket.setsockopt(socket_module.IPPROTO_TCP, _USER_TIMEOUT, UNACKNOWLEDGED_MS)
@@ -182,11 +189,11 @@ class _Dial(asyncio.Protocol):
         self._end("given up")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the handshake."""
+        """Ends the handshake with a reason, unless it is already over."""
         self._end("it closed the connection")
 
     def data_received(self, data: bytes) -> None:
-        """Handles the frames of the handshake. What follows it belongs to the link, and may be of any length."""
+        """Handles the frames of the handshake. The bytes that follow the handshake go to the link."""
         self._early += data
         try:
             while not self.done.done() and (stop := first_frame(self._early, HELLO_MAX)):
@@ -229,7 +236,8 @@ class _Dial(asyncio.Protocol):
         if self._names is not None and self._names[1] != node_uuid:
             self._refuse("the certificate there is another node's")
             return
-        # It is judged as one that dials is: a node of this very group, or of another cluster, is no other group's.
+        # The same checks apply as to a node that dials this one: a node of this group, or of another cluster, is
+        # refused.
         least = min(FIRST_GROUP, self._target.group)
         why = peers.roster.judge_group([cluster, group, node, node_uuid, NOBODY], least)
         if why is not None or group != self._target.group or self._target.node not in (NOBODY, node):
@@ -255,16 +263,16 @@ class _Dial(asyncio.Protocol):
 
 
 class _WantedLink:
-    """The state of one target: its attempts, or its link."""
+    """The state of one target: the attempts to dial it, or its open link."""
 
     def __init__(self, target: LinkTarget) -> None:
         self.target = target
         self.attempts = 0
         self.delay_s = REDIAL_MIN_S
         self.due_s = 0.0
-        """The time of the loop at which it is dialled again."""
+        """The time of the loop from which the target may be dialled again."""
         self.is_plain = False
-        """True if TLS has just failed there (`Dialling.dial`)."""
+        """True if the next attempt uses plain text: TLS has just failed with this target (`Dialling.dial`)."""
         self.task: asyncio.Task[None] | None = None
         self.link: GroupLink | None = None
 
@@ -282,7 +290,7 @@ class GroupLinks:
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
         """`leader_of` returns the node that leads a group as far as this node knows, 0 if it knows none. `handshake_s`:
-        the time in which a dialled node answers."""
+        the seconds within which a dialled node must answer."""
         self.transport = transport
         self._accepted_max, self._quiet_looks, self._handshake_s = accepted_max, quiet_looks, handshake_s
         self.opened: Signal[[GroupLink]] = Signal()
@@ -296,7 +304,8 @@ class GroupLinks:
         self._told = Seldom(logger)
         self._closed = False
         self.refused: dict[int, str] = {}
-        """Group -> why a node of it refused this one last, as long as none has accepted it since."""
+        """Group -> the reason why a node of that group last refused this one. A group is removed when one of its nodes
+        accepts this one or dials it."""
         transport.serve_groups(self)
 
     def takes(self, kind: Kind, handler: OnGroupFrame) -> None:
@@ -320,19 +329,20 @@ class GroupLinks:
         return state is not None and state.link is not None
 
     def leader_link(self, group: int) -> GroupLink | None:
-        """Returns a connection to the leader of that group; None if it is unknown or not connected."""
+        """Returns a connection to the leader of that group; None if the leader is unknown or not connected."""
         leader = self._leader_of(group)
         return next((link for link in self.to(group) if link.node == leader), None)
 
     def send(self, group: int, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
-        """Sends a frame to the leader of that group, else to any member. Returns False if none can be reached now."""
+        """Sends a frame to the leader of that group, else to any member with a connection. Returns False if none can be
+        reached now."""
         leader = self.leader_link(group)
         links = [leader] if leader is not None else []
         return any(link.send(kind, header, payload) for link in [*links, *self.to(group)])
 
     def tend(self, targets: Iterable[LinkTarget]) -> None:
-        """Called once a second: closes silent connections, dials those targets that are not connected, and leaves those
-        that are no longer wanted."""
+        """Called once a second: closes silent connections, dials the targets that have no connection, and closes
+        connections to former targets."""
         for link in self.all():
             link.quiet += 1
             if link.quiet > self._quiet_looks:
@@ -352,8 +362,9 @@ class GroupLinks:
                 state.task = loop.create_task(self._dial(state), name=name)
 
     def _take_over(self, state: _WantedLink) -> None:
-        """Uses an existing connection to any member of a group for the node of that group that is to be dialled, if it
-        leads to that node: a second connection would soon end the first, and requests in flight on it would be lost."""
+        """Gives the target `state`, which names a node, the connection of the target "any member" of its group, if that
+        connection leads to this node. A second connection to the node would soon end the first, and requests in flight
+        on it would be lost."""
         target, now_s = state.target, asyncio.get_running_loop().time()
         for other in self._wanted.values():
             link = other.link
@@ -379,7 +390,7 @@ class GroupLinks:
             async with asyncio.timeout(self._handshake_s):
                 dial = await self.transport.dialling.dial(make, host, port, plain=state.is_plain)
                 found = await dial.done
-        except (OSError, ValueError) as error:  # a name that no resolver takes is a ValueError
+        except (OSError, ValueError) as error:  # a malformed host name raises ValueError
             found = str(error) or "no answer"
         finally:
             state.task = None
@@ -388,7 +399,7 @@ class GroupLinks:
         if isinstance(found, GroupLink):
             state.delay_s, state.is_plain = REDIAL_MIN_S, False
             if self._wanted.get((target.group, target.node)) is not state:
-                found.abort()  # it was dropped in the turn in which it opened
+                found.abort()  # the target was dropped in the turn of the loop in which the link opened
             elif found in self._dialled:
                 state.link = found
             return
@@ -428,8 +439,8 @@ class GroupLinks:
         return len(self._accepted) >= self._accepted_max
 
     def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> GroupLink:
-        """Takes over an accepted connection. An older one of the same node ends: it broke, or that node has another
-        address to dial."""
+        """Makes a link of an accepted connection. Closes an older connection from the same node: either it broke, or
+        that node now dials another address."""
         link = GroupLink(self, transport, group, node, key_id)
         before = self._accepted.pop((group, node), None)
         if before is not None:
@@ -441,14 +452,14 @@ class GroupLinks:
         return link
 
     def on_open(self, link: GroupLink) -> None:
-        """Handles the end of a handshake that this node began."""
+        """Registers the link, because a handshake that this node began has succeeded."""
         self._dialled[link] = None
         self.refused.pop(link.group, None)
         logger.info("connected to %s", node_object(link.group, link.node))
         self.opened(link)
 
     def on_lost(self, link: GroupLink) -> None:
-        """Handles the end of a connection."""
+        """Forgets the link, whose connection has closed; a target is dialled again after REDIAL_MIN_S."""
         self._dialled.pop(link, None)
         if self._accepted.get((link.group, link.node)) is link:
             del self._accepted[link.group, link.node]
@@ -458,7 +469,8 @@ class GroupLinks:
                 state.due_s = asyncio.get_running_loop().time() + REDIAL_MIN_S
 
     def on_frame(self, link: GroupLink, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a frame. Raises WireError."""
+        """Passes a frame to the handler of its kind. Raises WireError if the kind has no handler, or if the sender may
+        not send it."""
         if kind not in REGISTRY_KINDS and link.group == REGISTRY_GROUP:
             raise WireError(f"a frame of kind {kind} of a process of the registry, which says {sorted(REGISTRY_KINDS)}")
         if kind == Kind.REGISTRY_STATE and link.group != REGISTRY_GROUP:

@@ -1,4 +1,4 @@
-"""The first messages of two nodes, as bytes and proofs. The connections are in `connections`.
+"""Builds and checks the first messages between two nodes. `connections` sends and receives them.
 
     dialler   HELLO      its identity, the node it looks for, a nonce, the ids of its keys
     acceptor  CHALLENGE  a nonce, the id of the key that both have
@@ -25,18 +25,19 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 DIALLER, ACCEPTOR = b"raftmq peer 10 dialler", b"raftmq peer 10 acceptor"
 NONCE, KEYS, LEVEL, FLOOR = 9, 10, 11, 12
-"""Indexes of these fields in a HELLO."""
+"""Indexes of the nonce, the key ids, and the two levels (`level`, `floor`) in the header of a HELLO."""
 
 
 def with_keys(hello: Sequence[Any], nonce: bytes, ids: list[bytes]) -> list[Any]:
-    """Returns the HELLO of a node that has keys. If the node gave no address, an empty one is inserted, because the
-    later fields have fixed places."""
+    """Returns the HELLO `hello` with the nonce and the ids of the sender's keys added. If the node gave no address, an
+    empty one is inserted, because the later fields have fixed places."""
     address = [] if len(hello) == NONCE else ["", 0]
     return [*hello, *address, nonce, ids]
 
 
 def offered(hello: Sequence[Any]) -> list[bytes]:
-    """Returns the ids of the keys that a HELLO names; none if the sender has no secret or the HELLO is malformed."""
+    """Returns the ids of the keys that a HELLO names; an empty list if the sender has no secret or the HELLO is
+    malformed."""
     if len(hello) <= KEYS or type(hello[NONCE]) is not bytes or len(hello[NONCE]) != NONCE_BYTES:
         return []
     ids = hello[KEYS]
@@ -72,7 +73,7 @@ def acceptor_proof(key: bytes, hello: bytes, challenge: bytes, who: Sequence[Any
 
 
 def fits(proof: object, expected: bytes) -> bool:
-    """Compares the received proof with the expected one, in constant time."""
+    """Returns True if the received proof equals the expected one. Compares in constant time."""
     return isinstance(proof, bytes) and hmac.compare_digest(proof, expected)
 
 

@@ -31,7 +31,7 @@ class Keyring:
 
     @property
     def ids(self) -> list[bytes]:
-        """Ids of the keys, newest first."""
+        """The ids of all keys, newest first."""
         return [key_id(key) for key in self.keys]
 
     @property

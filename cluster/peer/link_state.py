@@ -34,7 +34,7 @@ class Evidence(NamedTuple):
     """Observations of a link at one moment. Times are in milliseconds."""
 
     missing: tuple[str, ...]
-    """Channels without a connection."""
+    """Names of the channels without a connection: "control", "bulk" or both."""
     error: str
     """The reason why the last dial failed; "" if it succeeded."""
     heard: bool
@@ -50,7 +50,7 @@ class Evidence(NamedTuple):
     stalled_ms: int
     """Milliseconds since an acknowledgement of the peer last advanced, or since there was nothing to acknowledge."""
     held: bool
-    """True if entries for the peer wait for the catch-up quota."""
+    """True if entries for the peer wait because the catch-up quota is used up."""
 
 
 def judge(seen: Evidence) -> tuple[LinkState, str]:

@@ -1,10 +1,10 @@
 """Monitors the links to peers: reports the state of each and its age, and closes connections that carry no data.
 
-Raft's heartbeats show that a leader and its followers hear each other, on one of the two connections in each direction.
-This module tests every connection: each node sends a PING on both connections that it dialled, and the peer answers
-each with a PONG on its own. A half-open connection (closed without a FIN) is detected within [ha]
-housekeeping_interval_ms by the dialling side and within client_heartbeat_timeout_ms by the accepting side. It is closed
-and dialled again.
+Raft's heartbeats show that a leader and its followers hear each other, but only on one of the two connections in each
+direction. This module tests every connection: each node sends a PING on both connections that it dialled. The peer
+answers each PING with a PONG on the connection that the peer itself dialled for the same channel. A half-open
+connection (closed without a FIN) is detected within [ha] housekeeping_interval_ms by the dialling side and within
+client_heartbeat_timeout_ms by the accepting side. It is closed and dialled again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
 
 IDLE_FACTOR = 4
-"""Factor by which the limit is raised when nothing has been proposed for IDLE_MS."""
+"""Factor by which the catch-up limit is raised when the log has not grown for IDLE_MS."""
 
 
 class CatchUp:
-    """Limits catching up: grants bytes to the core as time passes. Event loop only."""
+    """Limits the bytes per second that the leader sends to peers that catch up: grants bytes to the core as time
+    passes. Event loop only."""
 
     def __init__(self, raw: RawNode, bytes_per_second: int, wake: Callable[[], None]) -> None:
-        """`bytes_per_second` is 0 for no limit."""
+        """`bytes_per_second` is 0 for no limit. `wake` makes the driver look at the core."""
         self._raw = raw
         self._wake = wake
         self._bytes_per_second = bytes_per_second
@@ -51,7 +52,7 @@ class CatchUp:
         self._lull = Lull(lambda: raw.last_index)
 
     def reload(self, bytes_per_second: int) -> None:
-        """Changes the limit."""
+        """Changes the limit, in bytes per second; 0 for no limit."""
         self._bytes_per_second = bytes_per_second
 
     def tick(self, now_ms: int) -> None:
@@ -74,19 +75,19 @@ class CatchUp:
         return self._bytes_per_second * IDLE_FACTOR if idle else self._bytes_per_second
 
 
-# The common part of limits for peers that compete with clients for bandwidth: peers that catch up, and peers that
-# fetch.
+# Shared by the limits for peers that compete with clients for bandwidth: peers that catch up, and peers that fetch.
 #
-# Clients that write must not wait for these peers. While no client writes, the peers get more.
+# Clients that write must not wait for these peers. While no client writes, the limits are higher.
 
 IDLE_MS = 1000
 """Milliseconds. If the log has not grown for this long, no client is writing."""
 BURST_S = 0.25
-"""Capacity of the token bucket, in seconds of the rate: an idle bucket must not allow a flood."""
+"""Capacity of a limit's token bucket, in seconds of its rate. It is small so that a peer cannot send a flood after a
+pause."""
 
 
 class Lull:
-    """Measures the time for which a log has not grown, as seen at the checks."""
+    """Measures for how long a log has not grown. It looks at the log only when `lasts` is called."""
 
     def __init__(self, last_index: Callable[[], int], known_index: int = -1) -> None:
         """`known_index` is the end of the log before the first check; another end counts as growth."""
@@ -95,7 +96,8 @@ class Lull:
         self._since = -math.inf
 
     def lasts(self, now: float) -> float:
-        """Returns the time without growth, in the unit of `now`."""
+        """Returns the time since a call first saw the present end of the log, in the unit of `now`; infinity if the log
+        still ends at `known_index`."""
         index = self._last_index()
         if index != self._known_index:
             self._known_index, self._since = index, now
@@ -109,16 +111,17 @@ LOOK_EVERY_MS = 200
 INTERVAL_MAX_MS = 86_400_000
 """Maximum of [ha] send_heartbeat_interval_ms in milliseconds; a higher value from a peer is ignored."""
 AWAKE_MS = 1000
-"""The most milliseconds between two checks that count as time. The node stood still for the rest, and data that peers
-sent meanwhile waits to be read."""
+"""The most milliseconds between two checks that count as elapsed time. If more have passed, this node stood still for
+the rest, and data that peers sent meanwhile still waits to be read."""
 READY_FINDING_MS = 10_000
-"""Milliseconds. A link that stays READY for this long is logged, because the peer does not answer."""
+"""Milliseconds. A link that stays READY for this long gets a finding for the operator, because the peer does not
+answer."""
 _PATIENCE = 3
-"""Heartbeats that may be missing before a link counts as paused."""
+"""PINGs in a row whose absence makes a link count as paused."""
 
 
 class LinkView(msgspec.Struct, frozen=True, kw_only=True):
-    """One link as the answering node sees it."""
+    """One link, as the node that reports it sees it."""
 
     peer: int
     state: str
@@ -136,17 +139,16 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int | None
     """Milliseconds since data last arrived from the peer; None if it never did."""
     round_trip_ms: float | None
-    """Round-trip time of the last PING that was answered."""
+    """Round-trip time of the last PING that was answered; None if none was."""
     match_index: int | None
-    """The highest index known to be on the peer's disk; None unless the answering node leads."""
+    """The highest index known to be on the peer's disk; None unless the reporting node leads."""
     lag_entries: int | None
     finding: str = ""
     """A remark for the operator if the link needs attention, else ""."""
 
 
 def heartbeat_net(config: Config) -> HeartbeatNet:
-    """Returns the separate addresses for heartbeats, besides the peer ports: [peer] heartbeat_* and those of
-    [[peers]]."""
+    """Returns the addresses of the separate network for heartbeats: [peer] heartbeat_* and those of [[peers]]."""
     found = {
         NodeId(peer.id): (peer.heartbeat_host or peer.host, peer.heartbeat_port or peer.port)
         for peer in config.peers
@@ -161,8 +163,8 @@ def links_of(
     transfer: Callable[[NodeId], None],
     syncs: SyncTimes,
 ) -> Links:
-    """Makes the links of a node. `transfer` hands leadership to another node. `syncs`: the sync times that PING reports
-    to peers."""
+    """Makes the links of a node. `transfer` hands leadership to another node. `syncs`: the disk sync times that PING
+    reports to peers."""
     config = context.config
     raw, patience, group = context.raw, patience_ms(config.raft), config.cluster.group
     slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms, group)
@@ -185,13 +187,15 @@ class _Record:
         """Time since which the link has been READY, even if this node closed and dialled it again meanwhile. None if
         data arrived, or if the peer closed it."""
         self.lost_ms: int | None = now_ms
-        """Time since which a connection is missing in one direction or both; None if none is missing."""
+        """Time in milliseconds since which a connection is missing in one direction or both; None if none is
+        missing."""
         self.expired = False
-        """True if this node has closed the connections for silence, and nothing arrived from the peer since."""
+        """True if this node has closed the connections for silence, and no data has arrived from the peer since
+        then."""
         self.made: dict[str, tuple[Link, int]] = {}
-        """Channel -> (its connection, time when that was first seen)."""
+        """Channel -> (the link that this node dialled, the time in milliseconds when it was first seen)."""
         self.pongs: dict[str, int] = {}
-        """Channel -> time when its last PING was answered."""
+        """Channel -> time in milliseconds when the last PING on it was answered."""
         self.reads = 0
         self.heard_ms: int | None = None
         self.round_trip_ms: float | None = None
@@ -203,7 +207,7 @@ class _Record:
 
 
 class Links:
-    """The links of one node. Event loop only."""
+    """Monitors the links of one node, and sends and answers PINGs. Event loop only."""
 
     def __init__(
         self,
@@ -225,7 +229,8 @@ class Links:
         self.slow_turns = slow_turns
         self.syncs = syncs
         self._slow = 0
-        """The numbers of slow turns and of hand-overs for them, as last sent to the peers."""
+        """The number of slow turns plus the number of hand-overs for them, as last sent to the peers. A change makes
+        this node send its report at once."""
         self._reach = Reach(away_ms, self._object_of)
         self._led = False
         self._transport = transport
@@ -234,9 +239,9 @@ class Links:
         self._metrics = metrics
         self._records: dict[NodeId, _Record] = {}
         self._inlets: dict[Inlet, tuple[int, int]] = {}
-        """Inlet -> (its number of reads, time when that number was seen to change)."""
+        """Inlet -> (its number of reads, time in milliseconds when that number was seen to change)."""
         self._asked: dict[int, float] = {}
-        """Number of an unanswered PING -> time when it was sent."""
+        """Number of an unanswered PING -> time in milliseconds when it was sent."""
         self._number = 0
         self._look_due_ms = 0
         self._ping_due_ms = 0
@@ -258,7 +263,7 @@ class Links:
         )
 
     def reload(self, ha: HaSection) -> None:
-        """Changes the settings."""
+        """Uses changed settings of the section [ha] from now on."""
         self._ha = ha
         self.slow_turns.reload(ha.send_heartbeat_interval_ms)
         self.syncs.reload(ha.send_heartbeat_interval_ms)
@@ -268,7 +273,8 @@ class Links:
     # --- by the clock ------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Does each periodic task that is due."""
+        """Grants bytes for catching up. Every LOOK_EVERY_MS, also looks at all connections, closes silent ones, sends
+        PINGs that are due and updates the state of each link."""
         self._catch_up.tick(now_ms)
         if now_ms < self._look_due_ms:
             return
@@ -286,11 +292,11 @@ class Links:
             self._ask_all(awake_ms)
 
     def unreached(self) -> Unreached:
-        """Returns the nodes that the leader reported as unreachable (`Reach.settle`)."""
+        """Returns the nodes that the leader reported as unreachable to this node (`Reach.settle`)."""
         return self._reach.settle(self._transport.roster.membership.node_id, self._raw.leader_id)
 
     def stand_ins(self, nodes: Collection[NodeId]) -> dict[NodeId, NodeId]:
-        """Returns node -> the node to which its broker name leads."""
+        """Returns, for each of `nodes`, the node to which its broker name leads in routes."""
         return self._reach.stand_ins(self._transport.roster.membership.node_id, self._raw.leader_id, nodes)
 
     def _look_at_connections(self, now_ms: int) -> None:
@@ -376,7 +382,7 @@ class Links:
     def _on_ping(self, peer: NodeId, channel: str, number: int, header: list[Any]) -> None:
         said = header[2] if len(header) > 2 else 0
         interval_ms = said if type(said) is int and 0 <= said <= INTERVAL_MAX_MS else 0
-        if channel == CONTROL:  # one connection: what was said last counts
+        if channel == CONTROL:  # one connection per peer and channel: the newest report counts
             self._reach.heard(peer, header[3] if len(header) > 3 else [])
             if peer in self._records:
                 self._records[peer].leaves = header[4] is True if len(header) > 4 else False
@@ -391,7 +397,7 @@ class Links:
 
     def _judge_all(self, now_ms: int) -> bool:
         """Updates the state of each link. Returns True if this node's reports in PING have changed: the peers that it
-        reaches, its leaving, its slow turns."""
+        reaches if it leads, whether it is leaving, or its slow turns."""
         leads = self._raw.role is Role.LEADER
         out_ms: dict[NodeId, int] = {}
         progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
@@ -412,7 +418,7 @@ class Links:
         lost = [peer for peer, record in self._records.items() if record.lost_ms is not None]
         changed = self._reach.judge(out_ms, now_ms, leaving, lost)
         slow, self._slow = self._slow, self.slow_turns.total + self.slow_turns.handed
-        self.unreached()  # the last leader's report stays valid while there is no leader
+        self.unreached()  # called so that `Reach` keeps the leader's report: it stays valid while there is no leader
         return led != leads or (leads and changed) or left != self._leaves or slow != self._slow
 
     @staticmethod
@@ -448,8 +454,8 @@ class Links:
         )
 
     def _enter(self, peer: NodeId, record: _Record, state: LinkState, now_ms: int) -> None:
-        """Sets the state of a link. If a READY link was closed here and is READY again, the time in READY goes on;
-        after any other state it begins anew."""
+        """Sets the state of a link. If this node closed a READY link for silence and the link is READY again, the time
+        in READY continues. After any other state it begins anew."""
         record.state, record.since_ms = state, now_ms
         if state is LinkState.READY:
             if record.ready_since_ms is None:
@@ -465,7 +471,7 @@ class Links:
 
     def is_silent(self, peer: NodeId) -> bool:
         """Returns True if no data has arrived from a connected peer for so long that its link counts as paused. False
-        if it is too early for any data."""
+        while the connection is too new to tell, or if there is none."""
         record = self._records.get(peer)
         if record is None or not record.made:
             return False
@@ -476,7 +482,7 @@ class Links:
     # --- for people --------------------------------------------------------------------------------------------------
 
     def view(self) -> list[LinkView]:
-        """Returns every link, by node id, and updates the gauges."""
+        """Returns every link, ordered by node id, and updates the gauges of the metrics."""
         now_ms, wall_ms = self._clock.monotonic_ms() - self._slept_ms, self._clock.wall_ms()
         self._metrics.show(
             LinkFigures(peer, record.state, now_ms - record.since_ms, record.round_trip_ms)

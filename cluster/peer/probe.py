@@ -1,8 +1,9 @@
-"""Asks which node listens at an address, with a handshake on a channel of its own. The connection ends with the answer.
+"""Asks which node listens at an address, with a handshake on the channel `probe`. The listener answers and closes the
+connection.
 
-The channel `probe` disturbs nothing: the node that is asked keeps no connection, and does not take its end as a sign
-that the peer failed. If the cluster has a secret, an older node proves its identity before it refuses the channel.
-Without a secret it does not, and so counts as not reached (docs/wire-protocol.md).
+A probe disturbs nothing: the node that is asked does not take the end of the connection as a sign that the peer failed.
+A node of an older release refuses this channel. If the cluster has a secret, that node proves its identity before it
+refuses. Without a secret it does not, and so counts as not reached (docs/wire-protocol.md).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raftlog.types import NodeId
 PROBE_S = 2.0
 """Seconds for the dial and the handshake together."""
 _SHOWN_MAX = 200
-"""The most characters of an answer that are passed on."""
+"""The most characters of each field of an answer that a reason quotes."""
 
 
 class ProbingTransport(Protocol):
@@ -72,8 +73,9 @@ def why_unreachable(error: OSError) -> str:
 
 
 def why_another(found: Sequence[object], wanted: tuple[str, NodeId, str], group: int) -> str:
-    """Returns the reason why the node that answers is not the wanted one; "" if it is. Each is [uuid of the cluster,
-    node id, uuid of the node]. `found` may contain anything and is cut short. `group`: of the wanted one."""
+    """Returns the reason why the node that answers is not the wanted one; "" if it is. `found` and `wanted` are
+    [cluster uuid, node id, node uuid]. `found` comes from the network, may contain anything, and is shortened. `group`:
+    the group of the wanted node."""
     cluster, node, node_uuid = found
     if cluster != wanted[0]:
         return f"a node of another cluster answers there ({cluster!s:.36})"
@@ -85,11 +87,11 @@ def why_another(found: Sequence[object], wanted: tuple[str, NodeId, str], group:
 
 
 class Probe(asyncio.Protocol):
-    """One dialled connection, which ends when the listener's identity is known."""
+    """One dialled connection, which this node closes when it knows the listener's identity."""
 
     def __init__(self, asker: ProbingTransport, node: NodeId, node_uuid: str) -> None:
         self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """The result of `probe`: the reason, or ""."""
+        """Its result is that of `probe`: the reason why the node was not found, or ""."""
         self._asker = asker
         self._node = node
         self._node_uuid = node_uuid
@@ -100,7 +102,7 @@ class Probe(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends this node's HELLO."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass of asyncio.Transport
         names, cluster = certified(self._transport), self._asker.roster.membership.cluster_uuid
         if names is not None and names != (cluster, self._node_uuid):
             why = self._why_another([names[0], self._node, names[1]])
@@ -116,7 +118,7 @@ class Probe(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the probe without an identity."""
+        """Ends the probe with a reason, if the connection closed before the listener's identity was known."""
         self._end("it closed the connection before it said who it is")
 
     def data_received(self, data: bytes) -> None:

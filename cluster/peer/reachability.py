@@ -1,17 +1,17 @@
-"""Decides which nodes the leader reaches. Routes direct the broker names of the others to reachable nodes
-(docs/adr/0010-broker-names.md).
+"""Decides which nodes count as unreachable for the leader. Routes direct the broker names of unreachable nodes to
+reachable ones (docs/adr/0010-broker-names.md).
 
 Every node judges its own links, but only the leader's judgement counts: two nodes on different sides of a partition
 must not give clients different routes. The leader sends its judgement in PING (docs/wire-protocol.md), at once when it
 changes. A link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a
-calm period. But names of several nodes are not kept on the few that are left: a client that has only their addresses
-would reach nobody if they stop next, until its next route poll. A peer that announces that it is leaving (it is
-drained, in maintenance, or stops) counts as away at once: clients move at their next route poll, while the peer still
-serves them.
+calm period. But while several nodes are away, the name of a node that returns moves back at once. Otherwise the names
+of several nodes would stay on the few nodes that are left. If these stopped next, clients that know only their
+addresses would reach no node until the next route poll. A peer that announces that it is leaving (it is drained, in
+maintenance, or stops) counts as away at once: clients move at their next route poll, while the peer still serves them.
 
-Until the leader's word is there, the last leader's stands, which may be old: a node may be back since, and the last
-leader may be dead. The names of nodes that this node reaches, and its own, then lead to themselves, and the others' to
-nodes to which it is connected.
+Until a new leader's report arrives, the last leader's report is used. It may be out of date: a node may have returned,
+and the last leader may be dead. So the names of this node and of the nodes that it reaches then lead to these nodes
+themselves. All other names lead to nodes to which this node is connected.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ logger = logging.getLogger(__name__)
 AWAY_MS = 1000
 """Milliseconds out of reach after which the node's name moves."""
 BACK_MS = 3000
-"""Milliseconds in reach, without a silence of half of AWAY_MS, after which the name moves back. While another peer
-counts as away or is not connected, one that is reached again moves back at once: its name may lead to that one."""
+"""Milliseconds for which a node must be in reach, without a silence of half of AWAY_MS, before its name moves back.
+While another peer counts as away or is not connected, the name of a node that is reached again moves back at once: it
+may lead to that other peer."""
 DRAINED, STOPPING, MAINTAINED = "drain", "stop", "maintenance"
 LEAVING = frozenset((DRAINED, STOPPING, MAINTAINED))
-"""The holds on campaigns (`RawNode.hold_campaigns`) with which a node announces that it is leaving."""
+"""The reasons for holding back election campaigns (`RawNode.hold_campaigns`) with which a node announces that it is
+leaving."""
 _HEARTBEATS = 3
-"""Heartbeats that may be missing before a peer is out of reach. This is longer than AWAY_MS only if [raft] makes
-heartbeats slow."""
+"""Heartbeats in a row whose absence makes a peer count as out of reach. They take longer than AWAY_MS only if [raft]
+makes heartbeats slow."""
 _NODES_MAX = 1024
 """The longest list of nodes that a peer may send."""
 
@@ -51,20 +53,21 @@ def patience_ms(raft: RaftSection) -> int:
 
 
 class Reach:
-    """One node's view of which peers it reaches, and the leader's view as far as it was received."""
+    """One node's view of which peers it reaches, and the leader's view as last received."""
 
     def __init__(
         self, away_ms: int = AWAY_MS, object_of: Callable[[NodeId], str] = lambda node: f"node {node}"
     ) -> None:
-        """`away_ms` is explained at `patience_ms`. `object_of` returns the name of a node in log lines."""
+        """`away_ms`: milliseconds out of reach after which a peer counts as away (`patience_ms`). `object_of` returns
+        the name of a node in log lines."""
         self._object_of = object_of
         self._away_ms = away_ms
         self._well_since: dict[NodeId, int | None] = {}
-        """Peer that counts as away -> time since which it is reached again; None if it is not."""
+        """Peer that counts as away -> time since which it is reached again; None if it is not reached."""
         self._lost: Unreached = frozenset()
         """Peers to which this node is not connected now, whether or not they count as away."""
         self._reached: Unreached = frozenset()
-        """Peers that it reaches now, and that do not leave."""
+        """Peers that this node reaches now, and that do not announce that they are leaving."""
         self._leaving: Unreached = frozenset()
         self._said: dict[NodeId, Unreached | None] = {}
         """Peer -> the nodes that it reported as unreachable when it was the leader; None if it did not lead when it
@@ -74,7 +77,7 @@ class Reach:
 
     @property
     def away(self) -> Unreached:
-        """Peers that this node itself does not reach."""
+        """The peers that count as away for this node, whatever the leader reports."""
         return frozenset(self._well_since)
 
     def judge(
@@ -115,7 +118,8 @@ class Reach:
         return sorted(self.away) if leads else None
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """Records a peer's report. Raises WireError."""
+        """Records the list of unreachable nodes in a peer's PING; None if the peer does not lead. Raises WireError if
+        it is malformed."""
         if word is None:
             self._said[peer] = None
             return
@@ -124,8 +128,9 @@ class Reach:
         self._said[peer] = frozenset(NodeId(node) for node in word)
 
     def settle(self, own: NodeId, leader: NodeId) -> Unreached:
-        """Returns the nodes that the leader does not reach. Until the leader's first report arrives, the last leader's
-        report counts, without the nodes that this node reaches."""
+        """Returns the nodes that the leader `leader` does not reach; `own` is this node. Until the leader's first
+        report arrives, returns the last leader's report without the nodes that this node reaches, and without this node
+        unless it is leaving."""
         word = self._word_of(own, leader)
         if word is None:
             return self._counts - self._reached - ({own} - self._leaving)
@@ -133,12 +138,14 @@ class Reach:
         return self._counts
 
     def stand_ins(self, own: NodeId, leader: NodeId, nodes: Collection[NodeId]) -> dict[NodeId, NodeId]:
-        """Returns node -> the node to which its broker name leads."""
+        """Returns, for each of `nodes`, the node to which its broker name leads. `own` is this node, `leader` the
+        present leader or NOBODY."""
         avoided = self._lost if self._word_of(own, leader) is None else frozenset[NodeId]()
         return stand_ins(nodes, self.settle(own, leader), avoided)
 
     def _word_of(self, own: NodeId, leader: NodeId) -> Unreached | None:
-        """Returns the leader's last report; None if there is no leader, or if this node has no connection to it."""
+        """Returns the leader's last report; None if there is no leader, if this node has no connection to it, or if its
+        report has not arrived yet."""
         if leader == own:
             return self.away
         return None if leader == NOBODY or leader in self._lost else self._said.get(leader)
@@ -160,8 +167,9 @@ class Reach:
 def stand_ins(
     nodes: Collection[NodeId], unreached: Collection[NodeId], avoided: Collection[NodeId] = ()
 ) -> dict[NodeId, NodeId]:
-    """Returns node -> the node to which its broker name leads: itself, or the next reachable node in the ring of ids;
-    one that is `avoided` only if there is no other."""
+    """Returns, for each of `nodes`, the node to which its broker name leads: itself if it is reachable, else the next
+    reachable node in the ring of ids. A node in `avoided` is chosen only if there is no other. If no node is reachable,
+    each name leads to its own node."""
     ring = sorted(nodes)
     living = [node for node in ring if node not in unreached]
     if not living:

@@ -1,13 +1,13 @@
-"""This node's secret: its file, the point from which peers must prove it, and the alarm until then.
+"""Manages this node's secret: loads its file, decides from when on peers must prove it, and raises an alarm until then.
 
     no file             any peer that knows the cluster's uuid is accepted; there is an alarm
     a file, no mark     nodes prove it to each other; those that cannot are accepted, since they may not have it yet
     a mark              every member has proven the key that it names: from then on every peer must prove one
 
 Each node advances on its own, once all members have proven the newest key to it on every connection. This excludes no
-node that has the file. With a mark, keys older than the one it names are no longer accepted, so a rotation uses the
-same steps, from "old" to "old and new" to "new". A node that has the mark but not the file does not start, because it
-would no longer require a secret.
+node that has the file. Once there is a mark, keys older than the one that it names are no longer accepted. So a
+rotation takes the same steps: the node accepts first the old key, then the old and the new one, then only the new one.
+A node that has the mark but not the file does not start, because it would no longer require a secret.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RENEW_EVERY_MS = 5000
 
 
 class Proofs(Protocol):
-    """The part of PeerTransport that handles proofs."""
+    """The part of PeerTransport that proves keys and checks proofs."""
 
     keyring: Keyring
 
@@ -58,22 +58,23 @@ class Proofs(Protocol):
 
 
 def path_of(config: Config) -> Path:
-    """Returns the path of the node's secret."""
+    """Returns the path of the node's secret file."""
     return Path(config.peer.secret_file) if config.peer.secret_file else Path(config.node.data_dir) / SECRET
 
 
 def mark_path(config: Config) -> Path:
-    """Returns the path of the mark."""
+    """Returns the path of the node's file MARK."""
     return Path(config.node.data_dir) / MARK
 
 
 def mark_of(key: bytes) -> bytes:
-    """Returns the bytes of the mark that names this key."""
+    """Returns the contents of the file MARK that names this key."""
     return MARK_HEAD + key_id(key).hex().encode() + b"\n"
 
 
 def load(fs: FileSystem, config: Config) -> Keyring:
-    """Returns the keys that this node proves and requires. Raises ConfigError."""
+    """Returns the keys that this node proves and requires. Raises ConfigError if the secret file or the mark cannot be
+    used."""
     keys, mark = _keys(fs, config), _mark(fs, config)
     if mark is None:
         return Keyring(keys)
@@ -109,8 +110,8 @@ def _keys(fs: FileSystem, config: Config) -> tuple[bytes, ...]:
 
 
 def _mark(fs: FileSystem, config: Config) -> bytes | None:
-    """Returns the id of the key that the mark names; b"" if the mark cannot be read, and then a proof is required all
-    the same. None without a mark."""
+    """Returns the id of the key that the mark names; None if there is no mark. Returns b"" if the mark cannot be read;
+    a proof is required then too."""
     path = mark_path(config)
     if not fs.exists(path):
         return None
@@ -130,7 +131,7 @@ def readable_by_others(path: Path) -> bool:
 
 
 class SecretKeeper:
-    """Moves this node's secret from one state of the module's table to the next. Event loop only."""
+    """Moves this node's secret from one state of the table above to the next. Event loop only."""
 
     def __init__(
         self,
@@ -140,8 +141,8 @@ class SecretKeeper:
         members: Callable[[], Iterable[NodeId]],
         transport: Proofs,
     ) -> None:
-        """`members` returns the ids of all members in force, this node's too. `transport` proves the keys that `load`
-        found."""
+        """`members` returns the ids of all present members, this node included. `transport` already uses the keyring
+        that `load` returned."""
         self._config = config
         self._fs = fs
         self._alarms = alarms
@@ -169,7 +170,8 @@ class SecretKeeper:
         return sorted(set(self._members()) - proven - {NodeId(self._config.node.id)})
 
     def reload(self) -> bool:
-        """Reads the file again; returns True if the keys changed. Raises ConfigError, having changed nothing."""
+        """Reads the secret file again and uses its keys; returns True if they changed. Raises ConfigError and changes
+        nothing if the file cannot be used."""
         keyring = load(self._fs, self._config)
         if keyring == self.keyring:
             return False
@@ -181,7 +183,8 @@ class SecretKeeper:
         return Part(name="secret", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Requires the newest key once every member has proven it. Called several times a second."""
+        """Requires the newest key once every member has proven it. Until then, tries from time to time to prove it on
+        more connections. Called several times a second."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + LOOK_EVERY_MS
@@ -196,7 +199,7 @@ class SecretKeeper:
         newest, path = self.keyring.keys[0], mark_path(self._config)
         try:
             write_file(self._fs, path, mark_of(newest))
-        except OSError as error:  # retried later; a failing disk is reported elsewhere
+        except OSError as error:  # the next `tick` that is due tries again; a failing disk has an alarm of its own
             logger.warning("%s", storage_error(self._fs, "writing", path, error))
             return
         logger.warning("every member has proven the secret %s: from now on it is required", key_id(newest).hex())

@@ -1,5 +1,4 @@
-"""Secret files as commands make them: a key for a new cluster, another key for a running cluster, a copy for a new
-node.
+"""Makes secret files for commands: a key for a new cluster, another key for a running cluster, a copy for a new node.
 
 Files are written with mode 0600 under another name, synced, and renamed. `cluster.peer.secret` describes how a running
 node uses them.
@@ -25,7 +24,7 @@ def new_key() -> bytes:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Returns the keys in the file, newest first; none if the file does not exist. Raises LocalError."""
+    """Returns the keys in the file, newest first; an empty tuple if the file does not exist. Raises LocalError."""
     try:
         with path.open("rb") as file:
             return parse(file.read(FILE_MAX + 1))
@@ -39,7 +38,8 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def write_keys(path: Path, keys: Sequence[bytes], cluster: str) -> None:
-    """Replaces the file; only its owner may read it. Raises LocalError."""
+    """Replaces the file by one with these keys, which only its owner may read. `cluster` is the cluster's uuid. Raises
+    LocalError."""
     _replace(path, encode(keys, cluster), 0o600)
 
 
@@ -57,8 +57,8 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
 
 
 def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
-    """Returns the secret for a cluster that is being made: the one that exists in the files its configurations name,
-    else a new one. Raises LocalError if the files differ."""
+    """Returns the secret for a cluster that is being made: the keys in the files that its configurations name, else one
+    new key. Raises LocalError if the files differ."""
     found = {keys for config in configs if (keys := read_keys(path_of(config)))}
     if len(found) > 1:
         raise LocalError(
@@ -71,7 +71,8 @@ def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
 
 
 def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
-    """Writes the secret for a node of a new cluster, required from the beginning. Raises LocalError."""
+    """Writes the secret for a node of a new cluster, and the mark that requires proofs from the beginning. Raises
+    LocalError."""
     if not read_keys(path_of(config)):
         write_keys(path_of(config), keys, cluster)
     _replace(mark_path(config), mark_of(keys[0]), 0o644)
@@ -79,7 +80,7 @@ def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
 
 def complete(configs: Sequence[Config], cluster: str) -> None:
     """Completes an interrupted creation of a cluster: a node without a secret gets that of the others. Does nothing if
-    no node has one, as in clusters of releases without secrets."""
+    no node has a secret, as in clusters of releases without secrets."""
     having = [config for config in configs if read_keys(path_of(config))]
     for config in configs:
         if having and config not in having:
@@ -103,7 +104,8 @@ def copy_from_any(sources: Sequence[Config], target: Config, wanted: str, cluste
     """Copies the secret and its mark to a joining node, from the first of these nodes that has the secret. Does nothing
     if the cluster has none, or if the joining node has it.
 
-    `wanted` is the id of the cluster's newest key, in hex, "" if it has none. Raises LocalError if no node has it.
+    `wanted` is the id of the cluster's newest key, in hex, or "" if the cluster has none. Raises LocalError if none of
+    `sources` has that key.
     """
     for source in sources:
         if wanted and _has_readable(source, wanted):
@@ -120,7 +122,8 @@ def copy_from_any(sources: Sequence[Config], target: Config, wanted: str, cluste
 
 
 def _has_readable(config: Config, wanted: str) -> bool:
-    """Returns True if the node has the key; False too if its file cannot be read."""
+    """Returns True if the node has the key whose id is `wanted`, in hex. Returns False if not, or if its file cannot be
+    read."""
     try:
         return has(config, wanted)
     except LocalError:
@@ -128,8 +131,8 @@ def _has_readable(config: Config, wanted: str) -> bool:
 
 
 def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
-    """Copies the secret from `file`, which was brought from another machine, to a joining node; returns True if the
-    node did not have it yet.
+    """Copies the secret from `file`, which was brought from another machine, to a joining node; returns False, and
+    changes nothing, if the node has it already.
 
     `wanted` is the id of the cluster's newest key, in hex. Raises LocalError if the file lacks that key.
     """
@@ -164,7 +167,7 @@ def _holds(keys: Sequence[bytes], wanted: str) -> bool:
 
 
 def add_key(keys: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Returns the keys with a new one in front. Raises LocalError while an earlier change is not complete."""
+    """Returns the keys with a new random key in front. Raises LocalError while an earlier change is not complete."""
     if len(keys) >= KEYS_MAX:
         raise LocalError(
             f"there are {len(keys)} keys already",

@@ -1,13 +1,13 @@
-"""Moves leadership once when the leader's turns of the event loop are long, to a voter whose turns are not.
+"""Moves leadership to another voter when several turns of the leader's event loop were long and the voter's were not.
 
 During a long turn the node serves no client and sends no heartbeat. If each turn is shorter than the followers'
 election timeout, a leader with many long turns is not deposed, and serves badly. Voters tell each other in PING how
-many such turns they had, so that leadership does not go to a voter that is no better. If the turns are caused by the
-clients' requests, or by a machine that all nodes share, the next leader has them as well and stays.
+many such turns they had, so the leader does not choose a voter that is no better. If the turns are caused by the
+clients' requests, or by a machine that all nodes share, the next leader has long turns as well. It keeps leadership,
+because the cluster hands over at most once in PAUSE_MS.
 
-A turn that worked and a turn that was not scheduled count alike. To clients they are the same, and a leader without CPU
-is no better than a busy one. The move is not in vain either: if a voter lacks CPU too, it has such turns itself and is
-not chosen. The alarm tells people what the turn did.
+A turn counts as slow whether it used the CPU or waited for it. Clients cannot tell the difference. A voter that lacks
+CPU too has slow turns itself and is not chosen. The alarm tells people what the turn did.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SLOW_MS: Final = 500
 """Milliseconds. A turn that takes longer is slow."""
 TURNS: Final = 3
 WINDOW_MS: Final = 60_000
-"""Milliseconds. A leader that had TURNS slow turns within them should not lead."""
+"""Milliseconds. A leader with TURNS slow turns within this time hands leadership over."""
 PAUSE_MS: Final = 300_000
-"""Milliseconds between two hand-overs for slow turns in the whole cluster."""
+"""The least milliseconds between two hand-overs for slow turns in the whole cluster."""
 TOLD_MS: Final = 5_000
 """Milliseconds for which a peer's report about itself is valid; three intervals of its PINGs if these are longer."""
 LAG_MAX: Final = 256
-"""Entries that a successor may be behind: no writes are accepted until it has them."""
+"""The most entries that a successor may lack: no writes are accepted until it has received them."""
 TURNS_MAX: Final = 1_000_000
 ALARM = Code("slow_turns", "warning", "raftmq logs {n}")
 
@@ -63,7 +63,8 @@ class _TurnReport(NamedTuple):
 
 
 class SlowTurns:
-    """The slow turns of one node, the reports of its peers, and the hand-over that may follow. Event loop only."""
+    """Counts the slow turns of one node, records the reports of its peers, and hands leadership over if needed. Event
+    loop only."""
 
     def __init__(
         self,
@@ -74,17 +75,18 @@ class SlowTurns:
         interval_ms: int,
         group: int = FIRST_GROUP,
     ) -> None:
-        """`transfer` hands leadership over, or raises. `interval_ms` is the interval of PINGs. `group`: the number of
-        the group of brokers."""
+        """`transfer` hands leadership over to a node, or raises RaftLogError. `interval_ms` is the interval of PINGs in
+        milliseconds. `group`: the number of the group of brokers."""
         self._group = group
         self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
         self._turns: deque[_TimedTurn] = deque(maxlen=100)
         self._words: dict[NodeId, _TurnReport] = {}
         self.slower: Slower = none_slower
         self._own_ms: int | None = None
-        """Time when this node last handed over for slow turns."""
+        """Time in milliseconds when this node last handed leadership over for slow turns; None if never."""
         self._handed_ms: int | None = None
-        """Time when any leader last did so, as far as its reports tell."""
+        """Time in milliseconds when any leader last handed leadership over for slow turns, as far as reports say; None
+        if never."""
         self.reload(interval_ms)
         self.total = 0
         """Slow turns since the start."""
@@ -95,12 +97,12 @@ class SlowTurns:
         self.on_handed: Callable[[], None] = lambda: None
 
     def reload(self, interval_ms: int) -> None:
-        """Applies another interval of PINGs."""
+        """Applies another interval of PINGs, in milliseconds."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def note(self, took_ms: float, *, worked: bool = True, what: str = "") -> None:
-        """Records a turn that took `took_ms`. `worked`: True if it used the processor, False if it waited for the
-        processor. `what` names what ran."""
+        """Records a turn of the event loop that took `took_ms` milliseconds. `worked`: True if it used the processor,
+        False if it waited for the processor. `what` names the work that ran."""
         if took_ms > SLOW_MS:
             self.total += 1
             led = self._raw.role is Role.LEADER
@@ -110,14 +112,15 @@ class SlowTurns:
     # --- between nodes -----------------------------------------------------------------------------------------------
 
     def word(self) -> list[int]:
-        """Returns the report for PING: the number of recent slow turns, and the milliseconds since this node handed
-        over for them, -1 for never. A node does not repeat the report of another node, because its age would be lost on
-        the way."""
+        """Returns this node's report for PING: [number of slow turns within WINDOW_MS, milliseconds since this node
+        handed leadership over for them, or -1 for never]. It contains only this node's own hand-overs: those of other
+        nodes would lose their age on the way."""
         now_ms = self._clock.monotonic_ms()
         return [len(self._lately(now_ms)), -1 if self._own_ms is None else now_ms - self._own_ms]
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """Records the report in a peer's PING; None if the peer's release reports nothing. Raises WireError."""
+        """Records the report in a peer's PING; `word` is None if the peer's release reports nothing. Raises WireError
+        if the report is malformed."""
         if word is None:
             self._words.pop(peer, None)
             return
@@ -138,7 +141,7 @@ class SlowTurns:
 
     @property
     def paused(self) -> bool:
-        """True if leadership was handed over for slow turns a short while ago; it then stays at the new leader."""
+        """True if a leader handed over for slow turns within PAUSE_MS; the new leader then keeps leadership."""
         return self._handed_ms is not None and self._clock.monotonic_ms() - self._handed_ms < PAUSE_MS
 
     # --- by the clock ------------------------------------------------------------------------------------------------
@@ -148,7 +151,8 @@ class SlowTurns:
         return Part(name="slow turns", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Hands leadership over if the node had too many slow turns. Called periodically."""
+        """Hands leadership over if this node leads, had too many slow turns, and a better voter exists. Called
+        periodically."""
         if not self._turns:
             return
         mine = [turn for turn in self._lately(now_ms) if turn.led]
@@ -173,7 +177,7 @@ class SlowTurns:
             return
         to = best(status.peers, status.voters, self._could_lead, self.slower)
         if to == NOBODY:
-            return  # all are equally slow, or behind: perhaps at a later look
+            return  # all voters are equally slow, or lag: a later `tick` tries again
         try:
             self._transfer(to)
         except (RaftLogError, ValueError) as error:

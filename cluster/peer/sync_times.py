@@ -1,6 +1,6 @@
-"""The time that each node's disk takes for a sync, as the node itself measures it and reports it to its peers in PING.
+"""Measures how long this node's disk takes for a sync, and exchanges the times with peers in PING.
 
-A leader sees from that why a follower lags, and does not hand leadership to the slower disk.
+The times tell a leader why a follower lags. A leader does not hand leadership to a node with a slower disk.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from raftlog.types import NodeId
 
 EVERY_MS: Final = 1_000
 WINDOW: Final = 10
-"""The mean is that of the syncs within so many times EVERY_MS."""
+"""The length of the window for the mean, in units of EVERY_MS."""
 TOLD_MS: Final = 5_000
 """Milliseconds for which a peer's report is valid; three intervals of its PINGs if these are longer."""
 SLOWER_FACTOR: Final = 3
 SLOWER_MS: Final = 50.0
-"""A disk is slower than another one if its syncs take SLOWER_FACTOR times as long and SLOWER_MS more: an idle disk
-syncs now in 0.3 ms and now in 30 ms, and leadership does not depend on that."""
+"""A disk is slower than another one only if its syncs take SLOWER_FACTOR times as long and also SLOWER_MS milliseconds
+longer. The second condition ignores small differences: one idle disk may sync in 0.3 ms or in 30 ms."""
 SYNC_US_MAX: Final = 3_600_000_000
 _UNKNOWN: Final = -1
 
 
 class _Count(NamedTuple):
-    """The syncs since the start, at the end of a second."""
+    """The number of syncs since the start and the seconds that they took, as counted at one `tick`."""
 
     syncs: int
     seconds: float
@@ -41,11 +41,11 @@ class _SyncReport(NamedTuple):
 
 
 class SyncTimes:
-    """The mean sync time of this node and of its peers. Event loop only."""
+    """Keeps the mean sync time of this node and of each peer. Event loop only."""
 
     def __init__(self, own: NodeId, clock: Clock, counted: Callable[[], tuple[int, float]], interval_ms: int) -> None:
         """`counted` returns the syncs of this node, `own`, since its start: their number, and the seconds that they
-        took. `interval_ms` is the interval of PINGs."""
+        took. `interval_ms` is the interval of PINGs in milliseconds."""
         self._own = own
         self._clock = clock
         self._counted = counted
@@ -53,11 +53,11 @@ class SyncTimes:
         self._due_ms = 0
         self._words: dict[NodeId, _SyncReport] = {}
         self.own_ms: float | None = None
-        """The mean of this node's syncs within the window, milliseconds; None if there was none."""
+        """The mean time of this node's syncs within the window, in milliseconds; None if there was no sync."""
         self.reload(interval_ms)
 
     def reload(self, interval_ms: int) -> None:
-        """Applies another interval of PINGs."""
+        """Applies another interval of PINGs, in milliseconds."""
         self._told_ms = max(TOLD_MS, 3 * interval_ms)
 
     def part(self) -> Part:
@@ -65,7 +65,7 @@ class SyncTimes:
         return Part(name="sync times", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Updates the mean. Called periodically."""
+        """Updates the mean of this node every EVERY_MS. Called periodically."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS
@@ -75,11 +75,12 @@ class SyncTimes:
         self.own_ms = 1000 * seconds / syncs if syncs else None
 
     def word(self) -> int:
-        """Returns the report for PING: microseconds, -1 if unknown."""
+        """Returns this node's report for PING: the mean sync time in microseconds, or -1 if it is unknown."""
         return _UNKNOWN if self.own_ms is None else min(SYNC_US_MAX, int(1000 * self.own_ms))
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """Records the report in a peer's PING; None if the peer's release reports nothing. Raises WireError."""
+        """Records the report in a peer's PING; `word` is None if the peer's release reports nothing. Raises WireError
+        if it is malformed."""
         if word is None or word == _UNKNOWN:
             self._words.pop(peer, None)
             return
@@ -88,8 +89,8 @@ class SyncTimes:
         self._words[peer] = _SyncReport(self._clock.monotonic_ms(), word / 1000)
 
     def of(self, peer: NodeId) -> float | None:
-        """Returns the mean of a node's syncs in milliseconds, as a peer reported it recently; None if it did not, or
-        had none."""
+        """Returns the mean sync time of a node in milliseconds: measured if it is this node, else as the peer reported
+        it. None if it is unknown: there was no sync, or no recent report."""
         if peer == self._own:
             return self.own_ms
         word = self._words.get(peer)
@@ -98,8 +99,8 @@ class SyncTimes:
         return word.sync_ms
 
     def of_majority(self, voters: Collection[NodeId]) -> float:
-        """Returns the time, in milliseconds, that the syncs of the fastest majority of the voters do not exceed on
-        average, as far as it is known; 0.0 if it is not."""
+        """Returns, in milliseconds, the largest mean sync time among the majority of the voters with the fastest disks.
+        Only voters with a known mean count; returns 0.0 if no mean is known."""
         known = sorted(each for voter in voters if (each := self.of(voter)) is not None)
         return known[min(majority(len(voters)), len(known)) - 1] if known else 0.0
 

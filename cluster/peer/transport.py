@@ -1,9 +1,9 @@
-"""TCP between the nodes of a group: two connections per directed pair, `control` and `bulk`.
+"""Connects the nodes of a group over TCP: each node dials two connections to every peer, `control` and `bulk`.
 
-A node dials every peer and sends only on connections that it dialled; it receives on those it accepted. Heartbeats,
-votes and acks travel on `control`, appends and forwarded requests on `bulk`, so bulk data cannot starve a heartbeat.
-Raft tolerates loss: a message that cannot be sent now is dropped, never queued without bound. The driver is told of a
-closed connection at once and need not wait for a timeout.
+A node sends only on the connections that it dialled, and receives only on those that it accepted. Heartbeats, votes and
+acks travel on `control`, appends and forwarded requests on `bulk`, so bulk data cannot starve a heartbeat. Raft
+tolerates loss: a message that cannot be sent now is dropped, never queued without bound. The transport tells the driver
+at once when a connection closes, so the driver need not wait for a timeout.
 
 Both sides prove that they have the cluster's secret before they send anything else (`handshake`, `connections`). Keys
 can change while the node runs: connections are then replaced one by one, and each old one closes when the new one is
@@ -57,13 +57,13 @@ __all__ = [
 ]
 
 OUT_BUFFER_MAX = 32 << 20
-"""Bytes waiting for a slow peer above which messages to it are dropped."""
+"""The most bytes that may wait for a slow peer; above this, messages to the peer are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 REDIAL_REMOVED_S = 5.0
-"""Seconds between two dials of a node that learned of its removal."""
+"""Seconds between two dials once a peer has told this node that it was removed from the cluster."""
 DIAL_S = 2.0
-"""Seconds after which a dial is given up and repeated. Without it a dial into a partition would last minutes, until the
-system's own timeout."""
+"""Seconds after which a dial is given up and repeated. Without this limit a dial into a partition would last minutes,
+until the system's own timeout."""
 
 PLAIN_REFUSAL = pack(Kind.REFUSED, ["it takes TLS only, and this node speaks plain text (peer.tls)", "", -1])
 """The answer to a node that speaks plain text where TLS is required."""
@@ -73,51 +73,53 @@ class OtherGroups(Protocol):
     """The service of the channel `group` (`cluster.peer.group_links`)."""
 
     def why_full(self, group: int, node: NodeId) -> str:
-        """Returns the reason why no connection of that node is accepted now; "" if one is."""
+        """Returns the reason why a connection of that node cannot be accepted now; "" if it can."""
 
     def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> asyncio.Protocol:
-        """Takes over an accepted connection of that node of another group. `key_id`: of the key that it has proven,
-        b"" if none."""
+        """Takes over an accepted connection of that node of another group. Returns the protocol that handles the
+        connection from now on. `key_id`: the id of the key that the node has proven, b"" if none."""
 
     def use(self, keyring: Keyring) -> None:
-        """Ends connections that have proven none of the keys, if the keyring demands one."""
+        """If the keyring demands a proof, closes the connections that have proven none of its keys."""
 
 
 class FrameHandlers(NamedTuple):
-    """Callbacks for received frames; all called on the loop."""
+    """Callbacks for received frames and lost connections, all called on the event loop."""
 
     message: Callable[[Message], None]
     closed: Callable[[NodeId], None]
     """Called when a control connection from or to the peer closed."""
     frame: Callable[[NodeId, int, list[Any], bytes], None]
-    """Called for forwarded requests, fetches and the replies to both: (peer, kind, header, payload). May raise
-    WireError."""
+    """Called for forwarded requests, fetches and the replies to both, and every other kind in NODE_KINDS: (peer, kind,
+    header, payload). May raise WireError."""
     refused: Callable[[NodeId, Refusal], None] = lambda peer, refusal: None
     """Called when a peer refuses this node."""
     frames_lost: Callable[[NodeId], None] = lambda peer: None
-    """Called when a bulk connection from or to the peer closed: frames that were sent over it, or answers to them, may
-    be lost."""
+    """Called when a bulk connection from or to the peer closed: frames that were sent over this connection, or answers
+    to them, may be lost."""
 
 
 class HeartbeatNet(NamedTuple):
     """A separate network for heartbeats, votes and acknowledgements: the control connections."""
 
     bind: HostAndPort | None = None
-    """The address at which this node listens for control connections besides its peer port."""
+    """The address at which this node listens for control connections besides its peer port; None for the peer port
+    alone."""
     addresses: Mapping[NodeId, HostAndPort] = MappingProxyType({})
-    """The addresses at which this node dials peers for control connections. It dials all other peers at their peer
-    port."""
+    """The addresses at which this node dials peers for control connections. It dials peers that are not in this mapping
+    at their peer port."""
 
 
 class PeerLevels(NamedTuple):
     """The levels that nodes tell each other (`statemachine.levels`)."""
 
     own: int = LEVEL
-    """The level of the commands that this node can apply."""
+    """The level of commands up to which this node can apply entries."""
     announced: dict[NodeId, int] | None = None
-    """Receives the levels that peers announce, while they are connected; None if nothing asks for them."""
+    """A mapping that the transport keeps up to date: peer -> the level that it announced, while it is connected. None
+    if the caller does not need it."""
     of_cluster: Callable[[], int] = lambda: BASELINE
-    """Returns the level in the applied state."""
+    """Returns the level of the cluster in the applied state."""
 
 
 class PeerWaits(NamedTuple):
@@ -150,27 +152,27 @@ class PeerTransport:
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
-        `incarnation` differs between any two starts of the node; 0 is not compared. `advertised` is the address at
-        which others reach this node, for nodes that do not know it yet. `keyring` holds the keys that are proven and
-        required; `entropy` supplies nonces. `security` and `dialling` are those of TLS; without them connections are in
-        plain text.
+        `incarnation` differs between any two starts of the node; 0 means that it is unknown and is not compared.
+        `advertised` is the address at which others reach this node, for nodes that do not know it yet. `keyring` holds
+        the keys that are proven and required; `entropy(n)` returns n random bytes for nonces. `security` and `dialling`
+        configure TLS for accepted and dialled connections; without them connections are in plain text.
         """
         self.dialling = dialling
         self._security, self._waits = security, waits
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
-        """The links that carry what this node sends."""
+        """(peer, channel) -> the link on which this node sends to that peer."""
         self.dialled: dict[Link, None] = {}
-        """The open links, and those whose handshake is not over."""
+        """The open links, and those whose handshake is not finished. The values have no meaning."""
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
         self.entry_bytes = 0
         """Bytes of appends handed to connections since the start."""
         self.keyring = keyring
         self.challengers: set[NodeId] = set()
-        """Peers that have asked this node to prove that it has the cluster's secret. They have it too, so this node
-        sends them nothing before they have proven that, even where no proof is required yet."""
+        """Peers that have asked this node to prove that it has the cluster's secret. These peers have the secret too.
+        So this node sends them nothing before they have proven it, even if no proof is required yet."""
         self.admission = ConnectionAdmission()
         self._entropy = entropy
         self._renewals: dict[tuple[NodeId, str], asyncio.Task[None]] = {}
@@ -184,7 +186,7 @@ class PeerTransport:
         self._servers: list[asyncio.Server | Acceptor] = []
         self._heartbeats = heartbeats
         self.dial_errors: dict[NodeId, str] = {}
-        """Peer -> the reason why the last dial failed. A peer that was reached since is not in it."""
+        """Peer -> the reason why the last dial failed. A peer is removed when it is reached."""
         self._diallers: dict[NodeId, list[asyncio.Task[None]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._incarnations: dict[NodeId, object] = {}
@@ -226,12 +228,13 @@ class PeerTransport:
                 transport.abort()
 
     def set_members(self, membership: Membership, addresses: Addresses) -> None:
-        """Takes changed members: dials new ones, informs removed ones, closes links to old addresses."""
+        """Applies changed members and addresses: dials new members, tells removed ones the reason, and closes links to
+        old addresses."""
         before = {peer: self.roster.addresses_of(peer) for peer in self.roster.peers()}
         self.roster.update(membership, addresses)
-        # A node that joined by an entry which was just truncated may be the leader that truncated it. It has sent its
-        # HELLO as a member and goes on sending. If this node did not answer, that leader could not send the entry that
-        # makes it a member again.
+        # A node may have joined by an entry that this node has just truncated, and may be the leader that made it
+        # truncate the entry. That leader has sent its HELLO as a member and goes on sending. If this node did not
+        # answer, that leader could not send the entry that makes it a member again.
         for inlet in self.inlets:
             if inlet.peer is not None and inlet.peer not in membership.removed:
                 self.roster.greet(inlet.introduction)
@@ -263,7 +266,7 @@ class PeerTransport:
             link.abort()
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Sends Raft messages, one write per connection."""
+        """Sends Raft messages, with one write per connection. Drops those to peers that cannot be reached now."""
         parts: dict[tuple[NodeId, str], list[bytes]] = {}
         for message in messages:
             channel = BULK if isinstance(message, AppendEntries) else CONTROL
@@ -277,12 +280,13 @@ class PeerTransport:
         return self._write(peer, channel, [pack(kind, header)])
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """Sends a forwarded request or its reply; returns False if the peer cannot be reached now."""
+        """Sends a frame with a payload, such as a forwarded request or its reply, on the channel `bulk`; returns False
+        if the peer cannot be reached now."""
         return self._write(peer, BULK, [pack(kind, header, len(payload)), payload])
 
     def request_ids(self) -> Iterator[int]:
-        """Yields numbers for requests to peers, below 2^63. Those of two runs of this node differ: an answer to the
-        former run may arrive over a connection of this run, and must not match any of its requests."""
+        """Yields numbers for requests to peers, below 2^63. Two runs of this node use different numbers: an answer to a
+        request of the former run may arrive over a connection of this run, and must not match a request of this run."""
         return itertools.count((self.incarnation & 0x7FFF_FFFF) << 32 | 1)
 
     def known_incarnation(self, peer: NodeId) -> object:
@@ -330,9 +334,9 @@ class PeerTransport:
             else:
                 started = loop.time()
                 if peer in self._heartbeats.addresses:
-                    attempt = 0  # the heartbeat addresses first again, whichever worked last
+                    attempt = 0  # the next dial begins with the heartbeat address again, whichever address worked last
                 await self._last_of(link)
-                # A dialler whose certificate the peer refuses learns of that only after the handshake.
+                # A dialler whose certificate the peer refuses learns of the refusal only after the TLS handshake.
                 plain = not plain and not link.is_open
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S
@@ -340,14 +344,14 @@ class PeerTransport:
             delay = min(REDIAL_MAX_S, delay * 2)
 
     async def _last_of(self, link: Link | None) -> None:
-        """Returns when a link, and each link that replaced it in turn, are lost."""
+        """Waits until the link, and each link that replaces it in turn, is lost."""
         while link is not None:
             await link.lost
             link = self.links.get((link.peer, link.channel))
 
     async def _renew(self, peer: NodeId, channel: str) -> None:
-        """Makes another connection to replace an open one. If the peer does not prove its identity on it, the old one
-        stays."""
+        """Dials another connection on that channel to replace the open one. If the peer does not prove its identity on
+        the new connection, the old one stays."""
         try:
             done = await self._renew_once(peer, channel)
             while not done and (peer, channel) in self._renew_again:  # the peer has proven the key meanwhile
@@ -379,14 +383,15 @@ class PeerTransport:
         return False
 
     def _addresses(self, peer: NodeId, channel: str) -> tuple[HostAndPort, ...]:
-        """Returns the addresses to dial, in this order. Heartbeats use the peer port when their own address cannot be
+        """Returns the addresses to dial, in the order in which to try them; empty if the peer is not to be dialled. On
+        the channel `control` the peer's heartbeat address comes first, and its peer port is used if that cannot be
         reached."""
         known = self.roster.addresses_of(peer)
         own = self._heartbeats.addresses.get(peer) if channel == CONTROL and known else None
         return known if own is None else tuple(dict.fromkeys((own, *known)))
 
     async def _leave_old_address(self, peer: NodeId) -> None:
-        """Closes links to an address to which none of the peer's names resolves any more; the dialler makes new ones at
+        """Closes links whose address none of the peer's host names resolves to any more; the dialler makes new links at
         once."""
         addresses: set[str] = set()
         for host, port in self._addresses(peer, CONTROL):
@@ -407,13 +412,13 @@ class PeerTransport:
     # --- called by the protocols ---------------------------------------------------------------------------------
 
     def hello(self, peer: NodeId, channel: str) -> list[Any]:
-        """Returns the header of this node's HELLO (wire.Kind.HELLO)."""
+        """Returns the header of this node's HELLO (wire.Kind.HELLO) without nonce, key ids and levels."""
         me = self.roster.membership
         who = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, peer, channel, self.incarnation]
         return [*who, *self._advertised] if self._advertised is not None else who
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """Returns the header of HELLO with nonce, key ids and levels."""
+        """Returns the header of this node's HELLO with nonce, key ids and levels."""
         hello, keyring = self.hello(peer, channel), self.keyring
         nonce = self._entropy(handshake.NONCE_BYTES) if keyring.keys else b""
         return [*handshake.with_keys(hello, nonce, keyring.ids), self._level, self._cluster_level()]
@@ -450,24 +455,26 @@ class PeerTransport:
         return refusal
 
     def open_group(self, inlet: Inlet, header: list[Any]) -> asyncio.Protocol:
-        """Returns what handles the connection of a node of another group, which `judge_group` has accepted."""
+        """Returns the protocol that handles the connection of a node of another group, which `judge_group` has
+        accepted."""
         assert self._groups is not None
         assert inlet.transport is not None
         return self._groups.accept(inlet.transport, header[1], NodeId(header[2]), inlet.key_id)
 
     def keep_to(self, level: int) -> None:
-        """Ends connections of nodes that do not know the cluster's new level. They learn the reason when they connect
-        again."""
+        """Ends connections of nodes that do not know the cluster's new level. The handshake tells these nodes the
+        reason when they connect again."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer is not None]:
             if handshake.level(inlet.introduction) < level:
                 inlet.abort()
 
     def challenge(self, key: bytes) -> list[Any]:
-        """Returns the challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
+        """Returns the header of a CHALLENGE (wire.Kind.CHALLENGE), which asks a peer to prove that it has this key."""
         return [self._entropy(handshake.NONCE_BYTES), key_id(key)]
 
     def who(self) -> list[Any]:
-        """Returns this node's identity, for peers that have proven theirs."""
+        """Returns this node's identity: [cluster uuid, node id, node uuid]. Only peers that have proven theirs receive
+        it."""
         me = self.roster.membership
         return [me.cluster_uuid, me.node_id, me.node_uuid]
 
@@ -488,9 +495,10 @@ class PeerTransport:
             before.transport.close()
 
     def on_inlet(self, inlet: Inlet) -> None:
-        """Registers an accepted connection, and closes one if there are too many."""
+        """Registers an accepted connection, and closes one if too many connections have not finished their
+        handshake."""
         self.inlets[inlet] = None
-        if self._closing:  # accepted before the port was closed, but reported only now
+        if self._closing:  # the connection was accepted before the port was closed, but is reported only now
             inlet.abort()
             return
         surplus = self.admission.surplus_stranger(self.inlets)
@@ -499,8 +507,8 @@ class PeerTransport:
             surplus.abort()
 
     def on_inlet_open(self, inlet: Inlet) -> None:
-        """Handles a peer that was let in. If it proves the newest key, links to it that have not proven that key are
-        renewed."""
+        """Handles a peer whose handshake was accepted. Closes its oldest connection if it has too many on the channel.
+        If the peer has proven the newest key, renews the links to it that have not proven that key."""
         surplus = self.admission.surplus_of_peer(self.inlets, inlet)
         if surplus is not None:
             surplus.abort()
@@ -517,8 +525,8 @@ class PeerTransport:
         return {peer for peer, channels in seen.items() if len(channels) == 2 and all(channels.values()) and newest}
 
     def set_keyring(self, keyring: Keyring) -> None:
-        """Uses other keys, or another requirement, from now on. If proofs are required, connections without one end;
-        all others are replaced without a gap."""
+        """Uses another keyring from now on. If it demands a proof, connections that have proven none of its keys are
+        closed at once. Links that have not proven the newest key are replaced without a gap."""
         self.keyring = keyring
         if keyring.demanded:
             stand: list[Link | Inlet] = [*self.links.values(), *self.inlets]
@@ -530,14 +538,15 @@ class PeerTransport:
         self.renew()
 
     def renew(self) -> None:
-        """Tries to prove the newest key on connections that have not proven it. Begins with the bulk connections: to a
-        peer without a secret yet, the end of an additional bulk connection means nothing, but that of a control
-        connection looks like a failure."""
+        """Tries to prove the newest key on connections that have not proven it. Begins with the bulk connections. If
+        the peer has no secret yet, the additional connection ends: a peer ignores that on `bulk`, but on `control`
+        takes it for a failure of this node."""
         for peer in self.roster.peers():
             self._renew_links(peer, (BULK,))
 
     def renew_certified(self) -> None:
-        """Renews links whose certificates are not the newest, the bulk connections first."""
+        """Replaces every link by one with the newest certificates, the bulk connections first. Does nothing if TLS is
+        off."""
         if self.dialling.mode == "disabled":
             return
         for (peer, channel), link in list(self.links.items()):
@@ -546,7 +555,8 @@ class PeerTransport:
                 self._renew_links(peer, (BULK,))
 
     def cut_off(self, peer: NodeId, why: str) -> None:
-        """Closes the connections of a peer that sent an implausible message; it may connect again."""
+        """Closes the connections of a peer that sent an implausible message; the peer may connect again. `why` goes to
+        the log."""
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer]:
             self.note_refused(f"{inlet.remote} ({self.roster.object_of(peer)})", why)
             inlet.abort()
@@ -564,9 +574,9 @@ class PeerTransport:
             self._renewals[peer, channel] = task
 
     def on_hello(self, peer: NodeId, channel: str, header: list[Any]) -> None:
-        """Handles an accepted HELLO. If the peer lost power or has a new address, its old links are still open here,
-        and the peer will not close them; they are closed now, because waiting for their timeout would keep the peer out
-        for seconds."""
+        """Handles an accepted HELLO. If the peer lost power or has a new address, this node still has links to its
+        former run or address, which the peer will not close. This node closes them now, because their timeout would
+        keep the peer out for seconds."""
         self._close_older_inlets(peer, channel)
         before = self.roster.addresses_of(peer)
         if self.roster.greet(header):
@@ -589,8 +599,9 @@ class PeerTransport:
 
     def _end_earlier_run(self, peer: NodeId, incarnation: object) -> None:
         """Closes the connections of earlier runs of the peer. A run that lost power does not close its own, and the
-        level that it announced would be taken for the peer's after this run has ended. If this HELLO is itself a late
-        one of an earlier run, the peer connects again, and the connections of the earlier run are closed then."""
+        level that it announced would be taken for the level of the present run. If this HELLO itself is a late one of
+        an earlier run, this closes connections of the present run. The peer then connects again, and the connections of
+        the earlier run are closed."""
         for link in [link for (to, _), link in self.links.items() if to == peer]:
             link.abort()
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.incarnation != incarnation]:
@@ -598,7 +609,8 @@ class PeerTransport:
 
     def _note_level(self, peer: NodeId, *said: int) -> None:
         """Records the lowest level that the peer announced on its open connections. The HELLO of an earlier run may
-        arrive late and counts until its connection closes, because it is unknown which version runs."""
+        arrive late. It counts until its connection closes, because this node cannot tell which of the two runs is the
+        present one."""
         levels = [*said, *(handshake.level(inlet.introduction) for inlet in self.inlets if inlet.peer == peer)]
         if levels:
             self._levels[peer] = min(levels)
@@ -606,16 +618,17 @@ class PeerTransport:
             self._levels.pop(peer, None)
 
     def _close_older_inlets(self, peer: NodeId, channel: str) -> None:
-        """Closes all bulk connections of the peer but the newest. An older one may still hold requests that the peer
-        has given up since, and this keeps the order of what it forwards."""
+        """Closes all bulk connections of the peer but the newest. An older connection may still contain requests that
+        the peer has given up meanwhile. Closing it keeps the order of the requests that the peer forwards."""
         if channel != BULK:
             return
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.channel == channel][:-1]:
             inlet.abort()
 
     def on_refused(self, peer: NodeId, header: list[Any], *, proven: bool) -> None:
-        """Handles a refusal from a peer: [reason, kind, index]. If a proof is required, only a peer that has proven to
-        belong to the cluster is believed when it says that this node was removed, because that stops the service."""
+        """Handles a refusal from a peer; `header` is [reason, kind, index]. A refusal that says that this node was
+        removed stops the service. So if a proof is required, this node believes it only from a peer that has proven to
+        belong to the cluster."""
         reason, kind, index = [*header, *("", "", -1)[len(header) :]][:3]
         if not self._is_removed:
             self.dial_errors[peer] = f"it refuses this node: {str(reason)[:500] or 'no reason'}"
@@ -629,7 +642,8 @@ class PeerTransport:
             self._handlers.refused(peer, Refusal(str(reason), str(kind), index if type(index) is int else -1))
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a frame after the handshake. Raises WireError."""
+        """Passes a frame that arrived after the handshake to its handler. Raises WireError if the frame is malformed or
+        its Raft message is not from this peer to this node."""
         assert self._handlers is not None
         if kind in NODE_KINDS:
             self._handlers.frame(peer, kind, header, payload)
@@ -656,8 +670,8 @@ class PeerTransport:
             self.on_closed(peer, channel)
 
     def on_closed(self, peer: NodeId, channel: str) -> None:
-        """Reports that a connection from or to the peer closed. A node that dies closes all of them, in any order: what
-        was sent between two closings is reported by the second one (seed 850000425)."""
+        """Reports that a connection from or to the peer closed. When a node dies, all its connections close, in any
+        order. Each is reported, because frames may have been sent between two closings (seed 850000425)."""
         if self._closing or self._handlers is None:
             return
         if channel == CONTROL:

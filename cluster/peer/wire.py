@@ -1,5 +1,5 @@
-"""Format of frames between nodes: `int32 L | u8 kind | u8 version | u16 header length | header (msgpack array) |
-payload`.
+"""Encodes and decodes the frames between nodes. A frame is `int32 L | u8 kind | u8 version | u16 header length | header
+(msgpack array) | payload`.
 
 Raft messages are arrays of their fields. The entries of an AppendEntries follow as payload, exactly the bytes of the
 log, so a follower writes what it received. Decoding checks both CRCs of every frame of the log (docs/wire-protocol.md).
@@ -33,7 +33,7 @@ from raftlog.types import Entry, EntryId, NodeId
 
 VERSION = 10
 FRAME_MAX = 64 << 20
-"""The longest acceptable frame in bytes: a batch of appends, or a forwarded request."""
+"""The longest acceptable frame of the bulk channel in bytes: a batch of appends, or a forwarded request."""
 NODE_ID_MAX = 65535
 INDEX_MAX = 1 << 62
 _RANGES: dict[str, tuple[Any, int, int]] = {
@@ -47,7 +47,7 @@ _RANGES: dict[str, tuple[Any, int, int]] = {
     "context": (int, 0, INDEX_MAX),
     "clock_ms": (int, 0, INDEX_MAX),
 }
-"""Field of a Raft message, or of an EntryId in it -> its type, least and greatest value."""
+"""Field of a Raft message, or of an EntryId in such a message -> (type, least value, greatest value)."""
 _FLAG = (bool, False, True)
 CONTROL_FRAME_MAX = 64 << 10
 """The longest frame of the control channel in bytes: votes, heartbeats, acknowledgements."""
@@ -58,12 +58,13 @@ every message."""
 _HEAD = struct.Struct(">iBBH")
 _BODY = struct.Struct(">BBH")
 _packer = msgpack.Packer(use_bin_type=True)
-"""The one packer for all frames: making a packer costs as much as packing a frame. Event loop only, like all of this
-file."""
+"""The one packer for all frames: making a packer costs as much as packing a frame. Event loop only, like all functions
+of this file."""
 
 
 def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:
-    """Returns a frame without its payload, which must follow with exactly `payload_size` bytes."""
+    """Returns the beginning of a frame: length, kind, version and header. Its payload must follow, with exactly
+    `payload_size` bytes."""
     packed: bytes = _packer.pack(header)
     return _HEAD.pack(4 + len(packed) + payload_size, kind, VERSION, len(packed)) + packed
 
@@ -92,7 +93,8 @@ def unpack(buffer: bytes, start: int, stop: int) -> tuple[int, list[Any], bytes]
 
 
 def encode_message(message: Message) -> list[bytes]:
-    """Returns a Raft message as parts to be written one after another; entries are not copied."""
+    """Returns the frame of a Raft message as byte strings to be written one after another. The bytes of entries are not
+    copied."""
     if isinstance(message, AppendEntries):
         return _encode_append(message)
     kind = _KINDS[type(message)]
@@ -104,7 +106,8 @@ def encode_message(message: Message) -> list[bytes]:
 
 
 def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) -> Message:
-    """Returns the message of an unpacked frame. Raises WireError."""
+    """Returns the message of an unpacked frame. Raises WireError if it is malformed. `group_id`: the group of this
+    node."""
     message: Message
     try:
         if kind == _APPEND_ENTRIES:
@@ -126,11 +129,10 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
 
 def _check_numbers(kind: int, numbers: list[Any]) -> None:
     """Checks the numbers of a message, because the core computes with them and must not see one out of range. Entries
-    have checks of their own, and a missing or superfluous field is found when the message is built. Raises
-    ValueError."""
+    are checked elsewhere, and a missing or superfluous field is found when the message is built. Raises ValueError."""
     types, lows, highs = _BOUNDS[kind]
     if tuple(map(type, numbers)) == types and all(map(le, lows, numbers)) and all(map(le, numbers, highs)):
-        return  # all numbers are in range
+        return  # the common case: all numbers are in range
     for value, (name, number_type, low, high) in zip(numbers, _PLANS[kind], strict=False):
         if type(value) is not number_type or not low <= value <= high:
             raise ValueError(f"{name} is {value!r:.60}")
@@ -190,7 +192,7 @@ def _plan_of(kind: Kind) -> tuple[tuple[str, Any, int, int], ...]:
 _PLANS: dict[int, tuple[tuple[str, Any, int, int], ...]] = {
     kind: _plan_of(Kind(kind)) for kind in (Kind.APPEND_ENTRIES, *_TYPES)
 }
-"""Kind -> the rows of `_plan_of`, computed once so that a message costs one chain of comparisons per field."""
+"""Kind -> the rows of `_plan_of`, computed once, because every message needs them."""
 _BOUNDS: dict[int, tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]] = {
     kind: tuple(zip(*[row[1:] for row in plan], strict=True))  # type: ignore[misc]
     for kind, plan in _PLANS.items()

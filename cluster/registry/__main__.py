@@ -1,4 +1,4 @@
-"""The process around a name server of the registry: `python -m cluster.registry --config registry.toml`."""
+"""Runs a name server of the registry as a process: `python -m cluster.registry --config registry.toml`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from cluster.runtime.host.private_files import private
 from cluster.runtime.output_file import OutputFile
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
 
-logger = logging.getLogger("cluster.registry")  # run as a program, this module is named __main__
+# A literal, because this module is named __main__ when it runs as a program.
+logger = logging.getLogger("cluster.registry")
 _LOG_BYTES_MAX, _LOG_FILES = 64 << 20, 3
 
 
 async def run(file: RegistryFile) -> None:
-    """Runs a process of the registry, with its port for clients, until SIGTERM or SIGINT. Raises ConfigError,
-    OSError."""
+    """Runs a process of the registry, with its port for clients, until SIGTERM or SIGINT. Raises ConfigError for bad
+    settings, and OSError if an address cannot be bound."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -39,8 +40,8 @@ async def run(file: RegistryFile) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a name server; returns 0 after an orderly stop, 2 for bad settings, 5 if pysyncobj is not the one that was
-    read, or an address is taken."""
+    """Runs a name server; returns 0 after an orderly stop, 2 for bad settings, 5 if the installed pysyncobj is not the
+    reviewed version, or if an address is taken."""
     parser = argparse.ArgumentParser(prog="python -m cluster.registry")
     parser.add_argument("--config", required=True, help="path of registry.toml")
     parser.add_argument("--log-file", help="the file that stdout and stderr are; it is kept within its size")
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with private():
             file = load(Path(options.config))
-            read_secret(Path(file.secret_file))  # before anything is made
+            read_secret(Path(file.secret_file))  # checked before any file is made
             check_installed()
             logs.setup("info", "text", f"registry {file.id}", output=output)
             asyncio.run(run(file))

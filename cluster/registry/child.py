@@ -1,4 +1,7 @@
-"""A registry process as its parent has it: started, asked, ended. pysyncobj is in that process alone."""
+"""A registry process as seen by its parent: starts it, sends it requests, and stops it.
+
+pysyncobj runs only in the registry process, not in the parent.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from raftmq_wire.errors import LocalError
 
 MODULE = "cluster.registry.process"
 GRACE_S = 0.5
-"""Seconds for which the parent waits beyond the limit that the process has."""
+"""Seconds for which the parent waits for an answer, beyond the time limit that it gives the process."""
 
 
 class Child:
-    """One process. Event loop only."""
+    """One registry process, run as a child of this one. Event loop only."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -27,7 +30,8 @@ class Child:
 
     @classmethod
     async def start(cls, settings: RegistrySettings, log: int, prefix: Sequence[str] = ()) -> Child:
-        """Starts a process; its errors go to the file with the descriptor `log`. `prefix` is a command that runs it."""
+        """Starts a process and sends it its settings. Its stderr goes to the file with the descriptor `log`. `prefix`
+        is put before the command, for a program that runs the process."""
         command = [*prefix, sys.executable, "-m", MODULE]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log
@@ -48,15 +52,15 @@ class Child:
 
     @property
     def is_over(self) -> bool:
-        """True if the process has ended, or talks no more."""
+        """True if the process has ended or its output has closed: it can answer nothing more."""
         return self._reading.done()
 
     def when_over(self, then: Callable[[], object]) -> None:
-        """Calls `then` when the process has ended."""
+        """Calls `then` when `is_over` becomes True."""
         self._reading.add_done_callback(lambda _: then())
 
     async def ready(self, limit_s: float) -> None:
-        """Returns when it listens. Raises LocalError if it does not in time, or has ended."""
+        """Waits until the process listens. Raises LocalError if it does not within `limit_s` seconds, or has ended."""
         try:
             outcome = (await asyncio.wait_for(asyncio.shield(self._waiting[READY]), limit_s))[1]
         except TimeoutError:
@@ -67,15 +71,18 @@ class Child:
             )
 
     async def apply(self, operation: bytes, limit_s: float) -> RegistryReply:
-        """Applies an operation; returns its outcome, which is unknown if the process has ended or does not answer."""
+        """Asks the process to apply an operation within `limit_s` seconds. Returns its outcome, which is unknown if the
+        process has ended or does not answer."""
         return await self._ask(limit_s, "apply", operation, int(limit_s * 1000))
 
     async def read(self, limit_s: float) -> RegistryReply:
-        """Returns all records of this replica as the value of the answer."""
+        """Returns an answer whose value is all records of the process (`Records.dump`). Its outcome is unknown if the
+        process has ended or does not answer."""
         return await self._ask(limit_s, "read")
 
     async def status(self, limit_s: float) -> RegistryReply:
-        """Returns the state of this replica as the value of the answer. It may answer and take no operation."""
+        """Returns an answer whose value is the state of the process (`read_status`). A process may answer this and
+        still accept no operation. The outcome is unknown if it has ended or does not answer."""
         return await self._ask(limit_s, "status")
 
     async def _ask(self, limit_s: float, *words: object) -> RegistryReply:
@@ -93,7 +100,8 @@ class Child:
             self._waiting.pop(number, None)
 
     async def close(self, limit_s: float) -> int:
-        """Stops the process, in an orderly way if it ends within `limit_s`; returns its exit code."""
+        """Stops the process and returns its exit code. Closes its stdin, and kills it if it has not ended after
+        `limit_s` seconds."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -101,7 +109,8 @@ class Child:
         except TimeoutError:
             self.process.kill()
         code = await self.process.wait()
-        # Its last output is in the pipe. Another process may hold the other end open, so the wait is limited.
+        # The pipe may still contain the process's last output. Another process may hold the writing end open, so the
+        # wait is limited.
         await asyncio.wait([self._reading], timeout=GRACE_S)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)

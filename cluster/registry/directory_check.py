@@ -1,4 +1,4 @@
-"""Checks whether a registry process could start with its directory; changes nothing in it."""
+"""Checks whether a registry process could start with its directory, without changing the directory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class DirectoryReport(NamedTuple):
 
     directory: Path
     fault: str = ""
-    """Why no process can start with the directory; "" if one can."""
+    """The reason why a process cannot start with the directory; "" if it can."""
     last: int = 0
-    """The index of the last entry."""
+    """The index of the last entry of the journal."""
 
 
 def check_directory(directory: Path, cluster: bytes, node: int) -> DirectoryReport:
-    """Opens a copy of a process's files in the same way as the process would, because opening writes. Blocking. A
-    process that runs with the directory would change the files during the copy."""
+    """Opens the directory as the registry process would, but in a copy, because opening writes to the files. Blocking.
+    No process may run with the directory: it would change the files while they are copied."""
     if not any(path.name != layout.LOCK for path in directory.glob("*")):
         return DirectoryReport(directory)
     with tempfile.TemporaryDirectory(prefix="raftmq-registry-") as folder:

@@ -1,7 +1,9 @@
-"""Frames between a registry process and its parent, over the process's standard input and output.
+"""Encodes and decodes the frames between a registry process and its parent, which use the process's standard input and
+output.
 
-A frame is its length, u32 big-endian, then msgpack. The first one to the process has its settings, with the password,
-so that the password is neither in its arguments nor in a file. Each later one asks something, and is answered once::
+A frame is its length, u32 big-endian, then msgpack. The parent's first frame has the settings of the process, including
+the password, so that the password is neither in its arguments nor in a file. Each later frame of the parent is a
+request, which the process answers once::
 
     [number, "apply", operation, limit in ms]   [number, outcome, error, value]
     [number, "read"]                            ... value: all records
@@ -25,7 +27,7 @@ from cluster.runtime.peer_frames import WireError
 FRAME_BYTES_MAX = 72 << 20
 OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
 READY = 0
-"""The number of the frame with which a process says that it runs; the caller's numbers begin with 1."""
+"""The number of the frame with which a process reports that it listens; the numbers of requests begin with 1."""
 
 _SIZE = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
@@ -38,7 +40,7 @@ class RegistrySettings(msgspec.Struct, frozen=True):
     cluster: Annotated[bytes, Meta(min_length=CLUSTER_BYTES, max_length=CLUSTER_BYTES)]
     node: Annotated[int, Meta(ge=1, le=NODES_MAX)]
     addresses: Annotated[dict[int, str], Meta(min_length=1, max_length=NODES_MAX)]
-    """Number of a process -> the "host:port" at which the others find it."""
+    """Number of a process -> the "host:port" at which the other processes reach it."""
     bind: str
     """The "host:port" at which this process listens."""
     password: Annotated[str, Meta(min_length=16)]
@@ -55,13 +57,13 @@ class RegistryStatus(msgspec.Struct, frozen=True):
     entries: int
     """Entries in the journal."""
     is_full: bool
-    """True if the journal has no room for more entries, or its last write failed."""
+    """True if the journal has no room for more entries, or a write failed for want of space."""
     syncs: int
-    """Fdatasyncs of the journal since the start."""
+    """The number of fdatasyncs of the journal since the start."""
 
 
 RegistryReply = tuple[int, str, str, bytes]
-"""(number, outcome, error, value)"""
+"""(number of the request, outcome, error, value). `error` is "" and `value` is set only if the outcome is ok."""
 
 _replies = msgspec.msgpack.Decoder(RegistryReply)
 _settings = msgspec.msgpack.Decoder(RegistrySettings)
@@ -70,13 +72,14 @@ _requests = msgspec.msgpack.Decoder(list[Any])
 
 
 def frame(value: object) -> bytes:
-    """Packs a value as a frame: its length, then its msgpack."""
+    """Returns the frame of a value: its length, then its msgpack."""
     data = _encoder.encode(value)
     return _SIZE.pack(len(data)) + data
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
-    """Returns the content of the next frame; None at the end. Raises WireError for a frame that is too long."""
+    """Returns the content of the next frame; None at the end of the stream. Raises WireError for a frame that is too
+    long."""
     try:
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if size > FRAME_BYTES_MAX:
@@ -98,7 +101,7 @@ def read_settings(data: bytes) -> RegistrySettings:
 
 
 def read_request(data: bytes) -> list[Any]:
-    """Returns [number, verb, ...]. Raises WireError."""
+    """Returns the parent's request: [number, verb, arguments of the verb]. Raises WireError if it is malformed."""
     try:
         request = _requests.decode(data)
     except msgspec.MsgspecError as error:
@@ -117,5 +120,5 @@ def read_reply(data: bytes) -> RegistryReply:
 
 
 def read_status(data: bytes) -> RegistryStatus:
-    """Returns the state of a process, from the value of an answer."""
+    """Returns the state of a process, decoded from the value of an answer to "status"."""
     return _status.decode(data)

@@ -1,13 +1,14 @@
-"""The port of a registry process for clients: routes (105) and the table of brokers (106), as a living node answers
-them.
+"""Serves the port of a registry process for clients. It has living nodes answer requests for routes (code 105) and for
+the table of brokers (106).
 
 The records have no queue counts, permissions, users or rules. So each request is passed on to a node unchanged, and its
-answer is passed back unchanged: the node decides who is allowed to ask. A client has a connection to a node of its own,
-because nodes shape routes by what a connection has asked before. Any other request is refused by name: a broker is
-registered (103) only at the peer port, with a proof of the cluster's secret (`cluster.registry.registrations`).
+answer is passed back unchanged: the node decides who is allowed to ask. Each client gets a connection of its own to a
+node, because a node's answer depends on earlier requests of the connection. Any other request is refused with a remark
+that names it. A broker registers (103) only at the peer port, with a proof of the cluster's secret
+(`cluster.registry.registrations`).
 
-While the process is not ready, requests are held for HOLD_S, and then answered with code 1: 17 would tell clients that
-the topic does not exist.
+While the process is not ready, requests are held for HOLD_S, and then answered with code 1 (SYSTEM_ERROR). Code 17
+would tell clients that the topic does not exist.
 """
 
 from __future__ import annotations
@@ -38,35 +39,35 @@ logger = logging.getLogger(__name__)
 HOLD_S = 2.0
 """Seconds for which a request is held while the process is not ready."""
 ANSWER_S = 2.5
-"""Seconds in which nodes have to answer a request; clients wait for three."""
+"""Seconds in which nodes have to answer a request; clients wait for three seconds."""
 DIAL_S = 0.7
-"""Seconds in which a node has to take a connection, and after which the next one is dialled."""
+"""Seconds within which a node must accept a connection; after that, the next node is dialled."""
 REQUEST_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 16 << 20
 FRAMES_MAX = 16
-"""Frames of a node that are read for one answer: it may ask its client something meanwhile."""
+"""The most frames of a node that are read to find one answer: the node may send requests to its client first."""
 CLIENTS_MAX = 1000
-"""Connections of clients; more are closed at once."""
+"""The most connections of clients; further ones are closed at once."""
 IDLE_S = 130.0
-"""Seconds after which a connection ends that asks nothing; clients ask for routes every 30 s."""
+"""Seconds without a request after which a connection ends; clients ask for routes every 30 s."""
 REST_S = 10.0
-"""Seconds in which a frame that has begun must end, and an answer must be taken."""
+"""Seconds within which a frame that has begun must be complete, and a client must take an answer."""
 PASSED = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
 REGISTER_BROKER = 103
 NOT_READY = "name server not ready"
 
 
 Nodes = Callable[[Collection[int]], Sequence[str]]
-"""Returns the "host:port" of the listeners of nodes that live: of the groups that are given, of all if none is."""
+"""Returns the "host:port" of the listeners of living nodes: of the given groups, or of all groups if none is given."""
 
 
 class RouteAsk(NamedTuple):
-    """A request of a client, or an answer."""
+    """A request of a client, or a node's answer to it."""
 
     header: Header
     serialize_type: int
     frame: bytes
-    """The bytes as they came, with their length."""
+    """The whole frame as received, with its length prefix."""
 
 
 class Front:
@@ -83,8 +84,9 @@ class Front:
         answer_s: float = ANSWER_S,
         clients_max: int = CLIENTS_MAX,
     ) -> None:
-        """`groups_of` returns the groups that have a topic, as far as the registry knows. `rng` says which node is
-        asked first."""
+        """`groups_of` returns the groups that have a topic, as far as the registry knows. `rng` chooses the node that
+        is asked first. `ready` is set when this process knows enough to answer. `nodes` returns the addresses of living
+        nodes."""
         self._ready = ready
         self._nodes = nodes
         self._groups_of = groups_of
@@ -94,11 +96,11 @@ class Front:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listens. Raises OSError if the address cannot be bound."""
+        """Listens for clients. Raises OSError if the address cannot be bound."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Stops listening and closes all connections."""
         if self._server is not None:
             self._server.close()
         for client in self._clients:
@@ -122,7 +124,7 @@ class Front:
         except (OSError, TimeoutError, EOFError, CodecError) as error:
             logger.debug("a connection of a client ends: %r", bare(error))
         except asyncio.CancelledError:
-            pass  # this process ends; the stream's own callback would print it as an error
+            pass  # this process ends; asyncio's stream callback would print a raised CancelledError as an error
         finally:
             self._clients.discard(task)
             upstream.leave()
@@ -142,7 +144,7 @@ class Front:
             async with asyncio.timeout(self._answer_s):
                 answer = await upstream.ask(ask)
                 if answer.header.code == ResponseCode.TOPIC_NOT_EXIST:
-                    # A node whose group has not copied the topic yet does not know it; one of a group that has it does.
+                    # This node's group may not have copied the topic yet, so a node of a group that has it is asked.
                     answer = await self._again(ask, upstream) or answer
                 return answer.frame
         except (OSError, TimeoutError, EOFError, CodecError) as error:
@@ -150,7 +152,8 @@ class Front:
             return _refused(ask, ResponseCode.SYSTEM_ERROR, f"no node answers the name server now: {why}")
 
     async def _again(self, ask: RouteAsk, upstream: Upstream) -> RouteAsk | None:
-        """Asks a node of a group that has the topic; returns its answer, None if there is no such group or node."""
+        """Asks a node of a group that has the topic; returns its answer, or None if there is no such group or node, or
+        it does not answer."""
         groups = self._groups_of(ext_of(ask.header).get("topic", ""))
         if not groups or not self._nodes(groups):
             return None
@@ -181,20 +184,21 @@ def _refused(ask: RouteAsk, code: ResponseCode, remark: str) -> bytes:
 
 
 class Upstream:
-    """The connection of one client to a node, made when it is needed."""
+    """A connection to a node, which carries the requests of one client. It is made when a request needs it."""
 
     def __init__(self, nodes: Nodes, rng: random.Random) -> None:
         self._nodes, self._rng = nodes, rng
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, ask: RouteAsk, within: Collection[int] = ()) -> RouteAsk:
-        """Returns the answer of a node, of one of the groups `within` if there are any. Raises OSError, EOFError,
-        CodecError if none gives one; the caller limits the time."""
+        """Returns the answer of a node to the request `ask`. The first attempt uses an open connection; a new one goes
+        to a node of the groups `within`, or of any group if `within` is empty. Raises OSError, EOFError or CodecError
+        if no node answers. The caller limits the time."""
         last: Exception = ConnectionRefusedError("none is connected to it")
         if self._streams is not None:
             try:
                 return await self._exchange(*self._streams, ask)
-            except (OSError, EOFError, CodecError) as error:  # the node has gone: another one knows as much
+            except (OSError, EOFError, CodecError) as error:  # this node has gone: any other node can answer too
                 last = bare(error)
             self.leave()
         nodes = list(self._nodes(within))
@@ -219,7 +223,7 @@ class Upstream:
                 if header.flag & FLAG_RESPONSE and header.opaque == ask.header.opaque:
                     return answer
             raise CodecError(f"{FRAMES_MAX} frames that answer something else")
-        except BaseException:  # what comes late must not be taken for the answer to the next request
+        except BaseException:  # a late answer must not be taken for the answer to the next request
             self.leave()
             raise
 
@@ -231,7 +235,7 @@ class Upstream:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> RouteAsk | None:
-    """Returns the next request; None at the end. Raises OSError, EOFError, TimeoutError, CodecError."""
+    """Returns the next request; None at the end of the stream. Raises OSError, EOFError, TimeoutError, CodecError."""
     try:
         return await _read_frame(reader, REQUEST_BYTES_MAX, IDLE_S)
     except asyncio.IncompleteReadError as error:

@@ -1,11 +1,11 @@
-"""pysyncobj 0.3.17 with the parts replaced that lose what was acknowledged (docs/adr/0112).
+"""Replaces the parts of pysyncobj 0.3.17 that lose acknowledged operations (docs/adr/0112).
 
-Replaced, all by overriding methods of subclasses: the journal and votes, what a follower does with entries, what a
-leader does with answers, snapshots and compaction, apply. Elections, sending and forwarding are pysyncobj's. Methods
-named `_SyncObj__*` override private ones, whose source `pysyncobj_check` compares before this module is used.
+Subclasses override the methods of these parts: the journal and votes, how a follower handles entries, how a leader
+handles answers, snapshots and compaction, apply. Elections, sending and forwarding are pysyncobj's. Methods named
+`_SyncObj__*` override private ones, whose source `pysyncobj_check` compares before this module is used.
 
-Imported by registry processes alone: pysyncobj replaces functions of `socket`. All runs on the thread that calls
-`tick`, but for `propose`.
+Only registry processes import this module, because pysyncobj replaces functions of `socket`. Everything but `propose`
+runs on the thread that calls `tick`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _LEADER, _FOLLOWER = 2, 0
 _REGULAR = b"\x00"
 
 RegistryDone = Callable[[RegistryAnswer | None, int], None]
-"""Called with the answer and a FAIL_REASON, on the thread of `tick` or of `propose`."""
+"""Called with the answer (None if there is none) and a FAIL_REASON, on the thread of `tick` or of `propose`."""
 
 REFUSED = frozenset({FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED})
-"""Reasons which mean that no log has the operation. With any other it may still be carried out."""
+"""Reasons which mean that no log has the operation. With any other FAIL_REASON an operation may still be applied."""
 
 
 class RegistryPeers(NamedTuple):
@@ -50,7 +50,8 @@ class RegistryPeers(NamedTuple):
     addresses: Mapping[int, str]
     own: int
     bind: str
-    """The address at which this process listens; never all of them by default, as pysyncobj's is."""
+    """The "host:port" at which this process listens. It is always given, because pysyncobj's default is to listen on
+    all addresses."""
 
     def number(self, address: str | None) -> int:
         """Returns the number of the process with that address; NOBODY if there is none."""
@@ -58,7 +59,7 @@ class RegistryPeers(NamedTuple):
 
 
 class _Log:
-    """The journal as pysyncobj calls it."""
+    """The journal and the vote of a `Store`, with the interface of pysyncobj's journal."""
 
     def __init__(self, store: Store, peers: RegistryPeers, every_second: Callable[[], None]) -> None:
         self._store = store
@@ -81,18 +82,19 @@ class _Log:
         self._store.save_vote(term, self._peers.number(voted_for))
 
     def _destroy(self) -> None:
-        """Does nothing: who opened the store closes it."""
+        """Does nothing: the owner of the store closes it."""
 
 
 class _Parts:
-    """Snapshots on their way to followers, as pysyncobj's sending asks for them."""
+    """Sends snapshots to followers in parts, with the interface of pysyncobj's serializer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sending: dict[TCPNode, tuple[bytes, int]] = {}
 
     def getTransmissionData(self, node: TCPNode) -> tuple[bytes, bool, bool] | None:
-        """Returns the next part for a follower, and whether it is the first and the last, which is empty."""
+        """Returns (the next part of the snapshot for a follower, True if it is the first, True if it is the last). The
+        last part is empty. None if there is no snapshot."""
         data, at = self._sending.get(node, (self._store.snapshot, 0))
         if data is None:
             return None
@@ -103,12 +105,13 @@ class _Parts:
         return part, at == 0, not part
 
     def cancelTransmisstion(self, node: TCPNode) -> None:
-        """Forgets a follower that has disconnected; the misspelt name is pysyncobj's."""
+        """Forgets how far a follower has received a snapshot, because it has disconnected. pysyncobj misspells the
+        name."""
         self._sending.pop(node, None)
 
 
 class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
-    """One replica of the records. It listens once it is made."""
+    """One replica of the registry's records. It listens as soon as it is constructed."""
 
     _SyncObj__raftLeader: Any
     _SyncObj__leaderCommitIndex: int
@@ -125,7 +128,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         transport: Any = None,
         conf: Mapping[str, object] | None = None,
     ) -> None:
-        """Raises SyncObjException if the address cannot be bound. `transport` and `conf` replace defaults in tests."""
+        """Raises SyncObjException if the address cannot be bound. Tests replace defaults with `transport` and
+        `conf`."""
         take_over()
         self.store = store
         self._records = records
@@ -164,11 +168,12 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
     # --- the face ----------------------------------------------------------------------------------------------------
 
     def tick(self, wait_s: float) -> None:
-        """Does the work that is due, and waits up to `wait_s` for messages. Raises StorageError, which is final."""
+        """Does the work that is due, and waits up to `wait_s` for messages. Raises StorageError; the replica cannot be
+        used after that."""
         self.doTick(wait_s)
 
     def propose(self, operation: bytes, done: RegistryDone) -> None:
-        """Proposes an operation; `done` may never be called. Any thread may call it."""
+        """Proposes an operation. `done` gets its outcome, but may never be called. Any thread may call it."""
         self._applyCommand(operation, done, _REGULAR[0])
 
     def leader_number(self) -> int:
@@ -203,7 +208,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
                 self._on_answer(node, message)
             else:
                 super()._SyncObj__onMessageReceived(node, message)
-        except OutOfSpaceError as error:  # nothing was confirmed, and the sender tries again
+        except OutOfSpaceError as error:  # no confirmation was sent, so the sender tries again
             self._told.warn("the registry's disk is full", str(error))
 
     def _on_append(self, node: TCPNode, message: Any) -> None:
@@ -226,13 +231,15 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         verified = self._take_entries(node, message)
         if verified is not None:
             self._answer(node, verified + 1, success=True)
-            # Only what was compared with the leader's log may count as committed: what follows it may be refuted.
+            # Only entries that were compared with the leader's log may count as committed: later ones may conflict with
+            # it.
             commit = max(self._SyncObj__raftCommitIndex, min(message["commit_index"], verified))
             self._set_commit(commit)
 
     def _take_entries(self, node: TCPNode, message: Any) -> int | None:
-        """Appends what is new, and cuts only what conflicts. Returns the index up to which the log is the leader's;
-        None if the entry before it differs; then the leader has been told so."""
+        """Appends the new entries of an append message, and removes only entries that conflict with them. Returns the
+        index up to which this log equals the leader's. Returns None if the entry before the message's entries differs;
+        the leader has then been told."""
         journal, index = self.store.journal, message["prevLogIdx"]
         before = journal.at(index)
         committed = self._SyncObj__raftCommitIndex
@@ -241,8 +248,9 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
             self._answer(node, (committed if has_compacted else journal.last.index) + 1, reset=True)
             return None
         if before.term != message["prevLogTerm"]:
-            # What is committed is the leader's as well, so all that may conflict comes again at once. Unless disks
-            # were lost: then one back each time, as far as a snapshot.
+            # Committed entries are equal to the leader's, so the leader is asked for everything after them. If disks
+            # were lost, even these may differ. Then the leader goes back by one entry each time, as far as its
+            # snapshot.
             self._answer(node, committed + 1 if index > committed else max(index, 1), reset=True)
             return None
         entries = [Entry(*each) for each in message["entries"]]
@@ -258,7 +266,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
 
     def _cut(self, index: int) -> None:
         if index <= self._SyncObj__raftLastApplied:
-            # Only if a majority has lost its disks. Records grow only, so to apply what comes instead is right.
+            # This happens only if a majority has lost its disks. Records only grow, so applying the leader's entries on
+            # top is right.
             logger.critical("entries from %d on were applied here, and the leader has others", index)
             self._SyncObj__raftLastApplied = index - 1
         self.store.cut_from(index)
@@ -291,8 +300,8 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
                 self._answer(node, snapshot.last.index + 1, success=True)
 
     def _answer(self, node: TCPNode, next_index: int, *, reset: bool = False, success: bool = False) -> None:
-        """Sends the leader the index that this process wants next, together with the term, because pysyncobj alone
-        could not distinguish an answer to an earlier leadership."""
+        """Sends the leader the index of the entry that this process wants next. The message has the term, because
+        without it the leader could take an answer to one of its earlier terms for an answer to the present one."""
         self._SyncObj__transport.send(
             node,
             {
@@ -328,7 +337,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         journal = self.store.journal
         if journal.is_full:
             journal.tend()
-            if journal.is_full and self._isLeader():  # another process may have space
+            if journal.is_full and self._isLeader():  # another process may have space on its disk
                 self.transferLeadership()
 
     def _SyncObj__tryLogCompaction(self) -> None:

@@ -1,7 +1,8 @@
-"""pysyncobj's transport without pickle: messages in msgpack under the password, and synced before they are sent.
+"""Replaces pysyncobj's transport by one without pickle. Messages are msgpack, encrypted with the password. Entries that
+a message refers to are synced before it is sent.
 
-A connection that has not proven the password may send 4 KiB within five seconds, and there are at most 16 of them.
-Observers and administrative messages are always refused. Only registry processes import this module.
+A connection that has not proven the password may send 4 KiB within five seconds, and there are at most 16 such
+connections. Observers and administrative messages are always refused. Only registry processes import this module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cluster.registry.peer_wire import MESSAGE_BYTES_MAX, decode, encode
 from cluster.runtime.peer_frames import WireError
 
 vars(socket)["inet_ntop"] = _socket.inet_ntop
-"""Put back: the import of pysyncobj has replaced it by one that works on Windows alone."""
+"""Restores the function: the import of pysyncobj has replaced it by one that works only on Windows."""
 
 UNPROVEN_MAX = 16
 UNPROVEN_S = 5.0
@@ -34,14 +35,14 @@ _KEY_BYTES = 32
 
 
 class RegistryConnection(TcpConnection):  # type: ignore[misc]  # no types
-    """A connection between two registry processes. The names of methods are pysyncobj's."""
+    """A connection between two registry processes. It has the method names of pysyncobj's own connection."""
 
     _TcpConnection__readBuffer: Any
     _TcpConnection__writeBuffer: Any
     recvLastTimestamp: Any
 
     def send(self, message: object) -> None:
-        """Sends a message; a connection that takes none is closed."""
+        """Sends a message; closes the connection if it cannot be sent."""
         data = encode([self.sendRandKey, message] if self.sendRandKey else message)
         if self.encryptor:
             data = self.encryptor.encrypt_at_time(data, int(monotonic()))
@@ -77,8 +78,8 @@ class RegistryConnection(TcpConnection):  # type: ignore[misc]  # no types
             return None
 
     def _opened(self, data: bytes) -> object:
-        """Returns the message in encrypted bytes. Raises InvalidToken or WireError for what the other side did not send
-        on this connection."""
+        """Returns the message in encrypted bytes. Raises InvalidToken or WireError for bytes that the other side did
+        not send on this connection."""
         if self.encryptor:
             sent_at = self.encryptor.extract_timestamp(data)
             data = self.encryptor.decrypt(data)
@@ -95,14 +96,15 @@ class RegistryConnection(TcpConnection):  # type: ignore[misc]  # no types
 
 
 class RegistryTransport(TCPTransport):  # type: ignore[misc]  # no types
-    """The connections of one registry process. The names of methods are pysyncobj's."""
+    """The connections of one registry process. It has the method names of pysyncobj's own transport."""
 
     def __init__(self, syncObj: Any, selfNode: TCPNode, otherNodes: list[TCPNode]) -> None:
         self._since: dict[RegistryConnection, float] = {}
         super().__init__(syncObj, selfNode, otherNodes)
 
     def send(self, node: TCPNode, message: object) -> bool:
-        """Sends a message once what it tells is on disk. Raises StorageError, which is final."""
+        """Sends a message to a process, after syncing everything that it confirms. Returns False if it was not sent.
+        Raises StorageError; the process cannot go on after that."""
         self._syncObj.store.journal.sync()
         return bool(super().send(node, message))
 
@@ -139,7 +141,7 @@ class RegistryTransport(TCPTransport):  # type: ignore[misc]  # no types
 
 
 def take_over() -> None:
-    """Makes pysyncobj use these connections, and unpickle nothing, in this process and for good."""
+    """Makes pysyncobj use RegistryConnection and never unpickle, for the rest of this process."""
     for module in (transport, tcp_server):
         vars(module)["TcpConnection"] = RegistryConnection
     for name in ("load", "loads"):

@@ -1,5 +1,6 @@
-"""The journal of one registry process: entries of its Raft log in one file, appended and synced before a message leaves
-(docs/adr/0112-the-registry-is-pysyncobj-hardened.md). All integers are big-endian. ::
+"""Keeps the journal of one registry process: the entries of its Raft log in one file. Entries are synced before a
+message that depends on them is sent (docs/adr/0112-the-registry-is-pysyncobj-hardened.md). All integers are big-endian.
+::
 
     head    0 magic u32 "RMQJ" | 4 crc u32 of bytes 8..39 | 8 format u16 | 10 reserved u16 | 12 node u32
             16 cluster 16 bytes | 32 made u64
@@ -7,13 +8,14 @@
             0 magic u32 "RMQE" | 4 crc u32 of bytes 8..end | 8 size u32 of the command | 12 previous u32
             16 index u64 | 24 term u64 | 32 synced u64 | 40 committed u64 | 48 command
 
-`previous` is the crc of the record before, so what an append that failed has left is never taken for the next record.
-`synced` is the position up to which the file was on disk when the record was written, `made` the one up to which it was
-when it got its name. Below them, bytes that are no record are damage; above, they are a torn append that nobody was
-told of.
+`previous` is the crc of the record before, so the remains of a failed append are never taken for the next record.
+`synced` is the position up to which the file was on disk when the record was written. `made` is the position up to
+which it was on disk when the file got its name. Below these positions, bytes that are no record are damage. Above them,
+they are a torn append that no message has confirmed.
 
 The file is not mapped: a full disk is an OSError. It is filled with zeroes ahead, which are synced before they are
-used, and at least END_ZEROES of them follow the last record, so that a file that was cut is told from a torn one.
+used, and at least END_ZEROES of them follow the last record, so a file that was cut off can be distinguished from one
+with a torn append.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ MAGIC = 0x524D514A
 RECORD_MAGIC = 0x524D5145
 FORMAT = 10
 AHEAD = 1 << 20
-"""Bytes that are kept free behind the last record: more than all operations take that may be in flight."""
+"""Bytes that are kept free behind the last record: more than all operations in flight can take."""
 STEP = 2 << 20
 """Bytes by which the file grows."""
 JOURNAL_BYTES_MAX = 64 << 20
 END_ZEROES = 512
 ENTRIES_MAX = 1000
-"""Entries of a journal. It is compacted at half of them."""
+"""The most entries of a journal. The journal is compacted at half of them."""
 
 _HEAD = struct.Struct(">HHI16sQ")
 _FIRST = HEAD_SIZE + _HEAD.size
@@ -48,15 +50,15 @@ _RECORD = struct.Struct(">IIIIQQQQ")
 _MAGIC_BYTES = RECORD_MAGIC.to_bytes(4, "big")
 
 NO_OP = b"\x01"
-"""The command that pysyncobj puts into a log that begins, and into one whose leader is new."""
+"""The command of the entry that pysyncobj puts at the beginning of a log, and that each new leader appends."""
 
 
 class Entry(NamedTuple):
-    """An entry of the log, in the order in which pysyncobj has its parts."""
+    """An entry of the log. The order of its fields is that of pysyncobj's entries."""
 
     command: bytes
     index: int  # type: ignore[assignment]
-    """The Raft index: it hides a tuple's method of that name, which nobody needs here."""
+    """The Raft index. The name hides the method `tuple.index`, which nobody needs here."""
     term: int
 
 
@@ -67,39 +69,40 @@ class _Found(NamedTuple):
     entries: list[Entry]
     committed: int
     end: int
-    """The position behind the last record."""
+    """The position in the file behind the last record."""
     crc: int
     """The crc of the last record."""
 
 
 class Journal:
-    """The file, open for appending. One thread. After a StorageError that is not OutOfSpaceError every call fails."""
+    """The open file of the journal, to which entries are appended. Used by one thread. After a StorageError other than
+    OutOfSpaceError, every call that writes fails."""
 
     def __init__(self, fs: FileSystem, path: Path, cluster: bytes, node: int) -> None:
-        """Reads the file and makes sure of it (blocking). Raises CorruptLogError if it is damaged or cut, IdentityError
-        if it is another node's, StorageError."""
+        """Reads and checks the file, and syncs it (blocking). Raises CorruptLogError if it is damaged or cut off,
+        IdentityError if it belongs to another node or cluster, StorageError if it cannot be read or written."""
         self._fs = fs
         self._path = path
         self._failed = False
         self.is_full = self._is_refused = False
-        """`_is_refused`: a write found no space where the file has room: a file system that copies what is written over
-        does that."""
-        """True if the disk has no space for more: nothing may be proposed that can wait."""
+        """`is_full`: True if there is no room for more entries: nothing that can wait may be proposed. `_is_refused`:
+        True if a write found no space although the file has room, as on a file system that copies what is
+        overwritten."""
         self.syncs = 0
         """The number of fdatasyncs for appended entries."""
         try:
             data = read_file(fs, path)
             found = self._scan(data, cluster, node)
             self._file = fs.open(path)
-            # Written again even where it is equal: after a killed process or a failed sync, what was read may be in
-            # memory only.
+            # Writes the same bytes again: after a killed process or a failed sync, the bytes that were read may be only
+            # in the page cache.
             self._file.pwritev([data[: found.end]], 0)
             self._file.fdatasync()
         except OSError as error:
             raise storage_error(fs, "opening", path, error) from error
         self.entries = found.entries
         self.committed = found.committed
-        """The commit index that the records tell, at most the last entry's."""
+        """The newest commit index that was written with an entry, at most the index of the last entry."""
         self._end = self._synced = found.end
         self._crc = found.crc
         self._size = len(data)
@@ -107,8 +110,9 @@ class Journal:
 
     @classmethod
     def create(cls, fs: FileSystem, path: Path, cluster: bytes, node: int, entries: Sequence[Entry]) -> Journal:
-        """Replaces the file, atomically and durably, by one with these entries. Raises OutOfSpaceError if there is no
-        space for it, and then the file is as it was; StorageError."""
+        """Replaces the file, atomically and durably, by one with these entries, and opens it. Raises OutOfSpaceError if
+        the disk has no space for the new file; the old file is then unchanged. Raises StorageError for other
+        failures."""
         temporary = path.with_name(path.name + ".tmp")
         data, _ = _packed(entries, 0, 0, 0)
         made = _FIRST + len(data)
@@ -146,8 +150,8 @@ class Journal:
         return self.entries[place] if 0 <= place < len(self.entries) else None
 
     def append(self, entries: Sequence[Entry], committed: int) -> None:
-        """Appends entries that follow the last one, with the commit index as it is known. Raises OutOfSpaceError if
-        there is no room for them, and then nothing has changed; StorageError."""
+        """Appends entries that follow the last one, together with the commit index `committed`. Raises OutOfSpaceError
+        if there is no room; the journal is then unchanged. Raises StorageError for other failures."""
         data, crc = _packed(entries, self._crc, self._synced, committed)
         if len(self.entries) + len(entries) > ENTRIES_MAX or self._end + len(data) + END_ZEROES > self._size:
             self.is_full = True
@@ -165,8 +169,8 @@ class Journal:
         self.tend()
 
     def sync(self) -> None:
-        """Returns when all that was appended is on disk: what a message says must be. Raises StorageError, which is
-        final."""
+        """Syncs all appended entries to disk, as is required before a message refers to them. Raises StorageError; the
+        journal cannot be used after that."""
         if self._end == self._synced:
             return
         self._check()
@@ -182,18 +186,18 @@ class Journal:
             raise storage_error(self._fs, "syncing", self._path, error) from error
 
     def tend(self) -> None:
-        """Extends the file, if less than AHEAD bytes are left in front of its end. Without space on disk, `is_full` is
-        set until there is some. Raises StorageError."""
+        """Extends the file if fewer than AHEAD bytes are free behind the last record. Sets `is_full` while the disk has
+        no space or the journal is nearly full, and else clears it. Raises StorageError."""
         if self._is_refused:
             self._is_refused = not self._takes_writes()
         wanted = self._end + AHEAD + END_ZEROES
         if self._size < wanted and wanted <= JOURNAL_BYTES_MAX and not self._extend(wanted + STEP):
-            self._extend(wanted)  # a disk that has room for this alone is not full yet
+            self._extend(wanted)  # enough for now: the disk is not full while it has room for this much
         self.is_full = self._is_refused or self._size < wanted or len(self.entries) >= ENTRIES_MAX - ENTRIES_MAX // 10
 
     def _takes_writes(self) -> bool:
-        """Writes zeroes behind the end, where there are zeroes; returns False if there is no space for it. Raises
-        StorageError."""
+        """Tests whether the disk takes writes again: overwrites zeroes behind the last record with zeroes. Returns
+        False if there is no space. Raises StorageError."""
         try:
             self._file.pwritev([bytes(END_ZEROES)], self._end)
         except OSError as error:
@@ -204,8 +208,8 @@ class Journal:
         return True
 
     def _extend(self, size: int) -> bool:
-        """Extends the file with zeroes to that size. Returns False if there is no space; then the zeroes that were
-        written are removed again, because a vote may need the space. Raises StorageError."""
+        """Extends the file with zeroes to `size` bytes. Returns False if there is no space. The zeroes that were
+        already written are then removed again, because saving a vote may need the space. Raises StorageError."""
         try:
             try:
                 zero_fill(self._file, self._size, size)
@@ -265,8 +269,8 @@ class Journal:
 
 
 def _record(data: bytes, at: int) -> tuple[Entry, int, int, int, int] | None:
-    """Returns the entry at that position, the crc of its record, that of the one before, `synced` and `committed`; None
-    if there is none."""
+    """Returns (entry, crc of its record, crc of the record before, `synced`, `committed`) of the record at the position
+    `at`. None if there is no valid record."""
     if at + _RECORD.size > len(data):
         return None
     magic, crc, size, previous, index, term, synced, committed = _RECORD.unpack_from(data, at)
@@ -285,8 +289,8 @@ def _padded(command_size: int) -> int:
 
 
 def _packed(entries: Sequence[Entry], crc: int, synced: int, committed: int) -> tuple[bytes, int]:
-    """Returns the bytes of records and the crc of the last one. `crc` is that of the record before them; the file is on
-    disk up to `synced`."""
+    """Returns the bytes of the entries' records and the crc of the last one. `crc` is the crc of the record before
+    them. The file is on disk up to the position `synced`."""
     parts = []
     for entry in entries:
         size = len(entry.command)

@@ -1,4 +1,4 @@
-"""One process of the registry as a whole: the child with pysyncobj, the links with nodes, the port for clients."""
+"""Puts together one process of the registry: the child with pysyncobj, the links with nodes, the port for clients."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ logger = logging.getLogger(__name__)
 
 SEED_BYTES = 16
 SECRET_EVERY_S = 5.0
-"""Seconds between two looks at the secret's file."""
+"""Seconds between two checks of the secret's file."""
 
 
 class NameServer:
-    """The parts of a process. Event loop only."""
+    """All parts of one registry process: child, links with nodes, and port for clients. Event loop only."""
 
     def __init__(self, file: RegistryFile, log: int = 2, surroundings: Surroundings | None = None) -> None:
-        """`log` is the descriptor of the file for errors of the child. Raises ConfigError if there is no secret."""
+        """`log` is the descriptor of the file for errors of the child. Raises ConfigError if the file of the secret
+        cannot be used. `surroundings` is given by the simulator and by tests."""
         self._file = file
         found = surroundings or Surroundings()
         self._read_secret = found.read_secret
@@ -38,7 +39,7 @@ class NameServer:
         self._told = Seldom(logger)
         self._tending: asyncio.Task[None] | None = None
         self.records = Records(file.cluster_id.bytes)
-        """All that this process knows."""
+        """All records that this process knows."""
         self.supervisor = Supervisor(file.settings(self._keys), self.records, log, found)
         self.registrations = Registrations(
             RegistryIdentity(file.cluster_id, file.id, (file.bind, file.peer_port)),
@@ -69,7 +70,7 @@ class NameServer:
         )
 
     def groups_of(self, topic: str) -> tuple[int, ...]:
-        """Returns the groups that have the topic, as far as this process knows."""
+        """Returns the groups that have the topic, as far as this process knows; an empty tuple if it knows none."""
         place = self.records.view.topics.get(topic)
         return place.groups if place is not None else ()
 
@@ -84,7 +85,8 @@ class NameServer:
         return found
 
     async def start(self) -> None:
-        """Listens on both ports and starts the child. Raises OSError if an address cannot be bound."""
+        """Listens on both ports, for nodes and for clients, and starts the child. Raises OSError if an address cannot
+        be bound."""
         await self.registrations.start()
         await self.front.start(self._file.bind, self._file.port)
         self.supervisor.start()
@@ -100,7 +102,8 @@ class NameServer:
         await self.supervisor.close()
 
     async def _tend(self) -> None:
-        """Uses another secret as soon as the file has one."""
+        """Restarts the child with another secret, and requires proofs of it, soon after the secret's file has
+        changed."""
         path = Path(self._file.secret_file)
         while True:
             await asyncio.sleep(SECRET_EVERY_S)

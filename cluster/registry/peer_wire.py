@@ -1,7 +1,8 @@
-"""Messages between registry processes: pysyncobj's, in msgpack and of known shapes. Pure.
+"""Encodes and decodes the messages between registry processes: those of pysyncobj, in msgpack, with known fields. Does
+no I/O.
 
-pysyncobj itself unpickles what the network sends. Here no bytes can name code: a message is a map of a known type with
-fields of known types, or it is refused.
+pysyncobj itself unpickles bytes from the network, which can run any code. This module accepts only a map of a known
+message type with fields of known types.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MORE: dict[str, dict[str, str]] = {
     "append_entries": {"entries": _ANY, "prevLogIdx": _NUMBER, "prevLogTerm": _NUMBER, "serialized": _ANY},
     "apply_command_response": {"error": _NUMBER, "log_idx": _NUMBER, "log_term": _NUMBER},
 }
-"""Fields that a message may have."""
+"""Type of a message -> its optional fields and their types."""
 
 
 def encode(value: object) -> bytes:
@@ -39,7 +40,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes) -> object:
-    """Returns the value in these bytes. Raises WireError."""
+    """Returns the value in these bytes. Raises WireError if they are malformed."""
     try:
         return msgpack.unpackb(
             data,
@@ -54,8 +55,8 @@ def decode(data: bytes) -> object:
 
 
 def message(value: object) -> Message:
-    """Returns the message that a peer sent, with its entries as lists of [command, index, term]. Raises WireError if
-    it is none that a registry process sends."""
+    """Returns the message that a peer sent, with its entries as lists of [command, index, term]. Raises WireError if no
+    registry process sends such a message."""
     if not isinstance(value, dict):
         raise WireError("no message")
     kind = value.get("type")

@@ -1,8 +1,9 @@
-"""One process of the registry: `python -m cluster.registry.process`, started by its parent (cluster/registry/child.py).
+"""The child process of the registry, in which pysyncobj runs: `python -m cluster.registry.process`, started by its
+parent (cluster/registry/child.py).
 
 pysyncobj has a thread of its own; this loop reads the parent's frames and answers them. Every operation is answered
-within its time limit, whatever pysyncobj does with it, and pysyncobj has at most IN_FLIGHT_MAX of them. The process
-ends with its parent, and when its disk or its thread fails; then the parent starts it again.
+within its time limit, even if pysyncobj never answers, and at most IN_FLIGHT_MAX operations are in flight. The process
+ends with its parent, and when its disk or the thread of pysyncobj fails. In the latter case the parent starts it again.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 8
 TICK_S = 0.05
 FAILURES_MAX = 20
-"""Ticks that fail in a row until the process ends."""
+"""The number of ticks that fail in a row after which the process ends."""
 
 
 class RaftThread:
-    """pysyncobj and its directory, on one thread."""
+    """Runs pysyncobj on a thread of its own, with the directory of the process."""
 
     def __init__(self, settings: RegistrySettings, records: Records, on_failure: Callable[[str], None]) -> None:
-        """`on_failure` is called on the thread of pysyncobj, once, when that ends by itself."""
+        """`on_failure` is called once, on the thread of pysyncobj, when this thread ends because of a failure."""
         self._settings = settings
         self._records = records
         self._on_failure = on_failure
@@ -56,25 +57,25 @@ class RaftThread:
         self._thread = threading.Thread(target=self._run, name="registry-raft", daemon=True)
 
     def start(self) -> None:
-        """Opens the directory and listens (blocking). Raises RaftLogError for the directory, LocalError for pysyncobj
-        or the address."""
+        """Opens the directory and listens (blocking). Raises RaftLogError if the directory cannot be used, LocalError
+        if pysyncobj is not the reviewed version or the address cannot be bound."""
         self._thread.start()
         self._started.wait()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Ends the thread and closes the directory; a thread that hangs is left behind."""
+        """Ends the thread and closes the directory. Does not wait for a thread that hangs."""
         self._stopping.set()
         self._thread.join(2.0)
 
     def propose(self, operation: bytes, done: Callable[[RegistryAnswer | None, int], None]) -> None:
-        """Proposes an operation; `done` is called on the thread, or never."""
+        """Proposes an operation. `done` gets its outcome on the thread of pysyncobj, but may never be called."""
         if self._raft is not None:
             self._raft.propose(operation, done)
 
     def status(self) -> RegistryStatus:
-        """Returns the state. Figures that the thread changes during this call may be of two moments."""
+        """Returns the state. The figures may be of different moments, because the thread goes on during this call."""
         raft, store = self._raft, self._store
         assert raft is not None
         assert store is not None
@@ -103,7 +104,7 @@ class RaftThread:
                 assert self._raft is not None
                 self._raft.tick(TICK_S)
                 failures = 0
-            except OutOfSpaceError as error:  # nothing was promised, and the caller's limit of time ends the operation
+            except OutOfSpaceError as error:  # nothing was confirmed, and the caller's time limit ends the operation
                 logger.warning("%s", error)
                 time.sleep(TICK_S)
             except RaftLogError as error:
@@ -159,7 +160,7 @@ class Server:
         self._loop.call_soon_threadsafe(end)
 
     def answer(self, request: list[Any]) -> None:
-        """Answers a request, at once or in its limit of time."""
+        """Answers a request of the parent, at once or within the request's time limit."""
         number, verb = request[0], request[1]
         if verb == "apply":
             self._apply(number, request[2], request[3])
@@ -201,7 +202,8 @@ class Server:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serves until the parent has ended. Raises LocalError, RaftLogError or WireError when it cannot continue."""
+    """Answers frames until the parent closes the stream. Raises LocalError, RaftLogError or WireError when the process
+    cannot continue."""
     first = await frames.read_frame(reader)
     if first is None:
         return

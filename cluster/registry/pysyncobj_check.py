@@ -1,7 +1,7 @@
-"""The version of pysyncobj whose private methods are overridden (cluster/registry/hardened.py), file by file.
+"""Checks that the installed pysyncobj is the reviewed version, file by file, because the registry overrides its private
+methods (cluster/registry/hardened.py).
 
-Only the version that was reviewed runs: a method that changed its meaning under the same name would be an error that
-nobody notices.
+With another version, a method of the same name could mean something else, and nobody would notice the error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIGESTS = {
     "tcp_server.py": "bde2f216c1a585029188d0438b44762e",
     "transport.py": "0c9d89f9c4781ec9772df8011d7975a1",
 }
-"""File -> the beginning of its SHA-256."""
+"""Name of a file of pysyncobj -> the first hex digits of its SHA-256."""
 _FIX = f"pip install pysyncobj=={VERSION}"
 
 
@@ -44,7 +44,8 @@ def installed() -> Path:
 
 
 def check(folder: Path, version: str) -> None:
-    """Raises LocalError if this is not the pysyncobj that was read: another version, or a file that differs."""
+    """Raises LocalError if the pysyncobj in `folder` is not the reviewed one: another version, or a file that
+    differs."""
     if version != VERSION:
         raise LocalError(
             f"pysyncobj {version} is installed",
@@ -64,6 +65,6 @@ def check(folder: Path, version: str) -> None:
 
 
 def check_installed() -> None:
-    """Raises LocalError unless the pysyncobj that was read is installed."""
+    """Raises LocalError unless the reviewed version of pysyncobj is installed."""
     folder = installed()
     check(folder, importlib.metadata.version("pysyncobj"))

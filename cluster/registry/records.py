@@ -1,8 +1,9 @@
-"""The records of the registry: the groups of brokers, and the groups of each topic. Pure, and without a clock.
+"""Merges the records of the registry: the groups of brokers, and the groups of each topic. Does no I/O and reads no
+clock.
 
-It only grows: of two records about one group or topic the greater rank stays, whatever order they came in and however
-often. So replicas that applied the same operations in different orders are equal, and nothing is ever removed
-(docs/adr/0112-the-registry-is-pysyncobj-hardened.md). An operation is msgpack::
+The records only grow: of two records about one group or topic, the one with the greater rank stays, in whatever order
+and however often they arrive. So replicas that applied the same operations in different orders are equal, and nothing
+is ever removed (docs/adr/0112-the-registry-is-pysyncobj-hardened.md). An operation is msgpack::
 
     [cluster 16 bytes, "groups", payload of a frame GROUPS]
     [cluster 16 bytes, "topics", [[topic, version of the truth, [group, ...]], ...]]
@@ -26,12 +27,12 @@ from raftlog.types import FIRST_GROUP, GROUPS_MAX
 CLUSTER_BYTES = 16
 OPERATION_BYTES_MAX = 32 << 10
 TOPICS_MAX = 50_000
-"""The most topics. Names of deleted topics stay, so a cluster may have had more; further ones are left out, of which
-each process may have kept others."""
+"""The most topics. Names of deleted topics stay, so a cluster may have had more. Further topics are left out, and the
+processes may have left out different ones."""
 NODES_MAX = 9
-"""Processes of a registry, at most; their numbers begin with 1."""
+"""The most processes of a registry; their numbers begin with 1."""
 RECORDS_BYTES_MAX = 64 << 20
-"""Bytes of all records, encoded: more than the limits allow."""
+"""The most bytes of all records, encoded: more than the other limits allow."""
 _NUMBER_MAX = 1 << 62
 _NAME_MAX = 255
 
@@ -42,19 +43,21 @@ _Cluster = Annotated[bytes, Meta(min_length=CLUSTER_BYTES, max_length=CLUSTER_BY
 _Name = Annotated[str, Meta(min_length=1, max_length=_NAME_MAX)]
 
 RegistryAnswer = tuple[str, bytes]
-"""(error, value): the error is "" if the operation is held, and then the value is msgpack of what is held."""
+"""(error, value). `error` is "" if the records now contain the operation or something newer; `value` is then msgpack of
+the ranks that they contain. Else `value` is b""."""
 
 
 class TopicPlace(NamedTuple):
-    """The groups that have a topic, as of a version of the truth. The order of tuples is that of ranks."""
+    """The groups that have a topic, as of a version of the state that all groups share. Of two places, the greater
+    tuple has the greater rank."""
 
     version: _Number
     groups: Annotated[tuple[_Group, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
-    """Their numbers, rising."""
+    """The numbers of the groups, ascending."""
 
 
 class View(NamedTuple):
-    """All records at one moment; never changed."""
+    """All records at one moment. A View is never changed."""
 
     groups: GroupRecords
     topics: Mapping[str, TopicPlace]
@@ -88,8 +91,8 @@ class Records:
         self.view = NOTHING
 
     def apply(self, operation: bytes) -> RegistryAnswer:
-        """Applies an operation. Total: never raises, whatever the bytes are; garbage and operations of another cluster
-        change nothing and are answered with an error."""
+        """Applies an operation and returns its answer. Never raises: malformed bytes and operations of another cluster
+        change nothing, and the answer has an error."""
         try:
             self.view, held = self._merged(operation)
         except WireError as error:
@@ -97,8 +100,8 @@ class Records:
         return "", _encoder.encode(held)
 
     def known(self, operation: bytes) -> RegistryAnswer | None:
-        """Returns the answer to an operation that would change nothing, so that it need not be written; None if it must
-        be."""
+        """Returns the answer to an operation that would change nothing, which need not be written to the log. Returns
+        None if the operation must be written."""
         try:
             view = self.view
             after, held = self._merged(operation)
@@ -107,7 +110,8 @@ class Records:
         return ("", _encoder.encode(held)) if after == view else None
 
     def _merged(self, operation: bytes) -> tuple[View, object]:
-        """Returns all records with the operation, and the ranks that are then held. Raises WireError."""
+        """Returns the view with the operation merged into it, and the ranks that this view has for the operation's
+        groups, topics or beat. Raises WireError if the operation is malformed or of another cluster."""
         if len(operation) > OPERATION_BYTES_MAX:
             raise WireError(f"an operation of {len(operation)} bytes")
         cluster, kind, rest = _decoded(_operation, operation)
@@ -131,7 +135,7 @@ class Records:
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """Returns all records; equal states have equal bytes."""
+        """Returns all records, encoded. Equal states have equal bytes."""
         view = self.view
         topics = [[name, *view.topics[name]] for name in sorted(view.topics)]
         return _encoder.encode(
@@ -144,20 +148,21 @@ class Records:
         )
 
     def merge(self, data: bytes) -> None:
-        """Merges all records of a `dump`: nothing that is here already shrinks. Raises WireError for other bytes, and
-        then nothing has changed."""
+        """Merges all records of a `dump` into these; a record with a smaller rank changes nothing. Raises WireError for
+        other bytes; the records are then unchanged."""
         self.view = self.merged(self.view, data)
 
     def replace(self, before: View, after: View) -> bool:
-        """Replaces all records by those that `merged` has made of `before`; returns False, and does nothing, if they
-        have changed since."""
+        """Replaces all records by `after`, which `merged` has made of `before`. Returns False, and does nothing, if
+        `view` is no longer `before`."""
         if self.view is not before:
             return False
         self.view = after
         return True
 
     def merged(self, view: View, data: bytes) -> View:
-        """Returns `view` with all records of a `dump`; any thread may call it. Raises WireError for other bytes."""
+        """Returns a view of `view` with all records of a `dump` merged into it. Any thread may call this. Raises
+        WireError for other bytes."""
         if len(data) > RECORDS_BYTES_MAX:
             raise WireError(f"records of {len(data)} bytes")
         cluster, payload, topics, beats = _decoded(_all, data)
@@ -177,7 +182,8 @@ class Records:
 def _with_topics(
     known: Mapping[str, TopicPlace], heard: Iterable[tuple[str, TopicPlace]], topics_max: int = TOPICS_MAX
 ) -> dict[str, TopicPlace]:
-    """Returns what is known with what was heard; new topics above `topics_max` are left out. Raises WireError."""
+    """Returns the topics `known` with the topics `heard` merged into them. New topics above `topics_max` are left out.
+    Raises WireError if `heard` is invalid."""
     merged = dict(known)
     for name, place in heard:
         if not name.isprintable() or " " in name:
@@ -202,20 +208,20 @@ def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw) -> 
 
 
 RECORDS_PER_OPERATION = 3
-"""Records of groups in one operation: each is at most a quarter of what one may hold."""
+"""Records of groups in one operation: each record takes at most a quarter of the bytes of an operation."""
 
 
 def groups_operation(cluster: bytes, records: Iterable[GroupRecord]) -> bytes:
-    """Returns the operation that merges records of groups; at most RECORDS_PER_OPERATION of any size fit."""
+    """Returns the operation that merges records of groups; RECORDS_PER_OPERATION records always fit."""
     return _encoder.encode([cluster, "groups", encode_groups(records)])
 
 
 PLACES_PER_OPERATION = 90
-"""Topics in one operation: so many fit, however long their names are."""
+"""Topics in one operation: this many fit, however long their names are."""
 
 
 def read_places(payload: bytes) -> dict[str, TopicPlace]:
-    """Returns the places of topics in the payload of a frame PLACES. Raises WireError."""
+    """Returns the places of topics in the payload of a frame PLACES. Raises WireError if it is malformed."""
     if len(payload) > OPERATION_BYTES_MAX:
         raise WireError(f"places of topics in {len(payload)} bytes")
     return _with_topics(
@@ -224,7 +230,7 @@ def read_places(payload: bytes) -> dict[str, TopicPlace]:
 
 
 def topics_operation(cluster: bytes, places: Mapping[str, TopicPlace]) -> bytes:
-    """Returns the operation that merges the places of topics; PLACES_PER_OPERATION of any names fit."""
+    """Returns the operation that merges the places of topics; PLACES_PER_OPERATION places always fit."""
     return _encoder.encode([cluster, "topics", [[name, *places[name]] for name in sorted(places)]])
 
 

@@ -1,12 +1,13 @@
-"""The links of a registry process with the nodes of all groups: it merges the records that they send, and sends them
-what it has.
+"""Serves the links of a registry process with the nodes of all groups: merges the records that nodes send, and sends
+the nodes its own records.
 
-Nodes dial (channel `group`, `cluster.peer.group_links`), and both sides prove the cluster's secret: nobody else
-registers. A node registers its group with a frame GROUPS that has the group's record, if it is a member in the newest
-record of it. Frames are merged by the rule of all maps: a record of an older epoch changes nothing.
+Nodes dial (channel `group`, `cluster.peer.group_links`), and both sides prove the cluster's secret. Nobody else can
+register. A node registers its group with a frame GROUPS that has the group's record. The node must be a member
+according to the newest record of its group. Frames are merged by the rule of all maps: a record of an older epoch
+changes nothing.
 
-A process that has just started knows nothing of groups that have not registered yet. It is *ready* when each group that
-any node has named since has registered, or after READY_S.
+A process that has just started knows nothing of groups that have not registered yet. The process becomes *ready* when
+every group that nodes have named since the start has registered, or after READY_S.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from statemachine.levels import LEVEL
 logger = logging.getLogger(__name__)
 
 READY_S = 45.0
-"""Seconds after which a process is ready whoever has registered."""
+"""Seconds after the start at which a process becomes ready, even if groups have not registered."""
 LOOK_S = 1.0
-"""Seconds between two looks: what is new is told, and a link without news shows that it lives."""
+"""Seconds between two frames on each link. A frame has the new records; an empty one shows that the process lives."""
 INCARNATION_BYTES = 8
 WHOLE_EVERY = 10
-"""Looks between two times at which all records are told."""
+"""All records, instead of only new ones, are sent every WHOLE_EVERY frames."""
 
 
 class RegistryIdentity(NamedTuple):
-    """A process of the registry, as nodes see it."""
+    """The identity and address with which nodes know a process of the registry."""
 
     cluster: uuid.UUID
     number: int
@@ -58,7 +59,7 @@ class RegistryIdentity(NamedTuple):
 
 
 class Registrations:
-    """The links of one process. Event loop only."""
+    """The links of one registry process with nodes. Event loop only."""
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ class Registrations:
         ready_s: float = READY_S,
     ) -> None:
         """`keyring` must demand a proof. `entropy(n)` returns n random bytes. `on_news` and `on_places` are called with
-        records that were new. `state` returns the state of this process that is sent to nodes."""
+        the groups' records and topics' places that were new. `state` returns the state of this process, which is sent
+        to nodes."""
         cluster, number, bind = identity
         own = uuid.uuid5(cluster, f"registry {number}")
         membership = Membership(str(cluster), REGISTRY_GROUP, NodeId(number), str(own), {})
@@ -108,12 +110,12 @@ class Registrations:
         self._registered: set[int] = set()
         """Groups of which a member has registered since the start."""
         self._fresh: dict[int, GroupRecord] = {}
-        """Records that are to be passed on."""
+        """Group -> its new record, which is sent to all nodes with the next frame."""
         self._task: asyncio.Task[None] | None = None
         self._told = Seldom(logger)
 
     async def start(self) -> None:
-        """Listens. Raises OSError if the address cannot be bound."""
+        """Listens for nodes. Raises OSError if the address cannot be bound."""
         await self.transport.start(FrameHandlers(lambda _: None, lambda _: None, lambda *_: None))
         self._task = asyncio.create_task(self._run(), name="registrations")
 
@@ -127,11 +129,11 @@ class Registrations:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The groups that are not there although READY_S is over, ascending."""
+        """The groups that had not registered after READY_S and have not registered since, ascending."""
         return tuple(sorted(self._late - self._registered))
 
     def reached(self) -> list[tuple[int, NodeId]]:
-        """Returns (group, node) of each node that has a connection, so it lives."""
+        """Returns (group, node) of each node that has a connection to this process."""
         return [(link.group, link.node) for link in self.links.all()]
 
     async def _run(self) -> None:
@@ -157,7 +159,8 @@ class Registrations:
         self.ready.set()
 
     def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
-        """Handles a frame GROUPS. Raises WireError."""
+        """Merges the records of groups in a frame GROUPS. Ignores them if the sender is no member of its group. Raises
+        WireError if the frame is malformed."""
         heard = decode(payload)
         known = self._records.view.groups
         fresh = news(known, heard)
@@ -176,7 +179,8 @@ class Registrations:
             self.ready.set()
 
     def _is_member(self, link: GroupLink, own: GroupRecord | None) -> bool:
-        """Returns True if the node is a voter of its group, whose newest record is `own`."""
+        """Returns True if the node at the other end of `link` is a member of its group according to `own`, the group's
+        newest record. `own` is None if there is no record."""
         if own is not None and any(member.node == link.node for member in own.members):
             return True
         which = node_object(link.group, link.node)
@@ -184,7 +188,8 @@ class Registrations:
         return False
 
     def _on_places(self, link: GroupLink, header: list[object], payload: bytes) -> None:
-        """Handles a frame PLACES, which only the first group sends. Raises WireError."""
+        """Merges the places of topics in a frame PLACES, which only nodes of the first group send. Raises WireError if
+        the frame is malformed."""
         heard = read_places(payload)
         if link.group != FIRST_GROUP or not self._is_member(link, self._records.view.groups.get(link.group)):
             return

@@ -1,4 +1,5 @@
-"""The file with the settings of one registry process, registry.toml, and the password that all of them share."""
+"""Reads registry.toml, the file with the settings of one registry process, and derives the password that all registry
+processes share."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster_id: uuid.UUID
     """The uuid of the cluster (cluster_id in raftmq status --json)."""
     secret_file: _Text
-    """The secret of the cluster, as its nodes have it."""
+    """The path of the file with the cluster's secret, in the same format as on the nodes."""
     data_dir: _Text
     processes: Annotated[list[_Text], Meta(min_length=1, max_length=NODES_MAX)]
     """The "host:port" at which the registry's processes reach each other, in the order of their ids."""
@@ -40,10 +41,10 @@ class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bind: _Text = "127.0.0.1"
     """The address at which this process listens, on all its ports."""
     listener: _Text = "broker"
-    """The name of the nodes' listener that answers what clients ask here."""
+    """The name of the listener of the nodes to which this process passes clients' requests."""
 
     def settings(self, keys: tuple[bytes, ...]) -> RegistrySettings:
-        """Returns the settings of the child. `keys`: those of the secret, newest first."""
+        """Returns the settings of the child process with pysyncobj. `keys`: the keys of the secret, newest first."""
         addresses = dict(enumerate(self.processes, 1))
         bind = join_address(self.bind, split_address(addresses[self.id])[1])
         return RegistrySettings(
@@ -52,13 +53,13 @@ class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def password_of(key: bytes, cluster: uuid.UUID) -> str:
-    """Returns the password of the registry's processes. It is derived from the cluster's secret, and the secret cannot
-    be derived from it."""
+    """Returns the password with which the registry's processes talk to each other. It is derived from the cluster's
+    secret, and the secret cannot be derived from it."""
     return hmac.new(key, b"raftmq registry 10" + cluster.bytes, hashlib.sha256).hexdigest()
 
 
 def load(path: Path) -> RegistryFile:
-    """Reads the file. Raises ConfigError."""
+    """Reads and checks the file at `path`. Raises ConfigError if it cannot be used."""
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), RegistryFile)
         for address in found.processes:
@@ -74,7 +75,7 @@ def load(path: Path) -> RegistryFile:
 
 
 def read_secret(path: Path) -> tuple[bytes, ...]:
-    """Returns the keys of the secret, newest first. Raises ConfigError."""
+    """Returns the keys in the secret file, newest first. Raises ConfigError if the file cannot be used."""
     try:
         with path.open("rb") as file:
             return parse(file.read(FILE_MAX + 1))

@@ -1,12 +1,12 @@
-"""The directory of one registry process: its lock, term and vote, journal and snapshot.
+"""Keeps the directory of one registry process: its lock, term and vote, journal and snapshot.
 
     DIR/LOCK         flock held for the life of the process
     DIR/hard_state   term and vote, as a node's (raftlog/storage/files/hard_state.py); the vote is a number of a process
     DIR/journal      the entries behind the snapshot (cluster/registry/journal.py)
     DIR/snapshot     all records as of an entry: a sealed map {cluster, previous, last, records}
 
-A snapshot gets its name before the journal that begins with it, so a start may find a journal that begins earlier,
-and finishes the work. Whatever else does not fit together is damage: the process does not start with it.
+A snapshot is stored before the journal that begins with it. So a start may find a journal that begins earlier than the
+snapshot, and then replaces the journal. Any other mismatch is damage, and the process does not start.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from raftlog.types import NOBODY, HardState, NodeId
 SNAPSHOT_MAGIC = 0x524D5153
 SNAPSHOT_FORMAT = 10
 _NO_GROUP = 0
-"""The group in the heads of files: none, so no file of a broker is taken for one of these."""
+"""The number of the group in the heads of these files. No group of brokers has it, so no file of a broker is taken for
+one of these."""
 
 
 class RecordSnapshot(NamedTuple):
-    """All records as of the entry `last`. `previous` is the one before it."""
+    """All records as of the entry `last`. `previous` is the entry before it."""
 
     previous: Entry
     last: Entry
@@ -39,7 +40,7 @@ class RecordSnapshot(NamedTuple):
 
 
 def encode_snapshot(cluster: bytes, snapshot: RecordSnapshot) -> bytes:
-    """Returns the bytes of a snapshot, in its file and on the wire."""
+    """Returns the bytes of a snapshot. Its file and the messages to followers have the same format."""
     content = {
         "cluster": cluster,
         "previous": list(snapshot.previous),
@@ -50,8 +51,8 @@ def encode_snapshot(cluster: bytes, snapshot: RecordSnapshot) -> bytes:
 
 
 def decode_snapshot(cluster: bytes, data: bytes, origin: str) -> RecordSnapshot:
-    """Returns the snapshot in these bytes. Raises WireError if they are none of this cluster, CorruptLogError if they
-    are of a newer format."""
+    """Returns the snapshot in these bytes. `origin` names their source in errors. Raises WireError if they are not a
+    snapshot of this cluster, CorruptLogError if they have a newer format."""
     content = unseal(data, SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, _NO_GROUP, origin)
     if content is None:
         raise WireError("it is damaged")
@@ -72,11 +73,12 @@ def _entry(fields: object) -> Entry:
 
 
 class Store:
-    """The open directory. One thread."""
+    """The open directory of a registry process. Used by one thread."""
 
     def __init__(self, fs: FileSystem, directory: Path, cluster: bytes, node: int, records: Records) -> None:
-        """Opens the directory, or makes it (blocking), and merges the snapshot into `records`. Raises CorruptLogError
-        for damage, IdentityError for another node's directory or one that is in use, StorageError."""
+        """Opens the directory, or creates it (blocking), and merges the snapshot into `records`. Raises CorruptLogError
+        if files are damaged, IdentityError if the directory belongs to another process or is in use, StorageError for
+        other failures."""
         self._fs = fs
         self._directory = directory
         self._cluster = cluster
@@ -107,7 +109,7 @@ class Store:
         else:
             raise self._missing(hard_state)
         self.applied = FIRST_ENTRY.index
-        """The entry that the records were as of when the directory was opened."""
+        """Index of the last entry that the records contained when the directory was opened."""
         self.snapshot: bytes | None = self._load_snapshot() if is_there[1] else None
         """The newest snapshot, as `encode_snapshot` made it; None if there is none."""
         if self.snapshot is None and self.journal.entries[0] != FIRST_ENTRY:
@@ -119,7 +121,7 @@ class Store:
                 "it was cut, or put back from a copy. Move the directory away and start this process empty."
             )
         self.committed = max(promised, self.journal.committed, self.applied)
-        """The commit index, as far as this process knows it."""
+        """The commit index as far as this process knows."""
 
     def _begin(self, journal: Journal) -> None:
         self.journal = journal
@@ -149,7 +151,8 @@ class Store:
                 "copy. Move the directory away and start this process empty."
             )
         self.applied = snapshot.last.index
-        if first < snapshot.previous.index or not self.holds(snapshot.last):  # the process ended between the two files
+        # The process ended after it had stored the snapshot and before it replaced the journal.
+        if first < snapshot.previous.index or not self.holds(snapshot.last):
             self._begin_with(snapshot)
         return data
 
@@ -176,7 +179,7 @@ class Store:
 
     @property
     def vote(self) -> int:
-        """The process for which this one has voted in `term`; NOBODY if for none."""
+        """The process for which this one has voted in `term`; NOBODY if it has not voted."""
         votes = self._votes.load()
         return votes.vote if votes.term == self.term else NOBODY
 
@@ -196,29 +199,34 @@ class Store:
     # --- entries -----------------------------------------------------------------------------------------------------
 
     def holds(self, entry: Entry) -> bool:
-        """Returns True if the journal has an entry of that index and term: then it is that entry."""
+        """Returns True if the journal has an entry with the same index and term, which by Raft's rules is the same
+        entry."""
         found = self.journal.at(entry.index)
         return found is not None and found.term == entry.term
 
     def append(self, entries: list[Entry]) -> None:
-        """Appends entries. Raises OutOfSpaceError, and then nothing has changed; StorageError."""
+        """Appends entries to the journal. Raises OutOfSpaceError if there is no room; the journal is then unchanged.
+        Raises StorageError for other failures."""
         self.journal.append(entries, self.committed)
 
     def cut_from(self, index: int) -> None:
-        """Removes the entries from that index on. Raises StorageError; OutOfSpaceError if nothing has changed."""
+        """Removes the entries from that index on. Raises OutOfSpaceError if there is no room for the new file; the
+        journal is then unchanged. Raises StorageError for other failures."""
         self._replace([entry for entry in self.journal.entries if entry.index < index])
         self.committed = min(self.committed, self.journal.last.index)
 
     def compact(self, applied: int) -> None:
-        """Writes a snapshot as of the entry `applied`, which the records are as of, and lets the journal begin there.
-        Raises OutOfSpaceError, and then nothing is lost; StorageError."""
+        """Writes a snapshot of the records, and makes the journal begin at the entry with the index `applied`, the last
+        one that the records contain. Raises OutOfSpaceError if there is no room; nothing is lost then. Raises
+        StorageError for other failures."""
         previous, last = self.journal.at(applied - 1), self.journal.at(applied)
         if previous is not None and last is not None:
             self._keep(RecordSnapshot(previous, last, self._records.dump()))
 
     def install(self, data: bytes) -> RecordSnapshot | None:
-        """Installs a snapshot of the leader; returns None, and does nothing, if this process has all of it. Raises
-        WireError if the bytes are no snapshot, OutOfSpaceError, StorageError."""
+        """Installs a snapshot that the leader sent, and returns it. Returns None, and does nothing, if this process
+        already has everything in it. Raises WireError if the bytes are no snapshot, OutOfSpaceError if there is no
+        room, StorageError for other failures."""
         snapshot = decode_snapshot(self._cluster, data, "the leader's snapshot")
         if self.holds(snapshot.last) or snapshot.last.index < self.journal.entries[0].index:
             return None
@@ -237,7 +245,7 @@ class Store:
         self.snapshot = data
 
     def close(self) -> None:
-        """Syncs what was appended and closes all files."""
+        """Syncs the appended entries and closes all files."""
         try:
             self.journal.sync()
             self._votes.save(self._votes.load()._replace(commit_index=self.committed))

@@ -1,8 +1,9 @@
-"""Keeps a child of a registry process running, asks it for operations, and hands it what is new.
+"""Keeps the child process with pysyncobj running, passes new records to it, and reads those that it has.
 
-The loop of pysyncobj may hang for hours while its status looks healthy (docs/adr/0112). So the child is asked for an
-operation, `beat`, and never for a status; if SILENT_MAX of them in a row get no answer, the child is stopped and
-started again. Its records are read when it has started, and once a minute, because other processes may have added some.
+The loop of pysyncobj may hang for hours while its status looks healthy (docs/adr/0112). So the supervisor judges the
+child by an operation, `beat`, which must go through the log, and never by its status. If SILENT_MAX beats in a row get
+no answer, the child is stopped and started again. The supervisor reads the child's records after its start and about
+once a minute, because other registry processes may have added some.
 """
 
 from __future__ import annotations
@@ -38,27 +39,28 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SILENT_MAX = 3
-"""Beats without an answer, in a row, until the child is ended."""
+"""Beats without an answer, in a row, after which the child is stopped."""
 FAILURES_MAX = 12
-"""The same of beats that fail in any way: a child that refuses, for want of a leader, at least runs."""
+"""Beats in a row that fail in any way, after which the child is stopped. It is larger than SILENT_MAX: a child that
+refuses because there is no leader at least runs."""
 READ_EVERY = 12
-"""Beats between two times at which all records of the child are read."""
+"""All records of the child are read once in this many beats."""
 START_S = 30.0
-"""Seconds in which a child has to listen."""
+"""Seconds within which a child must listen."""
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 10.0
-"""Seconds until the next start after one that failed: they double."""
+"""Least and most seconds until the next start after a failed one. The wait doubles each time."""
 WRITE_AGAIN_S = 1.0
 
 
 class AcceptedCount:
-    """Counts what the child has accepted."""
+    """Counts the operations that the child has accepted."""
 
     def __init__(self) -> None:
         self.accepted = 0
         self._last_s: float | None = None
 
     def count(self, reply: RegistryReply) -> None:
-        """Counts the answer to an operation."""
+        """Counts the answer to an operation if its outcome is ok."""
         if reply[1] == OK:
             self.accepted += 1
             self._last_s = asyncio.get_running_loop().time()
@@ -69,11 +71,11 @@ class AcceptedCount:
 
 
 class Supervisor:
-    """One child, or the next one. Event loop only."""
+    """Runs one child at a time, and starts the next one when it has ended. Event loop only."""
 
     def __init__(self, settings: RegistrySettings, records: Records, log: int, surroundings: Surroundings) -> None:
-        """`records`: all that this process knows; what the child holds is merged into it. `log` is the descriptor of
-        the file for the child's errors."""
+        """`records`: all that this process knows; the records of the child are merged into them. `log` is the
+        descriptor of the file for the child's errors."""
         self._settings = settings
         self._records = records
         self._log = log
@@ -81,26 +83,26 @@ class Supervisor:
         self._pending: dict[int, GroupRecord] = {}
         """Records of groups that no answer of a child has confirmed yet."""
         self._places: dict[str, TopicPlace] = {}
-        """The same of topics."""
+        """Places of topics that no answer of a child has confirmed yet."""
         self._news = asyncio.Event()
         self._child: Replica | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = Seldom(logger)
         self.figures = AcceptedCount()
         self.status: RegistryStatus | None = None
-        """The state of the child as of the last beat, for whoever looks; None while there is none."""
+        """The state of the child as of the last beat, for people only; None while no child has answered."""
         self.starts = 0
-        """Children that were started."""
+        """The number of children that were started."""
         self.has_majority = False
-        """True if the last beat was answered: a majority of the processes takes operations."""
+        """True if the last beat was applied, so a majority of the processes accepts operations."""
 
     @property
     def pid(self) -> int | None:
-        """The process id of the child; None while there is none that listens."""
+        """The process id of the child; None while no child listens."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Begins to start children."""
+        """Starts the child in the background, and starts it again whenever it ends."""
         self._task = asyncio.create_task(self._run(), name="registry child")
 
     async def close(self) -> None:
@@ -144,14 +146,14 @@ class Supervisor:
             await asyncio.sleep(wait_s)
 
     async def _live(self) -> None:
-        """Returns when this child has ended, or was ended."""
+        """Starts a child and watches it. Returns, or raises, when this child has ended or was stopped."""
         self.starts += 1
         child = await self._surroundings.start_child(self._settings, self._log)
         try:
             await child.ready(START_S)
             held = await self._read(child)
             self._child = child
-            view = self._records.view  # the child may have lost its disk
+            view = self._records.view  # what the child lacks is sent to it again: it may have lost its disk
             self.hand(record for group, record in view.groups.items() if held.groups.get(group) != record)
             self.hand_places({name: place for name, place in view.topics.items() if held.topics.get(name) != place})
             await self._watch(child)
@@ -192,15 +194,16 @@ class Supervisor:
         logger.warning("the last %d beats failed, %d without an answer: the child is started again", failures, silent)
 
     async def _beat(self, child: Replica) -> RegistryReply:
-        """Asks for an operation; returns the answer."""
+        """Asks the child to apply a beat; returns the answer."""
         own = self._settings.node
         number = max(self._surroundings.now_ms(), self._records.view.beats.get(own, 0) + 1)
         operation = beat_operation(self._settings.cluster, own, number)
-        self._records.apply(operation)  # else, after a clock went back, the operation would be known and not written
+        # Applied here first, so the number rises even after the clock was set back; an old number would not be written.
+        self._records.apply(operation)
         return await child.apply(operation, self._surroundings.waits.limit_s)
 
     async def _write(self, child: Replica) -> bool:
-        """Sends the child what is pending; returns False if some of it must be sent again."""
+        """Sends the child the pending records and places. Returns False if some of them must be sent again."""
         self._news.clear()
         cluster = self._settings.cluster
         return await self._hand_over(
@@ -212,8 +215,9 @@ class Supervisor:
     async def _hand_over(
         self, child: Replica, what: str, pending: dict[K, V], most: int, operation: Callable[[dict[K, V]], bytes]
     ) -> bool:
-        """Lets the child apply what is pending, `most` items at a time. Removes what it has confirmed, unless a newer
-        value has come since. Returns False at the first operation that fails."""
+        """Has the child apply the items in `pending`, at most `most` in one operation. Removes each confirmed item,
+        unless it was replaced by a newer one meanwhile. `what` names the items in the log. Returns False at the first
+        operation that fails."""
         while pending:
             some = dict(islice(pending.items(), most))
             reply = await child.apply(operation(some), self._surroundings.waits.limit_s)
@@ -227,12 +231,14 @@ class Supervisor:
         return True
 
     async def _status(self, child: Replica) -> RegistryStatus | None:
-        """Returns the state of the child, which decides nothing: it may look well while its loop stands."""
+        """Returns the state of the child; None if it does not answer. No decision depends on it, because it may look
+        healthy while the child's loop hangs."""
         reply = await child.status(self._surroundings.waits.limit_s)
         return read_status(reply[3]) if reply[1] == OK else None
 
     async def _read(self, child: Replica) -> View:
-        """Merges what the child holds, in another thread: it may be large. Returns it."""
+        """Merges the child's records into this process's records, and returns the child's. Uses another thread, because
+        they may be large. Returns NOTHING if the child does not answer."""
         reply = await child.read(self._surroundings.waits.limit_s)
         if reply[1] != OK:
             return NOTHING

@@ -1,6 +1,6 @@
-"""Defines what a process of the registry uses of its machine: its child, its secret, clock and randomness.
+"""Defines what a process of the registry takes from its machine: its child, its secret, clock and randomness.
 
-The simulator gives other ones (`jepsen_like.sim.registry`), and runs all the rest of the process as it is.
+The simulator replaces these (`jepsen_like.sim.registry`), and runs the rest of the process unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.registry.registry_file import read_secret
 
 
 class Replica(Protocol):
-    """The process with pysyncobj, as its parent has it (`cluster.registry.child.Child`)."""
+    """The child process with pysyncobj, as its parent uses it (`cluster.registry.child.Child`)."""
 
     @property
     def pid(self) -> int: ...
@@ -49,11 +49,11 @@ class ChildWaits(NamedTuple):
     """Limits how long a process waits for its child, in seconds."""
 
     beat_s: float = 5.0
-    """The time between two operations by which it is asked whether it works."""
+    """The time between two beats, the operations that test whether the child works."""
     limit_s: float = 2.0
-    """The time in which it answers."""
+    """The time within which the child must answer an operation."""
     close_s: float = 2.0
-    """The time in which it ends."""
+    """The time within which the child must end after it was asked to."""
 
 
 class Surroundings(NamedTuple):

@@ -1,4 +1,4 @@
-"""The RocketMQ remoting protocol: connections, and for each request its decoding, the call of the broker, its answer.
+"""Serves the RocketMQ remoting protocol: accepts connections, decodes requests, calls the broker, and encodes answers.
 
-May import `cluster.broker` and below. Runs on the event loop. Clients' connections call it, and the node composes it.
+May import `cluster.broker` and below. Runs on the event loop. The node puts its parts together.
 """

@@ -1,16 +1,17 @@
-"""Admission: identifies the user of a request and decides if that user may make it. Called before every request, unless
-`auth.mode` is off.
+"""Identifies the user of a request and decides if that user may make it (admission). Called before every request,
+unless `auth.mode` is off.
 
 The node that holds the client's connection verifies the signature and decides. When it forwards the request, it sends
 the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
-was removed in the meantime no longer counts. Of all fields that a client writes, only its signature identifies it.
+was removed in the meantime no longer counts. Of all fields that a client writes, only the signature proves who it is.
 
     off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
     observe   every request passes; what enforcing would deny is counted and logged
     enforce   a denied request is answered with code 16; with 14 while this node cannot tell
 
-A follower may not have applied a new user, secret or right yet. So what it would deny waits until it has applied
-whatever was acknowledged before (`cluster.peer.confirmed_index`), and is judged again; only that verdict counts.
+A follower may not have applied a new user, secret or right yet. So a request that it would deny waits until the
+follower has applied everything that was acknowledged before (`cluster.peer.confirmed_index`). The request is then
+judged again, and only that verdict counts.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ VERIFY_UNITS: Final = 5
 CLIENTS_PER_STEP: Final = 64
 HELD_MAX: Final = 64
 HELD_BYTES_MAX: Final = 256 << 10
-"""The most requests of one connection that wait with a signature, and their bytes; further ones are refused."""
+"""The most requests (HELD_MAX), and their bytes, that wait on one connection for the check of a signature. Further
+requests are refused."""
 
 
 UNSURE: Final = "this node cannot tell who may do this: no leader confirms that it has all changes of users; try again"
@@ -65,8 +67,9 @@ and the secret as it is stored."""
 
 
 class SendJudge:
-    """One connection: the users that have signed requests on it, and earlier decisions. The kernel, which checks each
-    signature, has its signed sends judged here. Keys are a user's name, a zero byte and the name of a topic."""
+    """The users that have signed requests on one connection, and earlier decisions about them. The native kernel checks
+    the signatures of sends and asks this object for the users' rights. The keys of rights are the user's name, a zero
+    byte and the name of the topic."""
 
     __slots__ = (
         "_right",
@@ -88,29 +91,31 @@ class SendJudge:
     def __init__(
         self, address: str, right: Callable[[bytes, SendJudge], SendRight | None], told: Callable[[int], None]
     ) -> None:
-        """`right` returns the right that a key of `rights` names, if the user has it. `told` is called with the first
-        user that has signed a request."""
+        """`right` returns the right that a key of `rights` names; None if the user does not have it. `told` is called
+        with the first user that has signed a request."""
         self.verdicts = Verdicts(address)
         self.address = address
         self.held: list[Frame] = []
         """Requests that wait until the signature of the first of them may be checked, or its denial is confirmed."""
         self.held_bytes = 0
         self.guessed = False
-        """True if the first of them had to wait for its turn to be checked."""
+        """True if the first request in `held` had to wait for the turn in which its signature is checked."""
         self.sure: Frame | None = None
-        """The request of which this verdict counts: this node lacks no change that was made before it came."""
+        """The request that is judged for the second time, by all changes that were made before it came: this verdict is
+        final. None if there is none."""
         self.turn: Frame | None = None
-        """The request whose signature may be checked now, although others of its user and address wait."""
+        """The request whose signature may be checked now, although other requests with the same user and address wait.
+        None if there is none."""
         self._right = right
         self._told = told
         self.users: dict[int, bytes] = {}
         """User id -> the encrypted secret with which its signature was verified."""
         self.version = -1
-        """The version of users and rules by which `rights` were given."""
+        """The version of users and rules by which the rights in `rights` were decided."""
         self.rights: dict[bytes, SendRight] = {}
 
     def judge_by(self, version: int) -> None:
-        """Forgets rights that were given by another version of users and rules."""
+        """Uses this version of users and rules from now on; forgets the rights that were decided by another version."""
         if version != self.version or len(self.rights) > self.RIGHTS_MAX:
             self.version = version
             self.rights.clear()
@@ -120,12 +125,13 @@ class SendJudge:
         return self._right(key, self)
 
     def proven(self, key: bytes, right: SendRight) -> None:
-        """Records a right that a right signature has claimed."""
+        """Records that a valid signature has made use of this right."""
         user_id, _, _, secret = self.rights[key] = right
         self.signed(user_id, secret)
 
     def signed(self, user_id: int, secret: bytes) -> None:
-        """Records that the user has signed with the secret whose encryption is `secret`."""
+        """Records that the user has signed a request. `secret` is the secret that the user used, encrypted as it is
+        stored."""
         if not self.users:
             self._told(user_id)
         self.users[user_id] = secret
@@ -152,7 +158,7 @@ class Admission:
         confirms: ConfirmedIndex,
     ) -> None:
         """`polls` are the waiting pulls, which are judged again after a change. `stale` returns the reason why this
-        node cannot tell what users may do now; "" if it can. `refuse` answers a request."""
+        node cannot tell what users may do now; "" if it can. `refuse` answers a request with a refusal."""
         self._access = access
         self._secrets = secrets
         self._judge = judge
@@ -164,13 +170,14 @@ class Admission:
         self._confirms = confirms
         self._clients: dict[ReplyPath, SendJudge] = {}
         self.proven: Signal[[ReplyPath, int]] = Signal()
-        """Sent with each connection on which a signature was right for the first time, and the id of its user."""
+        """Sent when a signature on a connection is valid for the first time, with the connection and the id of the
+        user."""
         self.released: Signal[[Frame]] = Signal()
         """Sent with requests that have waited (`admits` returned False for them), to be handled as if they came now."""
         self.rules_changed: Signal[[]] = Signal()
         """Sent after each change of users, rules or the mode."""
         self.version = -1
-        """The newest version of users and rules for which connections were checked."""
+        """The newest version of users and rules by which open connections were checked."""
         self.changed()
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -185,7 +192,8 @@ class Admission:
         if (enforced or frame.header.code in SUPERS_ALONE) and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
-        # Denied by rules that may be old: a right that was given before the request came must not be refused.
+        # The request is denied by rules that may be out of date. A right that the user got before the request came must
+        # not be refused.
         if enforced and refused is not None and self._is_unsure(frame, refused, client):
             client.held, client.held_bytes = [frame], frame.size
             self._confirms.ask(lambda ok: self._confirmed(frame.path, client, ok))
@@ -193,20 +201,20 @@ class Admission:
         return self._goes_on(frame, refused)
 
     def _is_unsure(self, frame: Frame, refused: Refused, client: SendJudge) -> bool:
-        """Returns True if a change of users and rules that this node has not applied yet may let the request through.
-        None does so with one that is not signed."""
-        # Asked once for a request: the second verdict is by all changes that count, and stands.
+        """Returns True if a change of users and rules that this node has not applied yet may allow the request. No
+        change allows a request that is not signed."""
+        # A request waits only once: the second verdict takes all earlier changes into account and is final.
         if refused.reason is not Reason.NO_PERMISSION or frame is client.sure or not self._confirms.is_possible:
             return False
         return bool(ext_of(frame.header).get(ACCESS_KEY))
 
     def names(self, frame: Frame) -> bool:
-        """Records the user of a request that is not judged, if its signature is right. Returns False if the request
-        waits for that."""
+        """Records the user of a request for which no right is needed, if its signature is valid. Returns False if the
+        request has to wait for the check of its signature."""
         client = self._client(frame.path)
         if self._waits(frame, client):
             return False
-        with contextlib.suppress(CodecError):  # its handler refuses it
+        with contextlib.suppress(CodecError):  # the request's handler refuses malformed fields
             user = self._identified(frame, ext_of(frame.header), client)
             frame.user = 0 if isinstance(user, Refused) else user.id
         return True
@@ -214,9 +222,9 @@ class Admission:
     # --- signatures that wait ----------------------------------------------------------------------------------------
 
     def _waits(self, frame: Frame, client: SendJudge) -> bool:
-        """Holds the request if it is not the turn of its signature, or of one before it. A user who is proven on the
-        connection waits for nothing."""
-        # It has waited: held again it would wait for itself.
+        """Holds the request, or refuses it, if its signature, or that of an earlier request of the connection, may not
+        be checked yet. Returns False if it need not wait, as for a user who is already proven on the connection."""
+        # This request has already waited. If it were held again, it would wait for itself.
         if frame is client.turn or frame is client.sure:
             return False
         if not client.held:
@@ -229,22 +237,23 @@ class Admission:
             client.held, client.held_bytes = [frame], frame.size
             self._guesses.wait(name, client.address, lambda may: self._turn(frame.path, client, may))
             return True
-        # Whoever has proven nothing may not make this node keep more than this.
+        # A client that has proven no signature may not make this node keep more requests than this.
         if len(client.held) >= HELD_MAX or client.held_bytes + frame.size > HELD_BYTES_MAX:
             self._refuse(frame, Refused(Reason.BUSY, "a signature of this connection waits to be checked: try later"))
             return True
-        # Behind the one that waits, whatever it asks: requests of a connection keep their order.
+        # Every later request waits behind the first one, because requests of a connection keep their order.
         client.held.append(frame)
         client.held_bytes += frame.size
         return True
 
     def _turn(self, path: ReplyPath, client: SendJudge, may: bool) -> None:
-        """Handles the requests that have waited. A connection whose signature is wrong ends, and what came behind it is
-        refused unread: its next guess is that of a newcomer."""
+        """Handles the requests of a connection that have waited for the check of a signature. `may`: False if too many
+        signatures wait, so that all are refused. If the signature is wrong, the connection ends and its later requests
+        are refused unread."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
-        # Refused unread, not denied: a right signature among them loses nothing but time.
+        # Refused as busy and not denied: a client with a valid signature can simply try again.
         if not may:
             why = "too many signatures for this user from this address wait to be checked: try later"
             for frame in held:
@@ -255,8 +264,8 @@ class Admission:
         client.turn = None
 
     def _confirmed(self, path: ReplyPath, client: SendJudge, ok: bool) -> None:
-        """Decides again about the requests of a connection that this node would have denied. `ok`: this node has
-        applied all changes that were made before they came."""
+        """Decides again about the requests of a connection that this node would have denied. `ok`: True if this node
+        has now applied all changes that were made before they came."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
@@ -271,12 +280,13 @@ class Admission:
         client.sure = None
 
     def _release(self, path: ReplyPath, client: SendJudge, held: list[Frame]) -> None:
-        """Handles the requests that have waited, in their order; the later ones go on waiting if the first does."""
+        """Handles the requests that have waited, in their order. If the first has to wait again, the later ones wait
+        behind it."""
         first, proven = held[0], len(client.users)
         self.released(first)
         if client.guessed and not client.held:
             client.guessed = False
-            # The guess was wrong. Its connection ends with it, or one connection could guess without end.
+            # The signature was wrong. The connection is closed, because otherwise it could try secrets without end.
             if len(client.users) == proven and self._judge.enforces:
                 for frame in held[1:]:
                     self._refuse(frame, Refused(Reason.NO_PERMISSION, "the signature of a request before it was wrong"))
@@ -291,9 +301,9 @@ class Admission:
 
     def admits_again(self, frame: Frame) -> bool:
         """Decides about a request that was forwarded, or held for a leader, by the user id that the node with the
-        connection has recorded. Returns False if the request was refused and answered."""
+        client's connection has recorded. Returns False if the request was refused and answered."""
         frame.judged = self._access.version
-        # No node has verified its signature yet: that is done here, as if it had come here.
+        # No node has verified the signature of this request yet. This node does so, as for a request of its own client.
         if not frame.user:
             return self._goes_on(frame, self._judged(frame, None))
         user = self._access.by_id.get(frame.user)
@@ -308,7 +318,7 @@ class Admission:
     def denied_since(self, request: Request) -> Refused | None:
         """Judges a request again that has waited, if users or rules have changed since it was judged. Returns why it
         may not go on: UNAVAILABLE if this node may lack a change that allows it."""
-        # Judged by the rules in force: nearly every request. What changed while it waited counts for it too.
+        # The common case: the rules have not changed since the request was judged.
         if request.judged in (0, self._access.version) or not self._judge.enforces:
             return None
         user = self._access.by_id.get(request.user)
@@ -318,20 +328,21 @@ class Admission:
         why = self._judge.why_not(user, address, self._judge.needs_of(request.code, request.ext, request.body))
         if not why:
             return None
-        # This node may lack the change that gives the right back: "not now" is true, "never" may not be.
+        # This node may lack a change that restores the right. So the answer is "not now", because "never" might be
+        # wrong.
         if self._confirms.is_possible:
             return Refused(Reason.UNAVAILABLE, UNSURE)
         self._judge.refuses(user.id, address, why, what)
         return Refused(Reason.NO_PERMISSION, why)
 
     def take_sends(self, take: Take, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """Has `take` take the plain sends that are signed and allowed, among the frames of a read, from index `at`
-        on. Returns the index of the first other frame, which is judged by `admits`."""
-        # No verdict from rules that may be old: the long way says so to the client.
+        """Passes the frames of a read from index `at` on to `take`, which takes the plain sends that are signed and
+        allowed. Returns the index of the first other frame, which `admits` must judge."""
+        # The rules may be out of date, so nothing is decided here. `admits` tells the client so.
         if self._secrets.problem or self._stale():
             return at
         client = self._client(path)
-        # Something of this connection waits: the kernel would let these sends overtake it.
+        # A request of this connection waits. If the kernel took these sends, they would overtake it.
         if client.held:
             return at
         client.judge_by(self._access.version)
@@ -342,17 +353,19 @@ class Admission:
         return taken
 
     def _send_right(self, key: bytes, client: SendJudge) -> SendRight | None:
-        """Returns the right to send that a key of `SendJudge` names; None if the user does not have it, or if its
-        signature has to wait."""
+        """Returns the right to send that a key of `SendJudge` names; None if the user does not have it, or if the
+        user's signature has to wait for its check."""
         name, _, topic = key.decode().partition("\0")
-        # Unproven, and others guess for this user: the kernel must not be a way around the queue.
+        # The user is not proven on this connection, and other requests in the user's name wait for their check. The
+        # kernel must not bypass that queue.
         if not self._is_proven(name, client) and self._guesses.must_wait(name, client.address):
             return None
         user = self._access.users.get(name)
         secret = None if user is None else self._secrets.of(user)
         if user is None or secret is None:
             return None
-        needs = self._judge.needs_of(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")  # a batch needs the same rights
+        # A batch (320) needs the same rights as a single send.
+        needs = self._judge.needs_of(RequestCode.SEND_MESSAGE_V2, {"b": topic}, b"")
         if self._judge.why_not(user, client.address, needs, client.verdicts):
             return None
         return user.id, *begun(secret), user.secret
@@ -369,20 +382,20 @@ class Admission:
             return Refused(Reason.INVALID, str(error))
 
     def _identified(self, frame: Frame, ext: Mapping[str, str], client: SendJudge | None) -> User | Refused:
-        """Returns the user whose signature the request carries."""
+        """Returns the user whose valid signature the request has; else the refusal."""
         name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
         if not name or not signature:
             return Refused(Reason.NO_PERMISSION, NOT_SIGNED)
-        # Before the signature is looked at: an answer about it would be one by rules that may be gone.
+        # Checked before the signature: a verdict about the signature would rest on rules that may be out of date.
         if why := self._secrets.problem or self._stale():
             return Refused(Reason.UNAVAILABLE, f"this node can verify no signature now: {why}")
         charge(VERIFY_UNITS + frame.size // SIGNED_BYTES_PER_UNIT)
         user = self._access.users.get(name)
         secret = None if user is None else self._secrets.of(user)
         signed = content(ext, frame.body, version=frame.header.version)
-        # One answer for a user who is unknown and a wrong signature: a stranger learns no names.
+        # An unknown user and a wrong signature get the same answer, so a stranger cannot find out user names.
         if user is None or secret is None or not is_right(secret, signed, signature):
-            if client is None or frame is not client.sure:  # `sure` was counted before
+            if client is None or frame is not client.sure:  # the request `sure` was counted at its first verdict
                 self._guesses.wrong(name, frame.path.peer_address[0])
             return Refused(Reason.NO_PERMISSION, WRONG_SIGNATURE)
         if client is not None:
@@ -407,7 +420,7 @@ class Admission:
             stands = self._judge.refuses(frame.user, address, refused.remark, what)
         else:
             stands = self._judge.enforces
-        # Only observed, the request goes on as it would have without any rule.
+        # Mode observe: the request goes on as if there were no rules.
         if stands:
             self._refuse(frame, refused)
         return not stands
@@ -447,12 +460,12 @@ class Admission:
             self.rules_changed()
 
     def _begin_closing(self) -> None:
-        """Begins to close connections of removed users, after their waiting pulls were answered."""
+        """Begins to close connections of removed users, after their waiting pulls have been answered."""
         if self._clients:
             self._turns.begin_later("connections of changed users", self._close_gone())
 
     def _denied_now(self, pull: Pull) -> Refused | None:
-        """Returns the refusal for a pull that waits; None if it may go on waiting."""
+        """Returns the refusal of a waiting pull by the present rules; None if it may go on waiting."""
         if not self._judge.enforces:
             return None
         puller = pull.puller
@@ -462,7 +475,7 @@ class Admission:
         path = puller.client
         client = self._clients.get(path) if isinstance(path, ReplyPath) else None
         proven = None if client is None else client.users.get(user.id)
-        # The pull was parked by who knew the old secret: a changed one ends what it had opened.
+        # The sender of this pull knew the old secret. A changed secret ends what was opened with the old one.
         if client is not None and (proven is None or not self._secrets.same(user, proven)):
             return Refused(Reason.NO_PERMISSION, f"user {user.name} has another secret by now")
         why = self._judge.why_not(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
@@ -473,7 +486,8 @@ class Admission:
             if at % CLIENTS_PER_STEP == 0:
                 yield
             charge(1)
-            # A connection outlives no user whose signature it rests on, however many others signed on it.
+            # A connection is closed if any user who has signed on it is gone, even if other users have signed on it
+            # too.
             if not path.closed and any(self._is_gone(user_id, secret) for user_id, secret in client.users.items()):
                 path.leave_now()
 

@@ -1,4 +1,5 @@
-"""Turns the broker's outcomes into answers, response codes and remarks. No other module does so."""
+"""Turns the broker's outcomes into answers, response codes and remarks. No other module chooses codes or remarks for
+them."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ def _steps_of(request: Request, steps: Generator[None]) -> Generator[None]:
 def reply_written(
     request: Request, result: ProposeResult, ext: dict[str, str] | None = None, *, remark: str | None = None
 ) -> None:
-    """Answers a write: ok with 0 and the remark; fail with 14 (nothing was proposed) or 29 (no entry can hold it);
-    unknown with 1 and a remark that says so."""
+    """Answers a write by its outcome. OK: code 0 and the result's remark. FAIL: 14 if the write was not proposed, 29 if
+    no entry can hold it. UNKNOWN: 1, and a remark that says so."""
     if result.outcome is Outcome.OK:
         request.reply(ResponseCode.SUCCESS, remark, ext)
     elif result.unacceptable:
@@ -92,11 +93,13 @@ def reply_written(
 
 
 def after_read_index(services: Services, request: Request, answer: Callable[[Request], None]) -> None:
-    """Runs `answer` once the applied state is linearizable; answers 14 if no leader confirms that."""
+    """Calls `answer` once a leader has confirmed that this node's applied state is linearizable. Answers the request
+    with 14 if no leader confirms it."""
     when_confirmed(services, functools.partial(answer, request), functools.partial(refuse, request))
 
 
-# Answers with an unlimited number of rows, made in steps, fairly between clients (`cluster.broker.services`).
+# Answers with an unlimited number of rows. They are made in steps, so that clients get turns
+# (`cluster.broker.services`).
 #
 # Memory for them is reserved before (`cluster.remoting.connection.connection_memory`). RocketMQ's requests for lists
 # have no pages.
@@ -104,7 +107,7 @@ def after_read_index(services: Services, request: Request, answer: Callable[[Req
 logger = logging.getLogger(__name__)
 
 BodySteps = Generator[None, None, bytes]
-"""Steps that make a body and return it."""
+"""A generator that makes a body step by step and returns its bytes."""
 
 ROWS_PER_STEP = 32
 NAMES_PER_STEP = 256
@@ -121,7 +124,8 @@ def _answered(request: Request, steps: BodySteps, ext: dict[str, str] | None) ->
         request.reply(ResponseCode.SUCCESS, None, ext, body)
     except Refused as refused:
         refuse(request, refused)
-    except Exception as error:  # a row that cannot be read ends this request, not what waits behind it
+    # A row that cannot be read ends only this request, and not the work that waits behind it.
+    except Exception as error:
         logger.exception("request code %d failed", request.code)
         request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 

@@ -1,5 +1,5 @@
-"""Assembles the remoting protocol of one node: its ports, the stages of a request, and the parts that serve the request
-codes."""
+"""Puts together the remoting protocol of one node: its ports, the stages of a request, and the parts that serve the
+request codes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class AnswerPaths(NamedTuple):
-    """The ways in which sends are answered. They are made before the proposals, which answer through them."""
+    """The objects that answer sends. They are made before the proposals, because the proposals answer through them."""
 
     replies: SendReplyWriter
     closings: ClosedConnections
@@ -74,10 +74,10 @@ class Trust(NamedTuple):
     """The conditions under which this node may decide who a client is and what it may do."""
 
     unheard: Callable[[], str]
-    """Returns the reason why this node may have missed changes of users and rules, or ""."""
+    """Returns the reason why this node may have missed changes of users and rules, or "" if it has not missed any."""
     confirms: ConfirmedIndex
     keyed: Callable[[], bool]
-    """Returns True if every node has proven the cluster's secret."""
+    """Returns True if every node has proven the cluster's secret to this node."""
 
 
 class Remoting:

@@ -1,10 +1,11 @@
-"""Requests that each cost much: resets of offsets, lists, statistics, searches by key. The askers take turns.
+"""Limits requests that each cost much: resets of offsets, lists, statistics, searches by key. The users or addresses
+that send them take turns.
 
-One such request is cut into steps, and is harmless. Two hundred of them in one read of a connection are not: all would
-be under way at once. So a few are under way and the others wait; each asker gets a turn after the others, whatever
-number it has asked for. An asker is a user, or an address where no user is proven: more connections bring no more
-turns. What a client that is gone has asked for ends, but for a write that has begun: its rows are written, so it keeps
-its place until they are.
+One such request is cut into steps and is harmless. Two hundred of them in one read of a connection would all run at
+once. So only a few run, and the others wait. Askers take turns, however many requests each has sent. An asker is a
+user, or the address of a client without a proven user, so more connections bring no more turns. The requests of a
+client that has disconnected end. The exception is a write that has begun: it keeps its place until its rows are
+written.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Connection, Handler, Request
 
 AT_ONCE_MAX: Final = 8
-"""The most of all askers that are under way at once; of those that write much, one."""
+"""The most requests of all askers that run at once. Of requests that write much, only one runs."""
 OF_ONE_MAX: Final = 2
-"""The most of one asker."""
+"""The most requests of one asker that run at once."""
 WAITING_MAX, ALL_WAITING_MAX = 64, 1_024
-"""The most that wait, of one asker and of all. What comes above that is answered with "busy"."""
+"""The most requests that wait, of one asker and of all. Further requests are answered "busy"."""
 LOST_MS: Final = 60_000
 """Milliseconds after which a request that was never answered gives its place to others."""
 
@@ -34,31 +35,32 @@ _BUSY: Final = f"{WAITING_MAX} requests of this kind wait for their turn already
 
 
 class CostlyRequests:
-    """The costly requests of one kind of cost on one node that wait or run. Event loop only."""
+    """The requests of one kind of cost that wait or run on one node. Event loop only."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], object], cost: Cost) -> None:
-        """`soon` calls a function in the next turn of the loop. `cost` is that of the requests."""
+        """`soon` calls a function in the next turn of the loop. `cost` is the kind of cost of these requests."""
         self._soon = soon
         self._codes = codes_where(lambda verb: verb.cost is cost)
         self._writes = cost is Cost.WRITES_MUCH
         self._at_once_max = 1 if self._writes else AT_ONCE_MAX
         self._waiting: OrderedDict[Hashable, deque[tuple[Request, Handler]]] = OrderedDict()
-        """Asker -> its requests in order; the asker who is next comes first."""
+        """Asker -> its requests in order; the asker whose turn is next is first."""
         self._running: dict[Request, tuple[Hashable, int]] = {}
         """Request under way -> its asker, and the time at which it began."""
         self._of: Counter[Hashable] = Counter()
         """Asker -> number of its requests under way."""
         self._paths: dict[Connection, int] = {}
-        """Connection whose end is heard of -> number of its requests that wait or are under way."""
+        """Connection whose end is reported to this object -> number of its requests that wait or run."""
         self._scheduled = False
         self._now_ms = 0
 
     def dealt_out(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Returns the handlers; those of costly requests wait for their turn first."""
+        """Returns the handlers by request code. Those of costly requests are wrapped: they wait for their turn
+        first."""
         return {code: self._in_turn(handler) if code in self._codes else handler for code, handler in handlers.items()}
 
     def tick(self, now_ms: int) -> None:
-        """Ends requests whose end was never reported, after LOST_MS. Called several times a second."""
+        """Gives up requests that have not been answered within LOST_MS. Called several times a second."""
         self._now_ms = now_ms
         for request, (_, since_ms) in list(self._running.items()):
             if now_ms - since_ms >= LOST_MS:
@@ -78,7 +80,7 @@ class CostlyRequests:
         def handle(request: Request) -> None:
             path = request.connection
             if path.closed:
-                return  # its end was announced before: nothing would end this request, or give its place back
+                return  # the connection has already closed: no event would end this request and release its place
             asker: Hashable = request.user or path.peer_address[0]
             if len(self._waiting.get(asker, ())) >= WAITING_MAX or self.waiting >= ALL_WAITING_MAX:
                 refuse(request, Refused(Reason.BUSY, _BUSY))
@@ -115,8 +117,8 @@ class CostlyRequests:
         handler(request)
 
     def _end(self, request: Request) -> None:
-        """Gives the place of an ended request to the next one, in a later turn: an answer made at once is work as
-        well."""
+        """Gives the place of an ended request to the next one, in a later turn of the loop, because starting it may
+        take long."""
         asker, _ = self._running.pop(request, (None, 0))
         if asker is None:
             return
@@ -139,6 +141,7 @@ class CostlyRequests:
             else:
                 del self._waiting[asker]
         if self._writes:
-            return  # a request that comes from another node has a path of its own: each end of 60 would begin the next
+            # Requests from other nodes each have a path of their own: each of 60 ends would begin the next request.
+            return
         for request in [each for each in self._running if each.connection is path]:
             self._end(request)

@@ -1,5 +1,5 @@
-"""The handlers by request code, each behind the checks of its verb's row: a body that is short enough, a turn among the
-costly requests, memory for a large answer, a confirmed read.
+"""Calls the handler of a request by its code, after the checks that the table of verbs prescribes for the code: a body
+that is short enough, a turn among the costly requests, memory for a large answer, a confirmed read.
 
 A code without a handler is refused by name (`cluster.remoting.handlers.unsupported_codes`).
 """
@@ -33,12 +33,12 @@ _WAITS = codes_where(
 )
 RETRY_MS = 100
 RETRIES = 30
-"""The number of tries, and the milliseconds between them, of a silent read that no leader confirms: longer than a
-failover takes, shorter than a client waits."""
+"""The number of times that a silent read without a leader's confirmation is tried again, and the milliseconds between
+two tries. Together they are longer than a failover, and shorter than a client waits."""
 
 
 class HandlerTable:
-    """Serves the requests of one node, sends excepted. Event loop only."""
+    """Serves all requests of one node but sends. Event loop only."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class HandlerTable:
         denied_since: DeniedSince,
     ) -> None:
         """`refuse` answers a code without a handler. `services` confirms reads, and its state tells how large answers
-        are. `soon` calls a function in the next turn of the loop. `denied_since` judges what has waited."""
+        are. `soon` calls a function in the next turn of the loop. `denied_since` judges requests that have waited."""
         self._refuse = refuse
         self._limits = limits
         self._large_answers = sizes(services.state, lambda: self._limits)
@@ -123,9 +123,9 @@ def _within_limit(handler: Handler) -> Handler:
 
 def once_confirmed(services: Services, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Returns the handlers; those whose row says `Serves.CONFIRMED` are called once the applied state is linearizable,
-    and has the offsets that the row says (`Verb.settles`). What no leader confirms is answered 14. A silent request is
-    asked for again instead, and dropped in the end: a client that reads every error as "nothing committed" might jump
-    to the end; without an answer it asks again."""
+    and has the offsets that the row says (`Verb.settles`). A request that no leader confirms is answered 14. A silent
+    request is tried again instead (RETRIES), and at last dropped without an answer. Its clients take every error for
+    "nothing committed" and might jump to the end of the queue; without an answer they ask again."""
     confirmed = {code: verb for code, verb in VERBS.items() if verb.serves is Serves.CONFIRMED}
     return {
         code: _confirmed(services, handler, confirmed[code]) if code in confirmed else handler

@@ -1,4 +1,4 @@
-"""A request of the remoting protocol as its handler sees it, and the connection that it came over.
+"""Defines the interface through which a handler sees a request of the remoting protocol and its connection.
 
 Everything below runs on the node's event loop; callbacks are called on it, exactly once.
 """
@@ -78,9 +78,9 @@ class Request(Protocol):
         """Answers with `answer`, which several requests share."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if there is memory for an answer of about `size` bytes now. Otherwise `again` is called once
-        when there is, unless the client has disconnected by then; until then nothing more is read from its
-        connection."""
+        """Returns True if there is memory for an answer of about `size` bytes now. Otherwise returns False, and calls
+        `again` once when there is memory, unless the client has disconnected by then. Until then nothing more is read
+        from the client's connection."""
 
     def when_answered(self, ended: Callable[[Request], None]) -> None:
         """Calls `ended` with the request at its first answer, even if it is oneway. Never calls it if there is no
@@ -93,7 +93,8 @@ class Request(Protocol):
         """Drops the request's ext fields and body, because only its answer is still needed."""
 
     def promise(self, size: int) -> None:
-        """Reserves memory for an answer that is made later, until it is given; 0 releases the memory."""
+        """Reserves memory for an answer that is made later, until the answer is sent. A `size` of 0 releases the
+        memory."""
 
 
 Handler = Callable[[Request], None]
@@ -102,12 +103,12 @@ Handlers = dict[int, Handler]
 
 
 def party_of(request: Request) -> Party:
-    """Returns the author of a request in the form in which rights are judged: user id and address."""
+    """Returns the sender of a request, user id and address, in the form in which its rights are judged."""
     return Party(request.user, request.connection.peer_address[0])
 
 
 class SharedAnswer:
-    """An answer that several requests get. `Request.reply` explains its parts."""
+    """An answer that several requests get. Its parts are the arguments of `Request.reply`."""
 
     __slots__ = ("body", "code", "ext", "heads", "remark")
 
@@ -125,19 +126,21 @@ NoteChange = Callable[[str, str], None]
 
 
 def author_of(request: Request, state: BrokerState) -> str:
-    """Returns who asks for a change, for the row that keeps it: the user who signed, and the address, as over HTTP."""
+    """Returns the author of a change, as it is stored with the change: the user who signed the request, and the
+    client's address."""
     address, user = request.connection.peer_address[0], state.access.by_id.get(request.user)
     return address if user is None else f"user {user.name} at {address}"
 
 
 def asked_by(request: Request, says: str) -> str:
-    """Returns `says` and the address of the client that asked for it, also if another node holds its connection."""
+    """Returns the text `says`, followed by the address of the client that sent the request, even if another node
+    forwarded it."""
     host, port = request.connection.peer_address
     return f"{says}, asked for over remoting by {f'[{host}]' if ':' in host else host}:{port}"
 
 
 _DIGITS_OF_64_BITS = 18
-"""The most digits of a number that surely fits 64 bits."""
+"""The most digits of a number that always fits into 64 bits."""
 
 
 def text(request: Request, name: str, letters_max: int = TEXT_MAX) -> str:
@@ -154,7 +157,7 @@ def text(request: Request, name: str, letters_max: int = TEXT_MAX) -> str:
 
 def integer(request: Request, name: str, default: int | None = None) -> int:
     """Returns an integer of 64 bits, or `default` if the field is absent; without a default the field must exist.
-    Raises Refused."""
+    Raises Refused (29)."""
     value = request.ext.get(name)
     if not value and default is not None:
         return default
@@ -169,7 +172,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
 
 
 def integers(request: Request, *names: str) -> list[int]:
-    """Returns several integer fields, which must all exist. Raises Refused."""
+    """Returns several integer fields, which must all exist. Raises Refused (29)."""
     try:
         texts = [request.ext[name] for name in names]
         numbers = list(map(int, texts))
@@ -190,7 +193,7 @@ def integer_in(request: Request, name: str, low: int, high: int, default: int | 
 
 
 def code_name(code: int) -> str:
-    """Returns code and name of a request for people."""
+    """Returns the code of a request with its name, for people."""
     try:
         return f"{code} {RequestCode(code).name}"
     except ValueError:
@@ -198,8 +201,8 @@ def code_name(code: int) -> str:
 
 
 def handle_late(handler: Handler, request: Request) -> None:
-    """Calls a handler after the usual handling of its request has ended, where no other code would answer if it failed:
-    then it logs the error, and answers 1 (SYSTEM_ERROR)."""
+    """Calls a handler later than the router would, for example after a wait. No other code would then answer if the
+    handler failed. So this function logs the error and answers 1 (SYSTEM_ERROR)."""
     try:
         handler(request)
     except Exception as error:

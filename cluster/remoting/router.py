@@ -1,4 +1,4 @@
-"""The entry point of every request: answered by this node, or forwarded to the leader."""
+"""Receives every request and decides whether this node answers it or forwards it to the leader."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Router(Dispatch):
         log_begins: Callable[[], int],
     ) -> None:
         """`table` answers all requests but sends. `log_begins` returns the position below which this node lacks log
-        that others have (`cluster.repair`), 0 if it has all."""
+        that others have (`cluster.repair`); 0 if it lacks nothing."""
         config, state = services.config, services.state
         self.clients = clients
         self.memory, self.closings, self.connections = clients.memory, clients.closings, clients.all
@@ -77,7 +77,7 @@ class Router(Dispatch):
         self._over_tls_alone = frozenset(
             [verb.code for verb in ROWS if verb.is_for_administrators] if config.auth.admin_needs_tls else ()
         )
-        """Codes that are refused on a connection without TLS."""
+        """The request codes that are refused on a connection without TLS."""
         self._state = state
         self._proposals = proposals
         self._fenced = services.fenced
@@ -91,7 +91,8 @@ class Router(Dispatch):
         self._replies = replies
         self._forwarder = forwarder
         self.closings.listen(forwarder.clients_closed)
-        self.closings.listen(clients.end_sessions)  # after the forwarder: sessions end with the connection
+        # Called after the forwarder, because sessions end with the connection.
+        self.closings.listen(clients.end_sessions)
         proposals.undecided.add(self._keep_behind)
         proposals.unproposed.add(self.reroute)
 
@@ -133,9 +134,11 @@ class Router(Dispatch):
         line = frame.path.line
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:
-                self._forwarder.hurry(line)  # requests held until this node became the leader go first
+                # Requests that were held until this node became the leader are handled first.
+                self._forwarder.hurry(line)
                 if line.waits and frame.header.code in SENDS:
-                    self._forwarder.forward(frame)  # an earlier send waits for its turn, or a former leader has it
+                    # An earlier send of the connection waits for its turn, or a former leader has it.
+                    self._forwarder.forward(frame)
                     return
             line.served(frame.header.code)
         self.as_leader(frame)
@@ -146,7 +149,7 @@ class Router(Dispatch):
         proposals, line = self._proposals, connection.line
         if not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
-        if self._access.judges:  # also while a request of the connection waits
+        if self._access.judges:  # applies even while a request of the connection waits
             return self._admission.take_sends(self._sends.intake.take, connection, data, frames, at)
         return self._sends.intake.take(connection, data, frames, at)
 
@@ -198,7 +201,7 @@ class Router(Dispatch):
             self._answer(frame, verb)
 
     def _answer(self, frame: Frame, verb: Verb) -> None:
-        """Answers here, unless this node's rows or its log cannot tell."""
+        """Answers the request on this node, or forwards it if this node's rows or log are not complete enough."""
         request, serves = RemotingRequest.of(frame, self._proposals.figures.slow), verb.serves
         if serves is Serves.OWN_ROWS:
             if self._fenced():
@@ -218,14 +221,14 @@ class Router(Dispatch):
         return topic in self._state.topics or topic in AUTO_CREATE_NAMES
 
     def _stating(self, frame: Frame, verb: Verb) -> Frame:
-        """Adds what this node knows of the request's sender and only this node can know, as the request's verb asks for
-        it, to the frame."""
+        """Returns the frame with ext fields that state what only this node knows about the sender, if the request's
+        verb asks for them."""
         if verb.stated is Stated.CLIENTS:
             return name_committers(frame, self._members)
         return name_standing(frame, self._members) if verb.stated is Stated.STANDING else frame
 
     def _forward(self, frame: Frame) -> None:
-        """Forwards a request, with memory reserved for its answer if that may be large."""
+        """Forwards a request to the leader. Reserves memory for its answer first if that may be large."""
         size = self.table.answer_bytes(frame.header.code)
         if size is None:
             self._forwarder.forward(frame)
@@ -233,16 +236,17 @@ class Router(Dispatch):
             self._forwarder.forward(frame, promised=frame.path.room.share(size))
 
     def _keep_behind(self, entry: PendingEntry, sends: list[Send]) -> None:
-        """Lets the later requests of these sends' connections wait until the entry is decided, or its sends are given
-        up. If the entry is lost, its sends are stored only when their clients send them again: a later send that the
-        next leader received before that would have overtaken them."""
+        """Makes later requests of these sends' connections wait until the entry is decided, or its sends are given up.
+        If the entry is lost, its sends are stored only when their clients repeat them. A later send that reached the
+        next leader before that would overtake them."""
         paths = dict.fromkeys(send.connection for send in sends if isinstance(send.connection, ReplyPath))
-        lines = [path.order_line() for path in paths if not path.forwarded]  # others stand in the line of their node
+        # Sends from other nodes wait in the order line of their own node.
+        lines = [path.order_line() for path in paths if not path.forwarded]
         if lines:
             entry.behind = self._forwarder.keep_behind(lines)
 
     def reroute(self, sends: list[Send]) -> None:
-        """Forwards sends to the new leader that were queued when leadership was lost: none was proposed."""
+        """Forwards the sends that were queued when leadership was lost to the new leader. None of them was proposed."""
         for send in sends:
             send.hold.answered()
             try:
@@ -258,15 +262,15 @@ class Router(Dispatch):
         self._pass_on(frame)
 
     def _pass_on(self, frame: Frame) -> None:
-        """Passes on a send of which nothing was proposed here. A send that another node forwarded goes back to that
-        node, which forwards it again."""
+        """Forwards a send that was not proposed here. A send that another node forwarded goes back to that node, which
+        forwards it again."""
         if isinstance(frame.path, ForwardedPath) and not frame.header.flag & FLAG_ONEWAY:
             frame.path.hand_back()
         else:
             self._forwarder.forward(frame)
 
     def _handle(self, request: RemotingRequest) -> None:
-        # A stand-in's end is never reported: only connections of clients themselves are remembered.
+        # The end of a stand-in is never reported, so only connections of clients themselves are remembered.
         self.table.handle(request, unsupported if isinstance(request.connection, ForwardedPath) else None)
 
 
@@ -274,8 +278,8 @@ class Listeners:
     """The ports of a node that are open for clients."""
 
     def __init__(self, config: Config, router: Router, security: Callable[[str, TlsMode], Security]) -> None:
-        """`security(name, mode)` returns the TLS settings of the listener with that name, whose own key sets the
-        mode."""
+        """`security(name, mode)` returns the TLS settings of the listener with that name, whose own configuration key
+        sets the mode."""
         self._config = config
         self._router = router
         self._security = security

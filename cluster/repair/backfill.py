@@ -1,9 +1,9 @@
 """Fetches the segments that a snapshot left out, from the newest to the oldest, down to the trim position.
 
 A leader without them would give wrong answers, because a consumer may ask for any message above the group's trim
-position (docs/adr/0032). The node therefore does not campaign before it has them; it follows, votes and acknowledges
-like any other. A segment is accepted only if its frames are chained from the tail that its header names to the first
-frame of the local log.
+position (docs/adr/0032). The node therefore does not campaign before it has them. It follows, votes and acknowledges
+like any other node. A segment is accepted only if its frames are chained from the tail that its header names to the
+first frame of the local log.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class BackfillPauses(NamedTuple):
     """The pauses of a backfill, in seconds."""
 
     look_s: float = 0.2
-    """Between two looks at a state that is behind."""
+    """The time between two checks of a state that is behind."""
     leaderless_s: float = 10.0
-    """Without a leader, until this node may campaign."""
+    """The time without a leader after which this node may campaign although its state is behind."""
     retry_min_s: float = 0.2
     """The shortest pause after a failed round over all peers. It doubles each time."""
     retry_max_s: float = 30.0
-    """The longest one."""
+    """The longest pause after a failed round."""
 
 
 WAITS = BackfillPauses()
@@ -70,7 +70,8 @@ class Backfill:
         progress: InstallProgress,
         waits: BackfillPauses = WAITS,
     ) -> None:
-        """`path`: DATA. `trim_position()` returns the beginning of the group's log as of the entry `applied()`."""
+        """`path`: the directory DATA of the node. `trim_position()` returns the position where the group's log begins,
+        as of the applied entry `applied()`."""
         self._waits = waits
         self._raw = context.raw
         self._fs = context.fs
@@ -91,7 +92,7 @@ class Backfill:
 
     @property
     def missing(self) -> int:
-        """Bytes of log that other nodes have and this node lacks."""
+        """The bytes of log that other nodes have and this node lacks; 0 if it lacks nothing."""
         return max(0, self._log.first_position - self._trim_position())
 
     def start(self) -> None:
@@ -103,14 +104,14 @@ class Backfill:
             self._begin_run()
 
     def stop(self) -> None:
-        """Cancels the work in progress. Complete segments stay, and this node still may not lead."""
+        """Cancels the work in progress. Complete segments stay. This node may still not lead."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             self._stopped = True
 
     def go_on(self) -> None:
-        """Continues the work that was stopped. It does so even if nothing is missing any more, because this node may
-        lead again only after that."""
+        """Continues the work that `stop` ended, even if nothing is missing any more: only the end of this work allows
+        the node to lead again."""
         if self._stopped:
             self._stopped = False
             self._begin_run()
@@ -120,11 +121,11 @@ class Backfill:
         self._task = self._loop.create_task(self._run(self._task), name="backfill")
 
     async def close(self) -> None:
-        """Cancels the work in progress; returns when it has ended."""
+        """Cancels the work in progress, and waits until it has ended."""
         await end_task(self._task)
 
     async def _run(self, stopped: asyncio.Task[None] | None) -> None:
-        """Fetches all that is missing, once the run that was `stopped` has ended."""
+        """Fetches everything that is missing. Waits first until `stopped`, the former run of this work, has ended."""
         await end_task(stopped)
         delay_s, rounds = self._waits.retry_min_s, 0
         await self._replayed()
@@ -142,16 +143,16 @@ class Backfill:
         self._progress.end()
         try:
             await self._blocking(abandon, self._fs, self._path)
-        except StorageError as error:  # the next fetch begins anew there
+        except StorageError as error:  # the next fetch begins a new file there
             logger.warning("what the fetch of older log has left stays: %s", error)
         self._raw.hold_campaigns(HOLD, False)
         self._wake()
         logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
 
     async def _replayed(self) -> None:
-        """Waits until the state knows what was trimmed. A state from an older checkpoint learns it from this log, once
-        a leader says that the entries are committed. If all members of a group waited for that, they would wait for
-        ever; so after `leaderless_s` without a leader this node may campaign until it knows better."""
+        """Waits until the state shows how far the log was trimmed. A state from an older checkpoint learns that from
+        entries of this log, once a leader says that they are committed. If all members of a group waited for a leader,
+        they would wait for ever. So after `leaderless_s` without a leader this node may campaign in the meantime."""
         last, alone_s = self._log.tail.index, 0.0
         while self.missing and self._applied() < min(last, self._log.tail.index):
             await asyncio.sleep(self._waits.look_s)
@@ -162,8 +163,8 @@ class Backfill:
             self._raw.hold_campaigns(HOLD, True)
 
     def _give_up(self) -> None:
-        """Continues without the missing segments, and raises an alarm: the only voter (after unsafe-recover) has nobody
-        to ask, and a group without a leader would be of no use."""
+        """Ends the backfill without the missing segments, and raises an alarm. Used if this node is the only voter
+        (after unsafe-recover): it has no peer to ask, and otherwise the group would never have a leader."""
         self._alarms.raise_alarm(
             LOST,
             f"no other node has {self.missing} bytes of older log, from position {self._trim_position()} on: their "
@@ -179,7 +180,7 @@ class Backfill:
             )
 
     async def _round(self) -> bool:
-        """Fetches one segment from the first peer that has it."""
+        """Fetches one segment from the first peer that has it. Returns False if no peer supplied it."""
         for peer in self._peers():
             try:
                 await self._segment(peer)
@@ -215,7 +216,8 @@ class Backfill:
         )
 
     def _begin(self, previous: LogTail, end: int) -> SegmentBuild:
-        """Continues the staged file if a crash or an unreachable peer left a part of it; otherwise begins a new one."""
+        """Continues the staged file if a crash or an unreachable peer left a part of it; otherwise begins a new one.
+        `previous` is the tail before the segment, `end` the position where it ends."""
         path = self._path / layout.INSTALL_DIR / STAGED
         build = SegmentBuild.resume(self._fs, path, self._log.genesis.group_id)
         if build is not None:

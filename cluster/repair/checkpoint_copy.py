@@ -1,8 +1,8 @@
 """Copies a peer's checkpoint, file by file, into a local directory, and continues an earlier attempt.
 
 The manifest is kept beside the files during the copy (`manifest.part`), so that after a crash a file of the same
-checkpoint is continued where it ends. Existing files are not trusted: a file is complete once all of it has the CRC in
-the manifest, and the checkpoint once its rows add up to the manifest's sums.
+checkpoint is continued where it ends. Existing files are not trusted: a file counts as complete when all its bytes
+match the CRC in the manifest. The checkpoint counts as complete when its rows add up to the manifest's sums.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from raftlog.types import NodeId
 from raftmq_wire.checksums import crc32c
 
 CountRows = Callable[[Path], CountedRows]
-"""Counts the rows of a checkpoint and changes nothing (`cluster.runtime.figures.row_count`). Raises KVError,
-ValueError."""
+"""Counts the rows of the checkpoint in a folder, without changing it (`cluster.runtime.figures.row_count`). Raises
+KVError, ValueError."""
 TIMEOUT_MS = 30_000
-"""Milliseconds for one piece of a file: many nodes may fetch from one giver, which limits its rate."""
+"""Milliseconds for one piece of a file: long, because many nodes may fetch from one peer, which limits its rate."""
 PROVE_MS = 120_000
-"""Milliseconds for a manifest: the peer first reads all of the checkpoint."""
+"""Milliseconds for a manifest: long, because the peer first reads all of the checkpoint."""
 PART = "manifest.part"
 
 
 class CheckpointCopy:
-    """One copy into `folder`. Raises FetchError if the peer does not supply it, ValueError or KVError if it supplies
-    something unsound, OSError if this disk fails."""
+    """Copies one checkpoint into `folder`. Methods raise FetchError if the peer does not supply it, ValueError or
+    KVError if its data is damaged, OSError if this node's disk fails."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class CheckpointCopy:
         blocking: Blocking,
         progress: Callable[[int], object] = lambda size: None,
     ) -> None:
-        """`progress` is called with the size of each piece that arrives."""
+        """`progress` is called with the size of each piece that arrives, in bytes."""
         self._fs = fs
         self._count_rows = count_rows
         self._folder = folder
@@ -55,7 +55,8 @@ class CheckpointCopy:
         self._progress = progress
 
     async def manifest(self, peer: NodeId, name: str) -> CheckpointManifest:
-        """Returns the checkpoint's manifest. The peer compares every file with it before it answers."""
+        """Returns the manifest of the peer's checkpoint `name`. The peer checks every file against the manifest before
+        it answers."""
         answer = await ask(self._client, peer, STATE, ["manifest", name], PROVE_MS)
         manifest = manifests.decode(answer.payload, self._group_id, Path(name))
         if manifest is None or manifest.name != name:
@@ -72,7 +73,7 @@ class CheckpointCopy:
         return sum(_size(fs, folder / name) for name in names)
 
     def begun(self) -> CheckpointManifest | None:
-        """Returns the manifest that an earlier attempt began to copy, with its `peer`; None if there is none. Raises
+        """Returns the manifest of the checkpoint that an earlier attempt began to copy; None if there is none. Raises
         OSError."""
         part = self._folder / PART
         if not self._fs.exists(part):
@@ -80,7 +81,7 @@ class CheckpointCopy:
         return manifests.decode(read_file(self._fs, part), self._group_id, part)
 
     async def run(self, peer: NodeId, manifest: CheckpointManifest) -> None:
-        """Copies the checkpoint; returns when every file is here, synced and proved."""
+        """Copies the checkpoint. Returns when every file is here, synced and verified."""
         await self._blocking(self._prepare, manifest._replace(peer=int(peer)))
         for file in manifest.files:
             await self._copy(peer, manifest.name, file)
@@ -113,8 +114,8 @@ class CheckpointCopy:
             target.close()
 
     def _sync(self, target: File) -> None:
-        """Syncs a file, or removes it: after a failed sync its bytes can be read and are not on the disk, and no later
-        sync brings them there. The next attempt would take them for complete."""
+        """Syncs a file, or removes it if the sync fails. After a failed sync its bytes can be read although they are
+        not on the disk, and a later sync may not write them. The next attempt would take the file for complete."""
         try:
             target.fdatasync()
         except OSError:
@@ -123,7 +124,7 @@ class CheckpointCopy:
             raise
 
     def _resume(self, file: CheckpointFile) -> tuple[File, int, int]:
-        """Opens a file for its remaining bytes; returns (open file, bytes that are there, their CRC)."""
+        """Opens a file to append its missing bytes. Returns (open file, number of bytes that are there, their CRC)."""
         path = self._folder / file.name
         size, crc = file_crc(self._fs, path) if self._fs.exists(path) else (0, 0)
         target = self._fs.open(path, create=True)

@@ -44,8 +44,8 @@ OPEN_WAIT_S = 0.2
 ASK_MS = 2000
 TRIES = 14
 MISSING_S, MISSING_S_MAX = 0.001, 0.02
-"""Pause in seconds before a peer that has not applied the marker yet is asked again: the first, which doubles, and the
-longest. They are short because a new leader takes no writes meanwhile."""
+"""Pauses in seconds before a peer that has not applied the marker yet is asked again: the first pause, which doubles
+each time, and the longest. They are short because a new leader takes no writes meanwhile."""
 AGAIN_EVERY_MS = 5000
 """Milliseconds between questions to all nodes, as long as a node's sums differ."""
 MISMATCH = Code("digest_mismatch", "critical", "raftmq inspect-consistency", finding="digest_unequal")
@@ -56,21 +56,21 @@ FENCED = Code("fenced", "critical", "raftmq restart {n}")
 
 
 class State(Protocol):
-    """The part of BrokerState that is read here."""
+    """The part of BrokerState that Consistency reads."""
 
     sums: RunningSums
 
 
 class Consistency:
-    """Compares the rows of one node with those of the others. Event loop only."""
+    """Compares the rows of this node with those of the other nodes. Event loop only."""
 
     def __init__(
         self, context: NodeContext, state: State, repairs: Repairs, *, mark_suspect: Callable[[str, int], None]
     ) -> None:
         """`mark_suspect(why, index)` marks the state as suspect, so that the next start replaces it with a checkpoint
-        of `index` or an earlier one. It blocks."""
+        of `index` or an earlier one. It blocks on the disk."""
         self.fenced = False
-        """True if this node's rows are wrong, so that it serves no messages."""
+        """True if this node's rows were proved wrong, so that it serves no messages."""
         self._raw = context.raw
         self._state = state
         self._repairs = repairs
@@ -122,7 +122,7 @@ class Consistency:
 
     def before_open(self, index: int, open_writes: Callable[[], None]) -> None:
         """Called when the no-op `index` of this node's term is applied. Calls `open_writes` once a majority agrees, or
-        when it has waited for that in vain."""
+        after OPEN_WAIT_S without agreement."""
         self._propose(index)
         self._start(self._compare_then_open(index, open_writes))
 
@@ -138,26 +138,28 @@ class Consistency:
         finally:
             for task in tasks:
                 task.cancel()
-        # This node leads and may be the one that is wrong: found out before it takes a write, not after.
+        # This node leads and may be the one with wrong rows. That must be found out before it takes a write.
         if differs:
             await self.decide(index)
-        # Open also without all answers: agreement is a check, and no node that is down may stop writes.
+        # Writes open even if answers are missing: the comparison is only a check, and a node that is down must not stop
+        # writes.
         if not self.fenced:
             open_writes()
-        if is_late:  # a leader's own DIGEST entries never differ from its rows: nothing else makes it ask the others
+        # A leader's own DIGEST entries always match its rows, so nothing else would make it ask the other nodes.
+        if is_late:
             await self.decide(index)
 
     async def _differs_from_majority(self, index: int, tasks: list[asyncio.Task[Sums | None]]) -> bool:
-        """Returns True once the sums of another node contradict this one's. Returns False as soon as a majority agrees,
-        when all questions have ended without a contradiction, or if this node has no sums of `index`."""
+        """Returns True once the sums of another node contradict this node's. Returns False as soon as a majority
+        agrees, when all questions have ended without a contradiction, or if this node has no sums of `index`."""
         mine = self._state.sums.at(index)
         while mine is not None:
             known = [task.result() for task in tasks if task.done()]
-            # One contradiction is enough to look closer; it is not enough to say who is wrong.
+            # One contradiction is enough to ask all nodes. It does not show which node is wrong.
             if any(theirs is not None and differing(mine, theirs) for theirs in known):
                 return True
             agreeing = 1 + sum(theirs is not None for theirs in known)
-            # A majority agrees: the rest could change nothing about what is right.
+            # A majority agrees, so the other answers cannot show that this node is wrong.
             if agreeing >= self._quorum or len(known) == len(tasks):
                 break
             await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -166,7 +168,7 @@ class Consistency:
     # --- as entries are applied --------------------------------------------------------------------------------------
 
     def on_applied(self, applied: AppliedRun) -> None:
-        """Compares the DIGEST entries of a run."""
+        """Compares each DIGEST entry in a run of applied entries with this node's sums."""
         for entry in applied.entries:
             if entry.type == EntryType.DIGEST:
                 self._on_digest(entry)
@@ -187,7 +189,7 @@ class Consistency:
         elif digest and mine is not None:
             self._uncompared_since_ms = None
             self._compared = max(self._compared, digest.index)
-            # A leader's own marker always agrees with itself, and proves nothing.
+            # A leader's own DIGEST entry always matches its own rows, and proves nothing.
             if self._raw.role is not Role.LEADER:
                 self._agreed = max(self._agreed, digest.index)
         if self._follow_up and entry.term == self._raw.term and self._raw.role is Role.LEADER:
@@ -196,8 +198,8 @@ class Consistency:
 
     @property
     def compared_index(self) -> int:
-        """The newest index at which the sums agreed with a leader's, or were this node's own as the leader; -1 before
-        the first."""
+        """The newest index at which the sums agreed with a leader's, or at which this node compared as the leader; -1
+        before the first."""
         return self._compared
 
     def _conditions(self) -> Iterator[Condition]:
@@ -219,7 +221,7 @@ class Consistency:
         if raw.role is not Role.LEADER or now_ms < self._due_ms:
             return
         self._due_ms = now_ms + self._every_ms
-        if raw.applied_index > self._proposed_at + 2:  # more than the two markers themselves were applied
+        if raw.applied_index > self._proposed_at + 2:  # more entries than the two markers themselves were applied
             self.mark()
 
     def mark(self) -> int | None:
@@ -245,7 +247,7 @@ class Consistency:
     async def decide(self, index: int) -> None:
         """Asks every other node for its sums at `index` and decides which node is wrong."""
         mine = self._state.sums.at(index)
-        # Sums of that index are no longer remembered: a comparison with newer ones would accuse the innocent.
+        # This node no longer remembers its sums at that index, and sums of another index must not be compared.
         if mine is None or self.fenced:
             self._undecided = -1
             return
@@ -255,13 +257,13 @@ class Consistency:
         against = {peer: theirs for peer, theirs in others.items() if differing(mine, theirs)}
         if not against:
             self._agreed = max(self._agreed, index if others else -1)
-            # All were asked and agree. With one missing the alarm stays, for it may be the one that differs.
+            # All nodes have answered and agree. If one had not, the alarm would stay, because that node may differ.
             if len(others) == len(peers):
                 self._undecided = -1
                 self._alarms.clear(MISMATCH)
             return
         most = Counter(tuple(sorted(theirs.items())) for theirs in against.values()).most_common(1)[0][1]
-        # Only a majority with one and the same sums proves this node wrong; two nodes prove nothing.
+        # Only a majority with equal sums proves this node wrong. In a group of two, a difference proves nothing.
         if most >= self._quorum:
             self._undecided = -1
             self.fence(index, mine, against)
@@ -269,13 +271,15 @@ class Consistency:
             self._report(index, mine, against, agreeing=len(others) - len(against) + 1)
 
     def fence(self, index: int, mine: Sums, against: dict[NodeId, Sums]) -> None:
-        """Fences this node: a majority holds other rows, so its own are wrong."""
+        """Fences this node, because a majority has other rows. `mine`: this node's sums. `against`: node -> its sums,
+        for the nodes that contradict them."""
         families = sorted({name for theirs in against.values() for name in differing(mine, theirs)})
         others = names_of(self._group, against)
         self.suspect(f"its rows ({', '.join(families)}) differ at index {index} from those of nodes {others}")
 
     def suspect(self, why: str) -> None:
-        """Stops serving rows for good, because this node's rows are not to be trusted."""
+        """Stops serving rows until the next start, because this node's rows cannot be trusted. `why` is the reason for
+        people."""
         if self.fenced:
             return
         self.fenced = True
@@ -285,7 +289,8 @@ class Consistency:
             f"{why}; this node serves no messages and does not lead. Restart it: a sound state then replaces this one",
             stops_service=True,
         )
-        # Down to the last index that was agreed on: checkpoints above it may hold the same wrong rows.
+        # The next start uses a checkpoint of the last index at which the sums agreed, or an older one: newer
+        # checkpoints may have the same wrong rows.
         marking = asyncio.get_running_loop().run_in_executor(None, self._mark_suspect, why, self._agreed)
         marking.add_done_callback(_log_failure)
         self._repairs.distrust_state()
@@ -313,7 +318,7 @@ class Consistency:
             try:
                 version, sums = (await self._repairs.client.fetch(peer, SUMS, [index], ASK_MS)).fields
             except FetchError as error:
-                # No answer is not a difference: unreachable nodes neither accuse nor acquit.
+                # A missing answer is not a difference: unreachable nodes count neither for nor against this node.
                 if error.status not in (Status.MISSING, Status.BUSY):
                     return None
                 await asyncio.sleep(self._repairs.client.busy_pause_s if error.status is Status.BUSY else pause_s)
@@ -361,7 +366,7 @@ def _log_failure(done: asyncio.Future[None]) -> None:
 
 
 class Digest(NamedTuple):
-    """The sums of all families of rows at one index."""
+    """The sums of all families of rows (kinds of rows in the state) at one index."""
 
     index: int  # type: ignore[assignment]
     sums: Sums
@@ -387,8 +392,9 @@ def differing(mine: Mapping[str, int], theirs: Mapping[str, int]) -> list[str]:
 
 
 def uncompared(behind_ms: int | None, every_ms: int, node: str) -> Iterator[Condition]:
-    """Yields a condition if changed rows of `node` were not compared for long. The leader compares every
-    `digest_every_ms` while entries are applied, followers compare with each DIGEST entry."""
+    """Yields a condition for `raftmq status` if changed rows of `node` have not been compared for a long time,
+    `behind_ms` milliseconds. The leader compares every `digest_every_ms` while entries are applied, followers compare
+    with each DIGEST entry."""
     if behind_ms is not None and every_ms and behind_ms > max(DIGESTS_MISSED * every_ms, DIGEST_MIN_MS):
         says = (
             f"the rows of {node} were last compared with the leader's {behind_ms // 1000} s ago, although "
@@ -398,7 +404,7 @@ def uncompared(behind_ms: int | None, every_ms: int, node: str) -> Iterator[Cond
 
 
 class DigestMetrics(ServiceMetrics):
-    """Gauges of the comparison of rows."""
+    """Exports gauges of the comparison of rows."""
 
     def __init__(self, consistency: Consistency) -> None:
         super().__init__()
@@ -413,6 +419,6 @@ class DigestMetrics(ServiceMetrics):
         )
 
     def look(self) -> None:
-        """Sets the gauges."""
+        """Updates the gauges."""
         self._compared.set(self._consistency.compared_index)
         self._uncompared.set((self._consistency.uncompared_ms() or 0) / 1000)

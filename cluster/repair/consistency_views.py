@@ -1,4 +1,4 @@
-"""Structs of the HTTP API under /v1/consistency and /v1/repair: the data with which nodes are compared."""
+"""Defines the bodies of the HTTP API under /v1/consistency and /v1/repair: the data by which nodes are compared."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunksRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/consistency/log`: asks for the checksums of bytes from `position` on, in chunks. Changes nothing."""
+    """`POST /v1/consistency/log`: asks for the checksums of the log from `position` on, one for each chunk. A POST that
+    changes nothing."""
 
     position: Unsigned63
     end_position: Unsigned63

@@ -3,9 +3,9 @@
   FETCH   [request id, what, [arguments]]
   FETCHED [request id, status, [fields], remark]   and a payload of at most PAYLOAD_MAX bytes
 
-Both use the bulk channel. Nothing here depends on consensus, so that a node can restore its state before its RawNode
-runs and it joins. The requester verifies the data (CRCs, the chain of the log, a manifest) and never trusts it because
-of its sender.
+Both frames use the bulk channel. Nothing here depends on consensus, so a node can restore its state before its Raft
+core runs. The requester verifies the data (CRCs, the chain of the log, a manifest) and never trusts it because of its
+sender.
 
 The serving side reads in a lane of its own and sends no faster than `[repair] bytes_per_second` to all peers together,
 because a repair must not slow down healthy nodes.
@@ -33,26 +33,26 @@ from raftlog.types import FIRST_GROUP, NodeId
 logger = logging.getLogger(__name__)
 
 PAYLOAD_MAX = 1 << 20
-"""Bytes of one reply."""
+"""The most bytes of payload in one reply."""
 PIECE = 128 << 10
-"""Bytes that one request of a copy in the background asks for: few, so that neither this node nor its peer is held up
-for long."""
+"""Bytes that one request of a background copy asks for: few, so that neither this node nor its peer is blocked for
+long."""
 BUSY_PAUSE_S = 0.2
-"""Seconds until a peer is asked again that is busy because it makes a checkpoint first."""
+"""Seconds until a busy peer is asked again, for example one that must make a checkpoint first."""
 WRITING_SHARE = 4
 """The share of the bandwidth that peers get while this node writes, and for IDLE_MS after: one part in this many."""
 REQUESTS_MAX = 4
-"""Unanswered requests that one peer may have; more are refused as BUSY."""
+"""Unanswered requests that one peer may have; further requests are answered BUSY."""
 FIELDS_MAX = 32 << 10
 """Bytes of a reply's fields, packed."""
 ARGUMENTS_MAX = 16
 NAME_MAX = 32
 CONNECT_POLL_S = 0.02
 ANSWER_TRIES = 100
-"""Times that an answer is offered to a peer that cannot be reached, before it is dropped."""
+"""Attempts to send an answer to a peer that cannot be reached, before the answer is dropped."""
 LOG, TAIL, STATE = "log", "tail", "state"
 """Names of what can be fetched, with their arguments. `log`: [frame's position, bytes of it to skip, size]. `tail`: [].
-`state`: as its source says."""
+`state`: the arguments that its source describes (`log_source.py`)."""
 
 
 class Status(IntEnum):
@@ -62,11 +62,11 @@ class Status(IntEnum):
     MISSING = 1
     """The peer does not have the bytes, or they are damaged there too; the requester asks another peer."""
     BUSY = 2
-    """The requester should ask again in a moment."""
+    """The peer is busy; the requester should ask again after BUSY_PAUSE_S."""
     BAD = 3
-    """The request makes no sense to this version."""
+    """The request is malformed or unknown to the peer's version."""
     FAILED = 4
-    """The peer could not read it."""
+    """The peer failed to read the bytes."""
 
 
 class Fetched(NamedTuple):
@@ -77,7 +77,7 @@ class Fetched(NamedTuple):
 
 
 class FetchError(Exception):
-    """The fetch brought nothing; `status` is None if the peer did not answer at all."""
+    """Raised when a fetch has failed; `status` is None if the peer did not answer at all."""
 
     def __init__(self, peer: NodeId, what: str, status: Status | None, remark: str, group: int = FIRST_GROUP) -> None:
         """`group`: the group of brokers of both nodes."""
@@ -96,15 +96,15 @@ class FetchRefused(Exception):
 
 
 AnswerSource = Callable[[list[Any]], Fetched]
-"""A function that answers the arguments of one request; it may block. Raises FetchRefused. BlockingIOError is answered
-as BUSY, TypeError and ValueError as BAD, any other error as FAILED."""
+"""A function that returns the answer to a request with these arguments. It may block. It raises FetchRefused to refuse.
+A BlockingIOError becomes the answer BUSY, TypeError and ValueError become BAD, any other error FAILED."""
 Answerer = Callable[[NodeId, list[Any]], Awaitable[list[Any]]]
 """A function that returns the fields of the answer to a peer's request, for work on the event loop. Its errors are
 answered as those of an AnswerSource."""
 
 
 class FetchJob(NamedTuple):
-    """One request on its way through the lane."""
+    """One request that waits for the lane."""
 
     peer: NodeId
     request_id: int
@@ -125,7 +125,7 @@ NOTHING = Fetched([], b"")
 
 
 class FetchLane(NeverIdle):
-    """Reads the bytes that peers ask for. Never fails: a failed read becomes an answer."""
+    """Reads the bytes that peers ask for. Never raises: a failed read becomes an answer."""
 
     def __init__(self, sources: Mapping[str, AnswerSource]) -> None:
         """`sources`: what -> the function that answers it. More may be added while the lane runs."""
@@ -149,7 +149,7 @@ class FetchLane(NeverIdle):
 
 
 def refused(job: FetchJob, error: Exception) -> FetchReply:
-    """Returns the answer to a request that failed with this error."""
+    """Returns the answer to the request `job`, which failed with this error."""
     if isinstance(error, FetchRefused):
         return FetchReply(job, error.status, NOTHING, str(error)[:500])
     if isinstance(error, BlockingIOError):
@@ -161,7 +161,7 @@ def refused(job: FetchJob, error: Exception) -> FetchReply:
 
 
 class TokenBucket:
-    """A budget of bytes per second; what was not used is saved up, at most the bytes of BURST_S seconds."""
+    """A budget of bytes per second. Unused bytes are saved up, but at most those of BURST_S seconds."""
 
     def __init__(self, bytes_per_second: int, now_s: float) -> None:
         self._rate = bytes_per_second
@@ -169,12 +169,12 @@ class TokenBucket:
         self._at = now_s
 
     def set_rate(self, bytes_per_second: int, now_s: float) -> None:
-        """Sets the rate; the bytes saved up until `now_s` are counted at the rate before."""
+        """Sets the rate; the bytes saved up until `now_s` are computed with the former rate."""
         self._fill(now_s)
         self._rate = bytes_per_second
 
     def take(self, size: int, now_s: float) -> float:
-        """Takes `size` bytes; returns after how many seconds they may be used."""
+        """Takes `size` bytes from the budget. Returns the seconds after which they may be sent."""
         self._fill(now_s)
         self._level -= size
         return max(0.0, -self._level / self._rate)
@@ -185,7 +185,7 @@ class TokenBucket:
 
 
 class FetchServer:
-    """Answers fetch requests of peers. It runs on the event loop, and its sources, which read the disk, in a worker
+    """Answers fetch requests of peers. It runs on the event loop. Its sources, which read the disk, run on a worker
     thread (the lane)."""
 
     def __init__(
@@ -220,7 +220,7 @@ class FetchServer:
             task.cancel()
 
     def reload(self, bytes_per_second: int) -> None:
-        """Sets another rate."""
+        """Sets another rate; a rate limits all peers together."""
         self._bytes_per_second = bytes_per_second
 
     def start(self) -> None:
@@ -232,11 +232,11 @@ class FetchServer:
         self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
-        """Handles a FETCH frame. Raises WireError."""
+        """Handles a FETCH frame: passes the request to its source or answerer. Raises WireError if it is malformed."""
         job = decode_fetch(peer, header)
         if self._open[peer] >= REQUESTS_MAX:
             self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
-            return  # if it cannot be sent, the peer's timeout has the same effect
+            return  # if this answer cannot be sent, the peer's request times out, with the same effect
         self._open[peer] += 1
         answerer = self.answerers.get(job.what)
         if answerer is None:
@@ -269,8 +269,8 @@ class FetchServer:
         return self._bytes_per_second // WRITING_SHARE if writing else self._bytes_per_second
 
     def _finish(self, reply: FetchReply, tries: int = ANSWER_TRIES) -> None:
-        """Sends an answer. A peer that has just started may ask before this node's own connection to it is up, so that
-        is waited for."""
+        """Sends an answer. If this node has no connection to the peer yet, as when the peer has just started, tries
+        again later. `tries`: the attempts that are left."""
         if not self._send(reply) and tries > 1:
             self._loop.call_later(CONNECT_POLL_S, self._finish, reply, tries - 1)
             return
@@ -311,12 +311,13 @@ class FetchClient:
             raise FetchError(peer, what, None, f"no answer within {timeout_ms} ms", self.group) from None
         finally:
             del self._waiting[request_id]
-            # If the caller is cancelled in the moment the connection closes, it never looks at the answer.
+            # Marks the exception as retrieved: a caller that is cancelled at the moment when the connection closes
+            # never reads it.
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()
 
     def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
-        """Handles a FETCHED frame; drops it if its request is not waiting any more. Raises WireError."""
+        """Handles a FETCHED frame; drops it if the request has ended. Raises WireError."""
         request_id, status, fields, remark = decode_fetched(header)
         asked, what, answer = self._waiting.get(request_id, (None, "", None))
         if asked != peer or answer is None or answer.done():
@@ -355,7 +356,8 @@ def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
 
 @asynccontextmanager
 async def early_client(transport: PeerTransport, group: int = FIRST_GROUP) -> AsyncIterator[FetchClient]:
-    """Fetches before the core runs, through a transport that is started here and closed again.
+    """Yields a client that can fetch before the Raft core runs. It uses `transport`, which is started first and closed
+    at the end.
 
     Raft messages that arrive meanwhile are dropped, as if the node were still down. Raises OSError as `start` does.
     """

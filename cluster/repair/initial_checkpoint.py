@@ -3,7 +3,7 @@
 The checkpoint is trusted only after every file has its CRC in the manifest, the rows add up to the manifest's sums, and
 its last applied entry is in this node's own log. If that log ends earlier, or diverges from the peer's, it is extended
 first (log_extension.py). If no peer has the entries in between any more, a snapshot replaces the log as well
-(cluster/repair). log_source.py serves the requests.
+(cluster/repair). Peers serve the requests with log_source.py.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 TIMEOUT_MS = 5000
 """Milliseconds for one answer."""
 ROUNDS = 2
-"""Rounds over all peers. After everything was refused in one, the peers may have found out why and made another
-checkpoint."""
+"""Rounds over all peers. If all checkpoints were refused in the first, the peers may have made better ones by the
+second."""
 
 
 class CheckpointOffer(NamedTuple):
@@ -59,12 +59,13 @@ class CheckpointOffer(NamedTuple):
 
 
 class StateFetch:
-    """Asks peers for a checkpoint and adopts it. Nothing else may use the directory during that time."""
+    """Asks peers for a checkpoint and installs it in the node's directory. Nothing else may use the directory
+    meanwhile."""
 
     def __init__(
         self, fs: FileSystem, directory: NodeDir, committed_index: int = -1, count_rows: CountRows = count_apart
     ) -> None:
-        """`committed_index`: the index that this node knows as committed from another source than its hard state."""
+        """`committed_index`: the index that this node knows to be committed, besides the one in its hard state."""
         self._fs = fs
         self._count_rows = count_rows
         self._directory = directory
@@ -73,10 +74,11 @@ class StateFetch:
         self._committed = max(committed_index, directory.hard_state_store.load().commit_index)
         self._checkpoints = Checkpoints(fs, directory.path, self._group_id)
         self.refusals: list[str] = []
-        """The reasons for which checkpoints of peers were refused."""
+        """The reasons, for people, why checkpoints of peers were refused."""
 
     async def run(self, client: FetchClient, peers: Sequence[NodeId]) -> Checkpoint | None:
-        """Returns the first checkpoint that proves sound; None if no peer has one. Raises StorageError."""
+        """Returns the first checkpoint that passes all checks, installed; None if no peer has one. Raises
+        StorageError."""
         for number in range(ROUNDS):
             offers = await self._offers(client, peers)
             for offer in sorted(offers, key=lambda offer: not offer.fits):
@@ -132,7 +134,7 @@ class StateFetch:
 
     async def _take(self, client: FetchClient, offer: CheckpointOffer) -> Checkpoint:
         """Copies an offered checkpoint, and extends the log when all files are here and sound. By then the peer may
-        have removed its own."""
+        have removed its checkpoint."""
         peer, name = offer.peer, offer.name
         folder = self._checkpoints.path / FETCHED
         copy = CheckpointCopy(self._fs, self._count_rows, folder, self._group_id, client, at_once)
@@ -158,10 +160,12 @@ class StateFetch:
 
 
 async def restore_from_peers(config: Config, environment: Environment, lost: StateLostError) -> None:
-    """Fetches a checkpoint, so that the next opening of the node finds one. Nothing else of this node runs meanwhile.
+    """Fetches a checkpoint from peers, so that the node finds one when it is opened the next time. Nothing else of this
+    node runs meanwhile.
 
-    Raises `lost`, with the answers of the peers, if none of them has a checkpoint. If this node's own checkpoint is
-    only the second choice (WRONG_ROWS), the next opening decides by what is left.
+    Raises StateLostError, with the text of `lost` and the answers of the peers, if no peer has a checkpoint. Does not
+    raise then if the node's state has wrong rows (WRONG_ROWS): the answers are recorded, and the next opening decides
+    whether to use the node's own checkpoint.
     """
     fs = environment.fs
     directory = open_node_dir(fs, Path(config.node.data_dir))
@@ -195,7 +199,8 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
 async def _snapshot(
     environment: Environment, directory: NodeDir, client: FetchClient, peers: Sequence[NodeId]
 ) -> Snapshot | None:
-    """Fetches a checkpoint above the end of this log, with the log that leads to it, and records it for the opening."""
+    """Fetches a checkpoint above the end of this log, with the log that leads to it, and records it for the next
+    opening. Returns None if no peer has one."""
     where = Where(environment.fs, directory.path, directory.identity.group_id, environment.count_rows)
     progress = InstallProgress(InstallMetrics(), asyncio.get_running_loop().time, directory.identity.group_id)
     least = directory.log.tail.index + 1
@@ -206,8 +211,8 @@ async def _snapshot(
 
 
 def note_answer(fs: FileSystem, directory: Path, taken: Checkpoint | None, said: str) -> bool:
-    """Records for the next opening what peers supplied in place of a state with wrong rows; returns False if wrong rows
-    are not what is wrong with it. Raises StorageError."""
+    """Records for the next opening whether peers supplied a checkpoint in place of a state with wrong rows. Returns
+    False if the state has another fault than wrong rows. Raises StorageError."""
     known = suspect_state.suspicion_of(fs, directory)
     if known is None or known.sound_index is None:
         return False

@@ -1,4 +1,4 @@
-"""A node's part in installs: serves those of other nodes, performs its own, and fetches older segments."""
+"""Handles a node's snapshot installs: serves those of other nodes, performs its own, and fetches older segments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raftlog.storage.files.fs import FileSystem
 logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
-"""Milliseconds for which the log is kept for a peer after each of its requests."""
+"""Milliseconds for which a part of the log is kept for a peer after each of its requests."""
 
 
 class InstallService:
@@ -91,11 +91,12 @@ class InstallService:
         )
 
     def start(self) -> None:
-        """Begins before the driver starts, because a node that lacks a part of the log must not campaign."""
+        """Begins the backfill if it is needed. Called before the driver starts, because a node that lacks a part of the
+        log must not campaign."""
         installed = self._storage.directory.installed
         if installed is not None:
             logger.warning("the last run fetched a snapshot: %s", installed.why)
-        # Done: the node was opened with the snapshot. Until then the replaced log is the only one there is, and stays.
+        # The node was opened with the snapshot, so the replaced log may go. Before that, it is the only log.
         if installed is not None and installed.done:
             self._metrics.installed.inc()
             names = [installed.set_aside, self._storage.recovery.state_set_aside]
@@ -105,20 +106,20 @@ class InstallService:
         self._backfill.start()
 
     def offered(self, offer: InstallSnapshot) -> None:
-        """Called when the leader offers a snapshot (see SnapshotInstaller). Stops the backfill: a node that gets
-        another log has no use for more of the older one. It goes on if the offer leads to nothing."""
-        # The log that it fills is to be replaced: what it fetched would be thrown away, and its place is needed.
+        """Called when the leader offers a snapshot (see SnapshotInstaller). Stops the backfill, because the log that it
+        completes is about to be replaced. The backfill continues if the offer leads to nothing."""
+        # The log that the backfill completes is about to be replaced, and its space on disk is needed.
         self._backfill.stop()
         self._service.offered(offer)
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes of log that the other nodes have and this node lacks."""
+        """The bytes of log that other nodes have and this node lacks."""
         return self._backfill.missing
 
     def log_begins(self) -> int:
-        """Position below which this node lacks log that others have; 0 if it lacks nothing."""
-        # Below it nothing may be said of messages: others have them, so "not found" would be wrong.
+        """The position below which this node lacks log that others have; 0 if it lacks nothing."""
+        # Below this position the node must not answer "not found", because other nodes have the messages.
         return self._log.first_position if self._backfill.missing else 0
 
     def view(self) -> InstallView:
@@ -135,7 +136,7 @@ class InstallService:
         because peers read at different positions. May be called in any thread."""
         try:
             base = self._log.segment_at(position).previous.end_position
-        # Trimmed in this moment: the peer is told so by the read itself.
+        # The segment was trimmed at this moment. The read itself fails, which tells the peer so.
         except OutOfRangeError:
             return
         self._leases.touch(f"a peer reads the segment at {base}", base, HELD_MS)
@@ -144,7 +145,7 @@ class InstallService:
 # Removes log and state that a snapshot has replaced: they are in trash/ and are never needed again.
 #
 # Everything below the snapshot is committed and on the nodes that supplied it; everything else was never committed. If
-# they stayed, a disk could fill up, because it would hold the log twice. The reports beside them stay.
+# they stayed, the disk could fill up, because it would have the log twice. The reports in trash/ stay.
 
 
 def remove_leftovers(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:

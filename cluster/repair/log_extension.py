@@ -35,19 +35,20 @@ BUSY_PAUSE_S = 0.1
 
 
 class RolledForward(NamedTuple):
-    """The entries that were fetched; first > last if none was missing."""
+    """The range of entries that were fetched; `first` > `last` if none was missing."""
 
     first: int
     last: int
     ended: int
-    """Last entry of this log before. If it is not below `first`, uncommitted entries were replaced."""
+    """Index of the last entry of this log before the extension. If it is not below `first`, uncommitted entries were
+    replaced."""
 
 
 class LogForward:
-    """Extends the log. Nothing else may use the directory during that time."""
+    """Extends the log in a node's directory. Nothing else may use the directory meanwhile."""
 
     def __init__(self, directory: NodeDir, client: Fetches, peer: NodeId, committed_index: int) -> None:
-        """`committed_index`: the index that this node knows as committed, independently of the peer."""
+        """`committed_index`: the index that this node knows to be committed, independently of the peer."""
         self._group_id = directory.identity.group_id
         self._giver = node_object(self._group_id, peer)
         self._log = directory.log
@@ -57,8 +58,9 @@ class LogForward:
         self._committed = committed_index
 
     async def run(self, mark: AppliedMark) -> RolledForward:
-        """Returns when this log durably contains the entry of `mark`. Raises FetchError, StorageError, and FrameError
-        if the peer's frames and this log do not share one history. Entries written until then are committed and stay.
+        """Extends the log until it durably contains the entry that `mark` names. Raises FetchError, StorageError, and
+        FrameError if the peer's frames and this log do not share one history. Entries written until then are committed
+        and stay.
         """
         before = self._log.tail.index
         goes_on = mark.index > before and await self._goes_on()
@@ -96,9 +98,9 @@ class LogForward:
         return (header.index, header.parent) == (tail.index + 1, tail.header_crc)
 
     async def _shared(self, last: int) -> LogTail:
-        """Returns the tail after the newest entry up to `last` that both logs are known to have. Equal headers at one
-        position mean equal logs up to there. Entries that are damaged on either side count as not shared, and are
-        written again or skipped.
+        """Returns the log tail after the newest entry, at most `last`, that both logs are known to have. Equal headers
+        at one position mean equal logs up to there. Entries that are damaged on either side count as not shared, and
+        are written again or skipped.
         """
         if (found := await self._common(last)) is not None:
             return found
@@ -130,7 +132,8 @@ class LogForward:
     # --- the work ----------------------------------------------------------------------------------------------------
 
     async def _frames(self, position: int, last: int) -> list[Entry]:
-        """Returns at least one entry from `position` on, none above `last`; all of them are committed."""
+        """Fetches and returns at least one entry from `position` on, and none above `last`. All of them are
+        committed."""
         data = b""
         while len(data) < HEADER_SIZE or FrameHeader(data[:HEADER_SIZE]).frame_length > len(data):
             fields, piece = await self._piece(position, len(data), PAYLOAD_MAX)

@@ -35,7 +35,7 @@ time."""
 
 
 class LogRepairer:
-    """Repairs damage of the log. Runs on the event loop; an executor uses the disk."""
+    """Repairs damage of the log. Runs on the event loop, with disk access in an executor."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LogRepairer:
         self._busy_pause_s = retry_min_s
 
     def start(self) -> None:
-        """Begins. Damage that is known already is repaired as soon as a peer answers."""
+        """Starts the repair in the background. Known damage is repaired as soon as a peer answers."""
         self._log.damage.on_change(self._changed_elsewhere)
         self._changed()
 
@@ -76,7 +76,7 @@ class LogRepairer:
             self._loop.call_soon_threadsafe(self._changed)
 
     async def close(self) -> None:
-        """Cancels the work in progress; a range that is fetched in part stays damaged."""
+        """Cancels the work in progress; a range that was fetched only in part stays damaged."""
         self._closing = True
         await end_task(self._task)
 
@@ -116,14 +116,15 @@ class LogRepairer:
         self._changed()  # also clears an alarm that was raised between the last repair and now
 
     async def _repair(self, damaged: DamagedRange) -> bool:
-        """Returns True if the range is repaired, or was removed for another reason."""
+        """Returns True if the range is repaired, or was removed from the log for another reason; False if no peer could
+        repair it."""
         failures = []
         for peer in self._peers():
             giver = node_object(self._client.group, peer)
             try:
                 await self._repair_from(peer, damaged)
             except OutOfRangeError:
-                return True  # a conflict cut the range off, or it grew: damage.ranges has the new extent
+                return True  # a conflict has truncated the range, or it has grown: damage.ranges has its present extent
             except (FetchError, RaftLogError) as error:
                 failures.append(f"{giver}: {error}")
                 self.metrics.failed.labels(str(peer)).inc()
@@ -149,16 +150,16 @@ class LogRepairer:
         return False
 
     async def _repair_from(self, peer: NodeId, damaged: DamagedRange) -> None:
-        """Repairs the range from this peer. Raises FetchError if the peer does not have it, FrameError if its bytes are
-        not those that were lost."""
+        """Repairs the range from this peer. Raises FetchError if the peer does not have it, FrameError if the peer's
+        bytes do not fit."""
         repair = await self._blocking(self._log.repairing, damaged)
         try:
             while not repair.complete:
                 await self._blocking(repair.feed, await self._next_piece(peer, repair))
-            # Only here the bytes count: until all frames fit those before and behind, the log has the hole.
+            # Only this step makes the repair effective: until all frames fit their neighbours, the range stays damaged.
             await self._blocking(repair.finish)
         finally:
-            # Fetched in part, the range stays damaged, and the staged files are closed.
+            # If only a part was fetched, the range stays damaged, and the staged files are closed.
             repair.abort()
 
     async def _next_piece(self, peer: NodeId, repair: RangeRepair) -> bytes:
@@ -182,7 +183,8 @@ class LogRepairer:
 
 def _check_committed(giver: str, damaged: DamagedRange, fields: list[Any]) -> None:
     commit_index = fields[0] if fields else None
-    # With no frame behind the damage nothing proves the bytes but their commit: an uncommitted entry may differ.
+    # Without a frame behind the damage, the chain cannot verify the bytes. Only committed entries are sure to be the
+    # same.
     if damaged.after is None and (type(commit_index) is not int or commit_index < damaged.last_index):
         raise FrameError(
             f"no frame is known after entry {damaged.last_index}, and {giver} does not know that it is committed"
@@ -190,7 +192,7 @@ def _check_committed(giver: str, damaged: DamagedRange, fields: list[Any]) -> No
 
 
 class RepairMetrics(ServiceMetrics):
-    """Metrics of repairs, set once per range."""
+    """Metrics of repairs, updated once per repaired range."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from raftlog.types import LogTail, NodeId
 
 
 class RawLog(Protocol):
-    """The part of SegmentedLog that is read here."""
+    """The part of SegmentedLog that `log_source` reads."""
 
     def read_raw(self, position: int, size_max: int) -> bytes:
         """Returns complete frames from `position` on, at most `size_max` bytes, with every CRC checked."""
@@ -68,14 +68,14 @@ _FIELDS = 8
 
 
 class Spans(Protocol):
-    """The part of SegmentedLog that is read here."""
+    """The part of SegmentedLog that `segment_source` reads."""
 
     def segment_at(self, position: int) -> SegmentSpan:
-        """The segment file that holds `position`."""
+        """Returns the bounds of the segment file that contains `position`."""
 
 
 class SegmentPlace(NamedTuple):
-    """A segment file of a peer."""
+    """The bounds of a segment file of a peer."""
 
     previous: LogTail
     end_position: int
@@ -99,7 +99,8 @@ def segment_source(log: Spans) -> AnswerSource:
 
 
 async def ask_place(client: Fetches, peer: NodeId, position: int) -> SegmentPlace:
-    """Returns the segment file in which `peer` has this position. Raises FetchError, FrameError."""
+    """Returns the segment file in which `peer` has this position. Raises FetchError if the peer does not answer,
+    FrameError if its answer is invalid."""
     fields = (await ask(client, peer, SEGMENT, [position], TIMEOUT_MS)).fields
     if len(fields) != _FIELDS or not all(type(field) is int for field in fields):
         raise FrameError(f"{node_object(client.group, peer)} describes its segment as {fields!r:.80}")
@@ -128,7 +129,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointSource(Protocol):
-    """The part of Checkpointer that is used here."""
+    """The part of Checkpointer that `state_source` uses."""
 
     checkpoints: Checkpoints
     frozen: bool
@@ -157,7 +158,7 @@ class _StateSource:
         self._checkpointer = checkpointer
         self._hold_log = hold_log
         self._sound: CheckpointManifest | None = None
-        """The manifest of the checkpoint whose files were last all found sound."""
+        """The manifest of the checkpoint whose files were last checked and all found undamaged; None before."""
         self._damaged: list[CheckpointManifest] = []
         self._asked = False
         """True if the checkpointer was asked for another checkpoint."""
@@ -195,7 +196,7 @@ class _StateSource:
             self._asked = True
             self._checkpointer.want_checkpoint()
         elif not self._checkpointer.wanted:
-            self._asked = False  # the next request tries again
+            self._asked = False  # not raised: the next request tries again
             if marks:
                 return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
             raise FetchRefused(Status.MISSING, "it has no sound checkpoint, and could not make one")

@@ -1,7 +1,7 @@
 """Compares running nodes: logs by the chain of headers and by CRCs of the bytes on disk, rows by digest.
 
-RocketMQ's field report 004 asks for this as `inspectConsistency`. No node is stopped: the log is compared up to the
-lowest commit index, and the rows by the sums that every node remembers of one marker entry.
+RocketMQ's field report 004 asks for this as `inspectConsistency`. The nodes keep running. Logs are compared up to the
+lowest commit index of the nodes. Rows are compared by the sums that every node remembers for one marker entry.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class ComparedNode(Protocol):
     """One node, reached over HTTP. Each call raises LocalError if the node does not answer."""
 
     def view(self, index: int | None = None) -> ConsistencyView:
-        """Returns the facts about its log, and its sums at a marker (the newest if `index` is None)."""
+        """Returns the extent of its log, and its sums at the marker `index` (the newest if None)."""
 
     def entry(self, index: int) -> EntryView:
-        """Returns one entry."""
+        """Returns the header data of the entry at this index."""
 
     def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
         """Returns the CRCs of chunks of its log; None for a chunk that it cannot read."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference."""
+    """One difference between nodes."""
 
     what: str
     """"header chain", "log bytes", "unreadable", or the name of a family of rows."""
@@ -43,11 +43,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[int, str]
     """Node -> its CRC or sum at that place; "" if it could not be read."""
     damaged: list[int] = []
-    """Nodes whose own checksums fail at that place. They have noticed it now, and repair it from the others."""
+    """Nodes whose own checksums fail at that place. These nodes have now noticed the damage, and repair it from the
+    other nodes."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome. If there are neither findings nor unknown parts, everything that was compared is equal."""
+    """The result of a comparison. If it has neither findings nor unknown parts, the nodes are equal up to `index`."""
 
     nodes: list[int]
     index: int
@@ -73,7 +74,8 @@ class Inspection:
         self.findings: list[Difference] = []
         self.unknown: list[str] = []
         self._damaged: set[tuple[int, int]] = set()
-        """(node, index) of entries that a node could not read when it was asked. It may have repaired them since."""
+        """(node, index) of entries that a node could not read when it was asked. The node may have repaired them
+        meanwhile."""
 
     def run(self, marker: int | None) -> Comparison:
         """Compares the nodes. `marker`: the entry at which sums are compared, None if there is none."""
@@ -102,7 +104,7 @@ class Inspection:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def _entry(self, index: int) -> EntryView:
-        """Returns the entry from any node that can read it."""
+        """Returns the entry at this index from any node that can read it."""
         return max(self._entries(index).values(), key=lambda entry: bool(entry.header_crc))
 
     def _entries(self, index: int) -> dict[int, EntryView]:
@@ -117,8 +119,8 @@ class Inspection:
         return len({crc for crc in self._headers(index).values() if crc}) <= 1
 
     def _compare_chain(self, first: int, last: int) -> None:
-        """Compares headers. Each header covers the one before it, so one comparison at the end speaks for all; if it
-        fails, halving finds the first difference.
+        """Compares headers. Each header covers the header before it, so equal headers at the end prove that all are
+        equal. If they differ, a binary search finds the first difference.
 
         A header that cannot be read says nothing about the chain; the comparison of bytes finds it.
         """
@@ -137,7 +139,8 @@ class Inspection:
         )
 
     def _compare_bytes(self, start: int, end: int, first: int, last: int) -> None:
-        """Finds the first chunk that is not the same on all nodes, and halves it down to the byte."""
+        """Finds the first chunk that is not the same on all nodes, and narrows it down to the byte with the chunk sizes
+        in STEPS."""
         at = start
         while at < end:
             stop = min(end, at + SPAN_MAX)

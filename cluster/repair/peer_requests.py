@@ -1,4 +1,4 @@
-"""The common part of all copies from peers: requests to a peer that may be busy, and blocking calls off the event
+"""Provides what all copies from peers need: requests to a peer that may be busy, and blocking calls off the event
 loop."""
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ BUSY_TRIES = 150
 """Tries for a peer that is busy."""
 
 Blocking = Callable[..., Awaitable[Any]]
-"""`await blocking(function, *arguments)` calls a function that uses the disk, where it holds up nobody."""
+"""`await blocking(function, *arguments)` calls a function that uses the disk, where it blocks no other work, and
+returns its result."""
 
 
 class Fetches(Protocol):
-    """The part of FetchClient that is used here."""
+    """The part of FetchClient that `ask` uses."""
 
     @property
     def group(self) -> int:
@@ -29,19 +30,19 @@ class Fetches(Protocol):
 
     @property
     def busy_pause_s(self) -> float:
-        """The time until a peer that is busy is asked again."""
+        """The seconds until a busy peer is asked again."""
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
         """Raises FetchError."""
 
 
 async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A `Blocking` for a process in which nothing else runs yet: it calls at once."""
+    """A `Blocking` for a process in which nothing else runs yet: calls the function directly."""
     return function(*arguments)
 
 
 def in_executor(loop: asyncio.AbstractEventLoop) -> Blocking:
-    """Returns a `Blocking` for a running node: it calls in an executor."""
+    """Returns a `Blocking` for a running node: it calls the function in the loop's executor."""
 
     async def blocking(function: Callable[..., Any], *arguments: Any) -> Any:
         return await loop.run_in_executor(None, function, *arguments)
@@ -58,7 +59,7 @@ class Backoff:
         self._ended = asyncio.Event()
 
     async def pause(self) -> None:
-        """Waits for the next pause, or until `end` is called."""
+        """Waits for the length of the next pause, or until `end` is called."""
         self._ended.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._next_s):
@@ -82,7 +83,7 @@ async def end_task(task: asyncio.Task[None] | None) -> None:
 
 
 async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-    """Returns the answer of `peer`. A busy peer is asked again for a while. Raises FetchError."""
+    """Returns the answer of `peer`. Asks a busy peer again, up to BUSY_TRIES times. Raises FetchError."""
     for _ in range(BUSY_TRIES):
         try:
             return await client.fetch(peer, what, arguments, timeout_ms)

@@ -1,4 +1,4 @@
-"""The progress of an install or a backfill: for the status, the metrics and an occasional log line."""
+"""Tracks the progress of a snapshot install or a backfill, for the status, the metrics and an occasional log line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ fetches the older segments."""
 
 
 class InstallView(msgspec.Struct, frozen=True, kw_only=True):
-    """The install in the status of a node."""
+    """The progress of a snapshot install or backfill, in the status of a node."""
 
     stage: RepairStage = "none"
     peer: int = 0
@@ -30,14 +30,14 @@ class InstallView(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     bytes_done: int = 0
     bytes_total: int = 0
-    """Bytes of this stage."""
+    """The bytes that this stage must transfer."""
     attempts: int = 0
     """Attempts at this install so far."""
     last_failure: str = ""
 
 
 class InstallProgress:
-    """The progress of one node. Event loop only."""
+    """Records the progress of installs and backfills on one node. Event loop only."""
 
     def __init__(self, metrics: InstallMetrics, now_s: Callable[[], float], group: int = FIRST_GROUP) -> None:
         self._group = group
@@ -51,7 +51,8 @@ class InstallProgress:
         self.last_failure = ""
 
     def begin(self, stage: RepairStage, peer: int = 0, what: str = "", total: int = 0, done: int = 0) -> None:
-        """Records that another stage begins; `done` of its `total` bytes are here already."""
+        """Records that another stage begins; `done` of its `total` bytes are already here. `what` names the data for
+        people."""
         self._stage, self._peer, self._what, self._total, self._done = stage, peer, what, total, done
         self._said_s = self._now_s()
         self._metrics.remaining(total - done)
@@ -98,7 +99,7 @@ class InstallProgress:
 
 
 class InstallMetrics(ServiceMetrics):
-    """Metrics of installs, set once per piece that arrives."""
+    """Metrics of installs, updated once per piece that arrives."""
 
     def __init__(self) -> None:
         super().__init__()

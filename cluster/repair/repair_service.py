@@ -1,4 +1,4 @@
-"""A node's handling of its own damage and of its peers' damage: the one object through which the node uses this folder.
+"""Handles a node's own damage and that of its peers. `Repairs` is the object through which the node uses this folder.
 It
 
 - serves and makes fetches;
@@ -66,7 +66,7 @@ class Repairs:
         self._wake = context.wake
         self._succession = context.succession
         self._suspect = False
-        """True if the state of this node is not to be trusted. The node does not campaign then."""
+        """True if the state of this node cannot be trusted. The node then does not campaign."""
         self.log = directory.log
         self.client = FetchClient(transport, loop, directory.identity.group_id)
         self.server = FetchServer(
@@ -82,7 +82,7 @@ class Repairs:
         self._unfit_since_ms: int | None = None
         self._loop = loop
         self.bad_row: Signal[[str]] = Signal()
-        """Sent, with the finding, if a row of the state contradicts a part of the log that is sound."""
+        """Emitted with a description when a row of the state contradicts an undamaged part of the log."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -104,7 +104,7 @@ class Repairs:
         self._ranges.start()
 
     async def close(self) -> None:
-        """Stops; nothing is left half done on disk."""
+        """Stops all repairs. The files on disk stay consistent."""
         self.server.close()
         await self._ranges.close()
         await self._votes.close()
@@ -138,22 +138,24 @@ class Repairs:
 
     @property
     def may_vote(self) -> bool:
-        """False while this node withholds its vote."""
+        """False while this node withholds its vote because its log lost entries."""
         return self._raw.may_vote
 
     def now(self) -> None:
-        """Tries to repair at once, without waiting for the end of the present pause, because a client waits."""
+        """Tries to repair at once, without waiting for the end of the present pause, because a client waits for the
+        damaged entries."""
         self._ranges.now()
 
     def judge(self) -> None:
         """Decides again if this node is fit to lead, after something about it has changed."""
         self._raw.hold_campaigns("repair", bool(self.log.damage or self._suspect))
-        self._raw.repaired()  # has waiting work look again, in case something was repaired
+        self._raw.repaired()  # waiting work checks again, in case something was repaired
         self._wake()
 
     def report(self, position: int, size: int) -> None:
-        """Called when bytes of the log did not match the checksum in a row of the state. Finds out which of the two is
-        bad. If the bytes are not in this node's log (any more), that says nothing about the row."""
+        """Called when bytes of the log did not match the checksum in a row of the state. Finds out whether the log or
+        the row is damaged. Does nothing if the bytes are not in this node's log (any more), because the row may then be
+        right."""
 
         def found(search: asyncio.Future[DamagedRange | None]) -> None:
             if search.cancelled():
@@ -181,7 +183,8 @@ class Repairs:
         self.client.peer_closed(peer)
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second; cheap."""
+        """Checks withheld votes, and hands leadership over if this node cannot read entries that it must replicate.
+        Called several times a second; cheap."""
         self._votes.tick()
         if self._raw.role is not Role.LEADER or not self.log.damage:
             self._unfit_since_ms = None
@@ -213,7 +216,8 @@ ALARM = Code("vote_withheld", "warning", "raftmq repair --node {n}")
 
 
 class VoteKeeper:
-    """Releases the withheld vote once the log has caught up: removes the file first, and then informs the core."""
+    """Releases a withheld vote once the log has caught up: first removes the file VOTE_WITHHELD, and then informs the
+    core."""
 
     def __init__(self, fs: FileSystem, directory: Path, raw: RawNode, alarms: Alarms, wake: Callable[[], None]) -> None:
         """`wake` makes the driver look at the core."""
@@ -225,7 +229,7 @@ class VoteKeeper:
         self._release: asyncio.Task[None] | None = None
 
     def start(self, withheld: VoteWithheld | None) -> None:
-        """Begins. `withheld`: the content of the file in the directory."""
+        """Begins to watch the log. `withheld`: the content of the file VOTE_WITHHELD; None if there is none."""
         if withheld is not None:
             self._alarms.raise_alarm(
                 ALARM,
@@ -239,7 +243,7 @@ class VoteKeeper:
             self._release = asyncio.get_running_loop().create_task(self._give_back(), name="release-vote")
 
     async def close(self) -> None:
-        """Cancels the work in progress; the vote is then still withheld, or free."""
+        """Cancels the work in progress; the vote is then either still withheld or released."""
         if self._release is not None:
             self._release.cancel()
             await asyncio.gather(self._release, return_exceptions=True)
@@ -264,7 +268,8 @@ def transport_of(
     levels: PeerLevels,
     tls: TlsMaintenance,
 ) -> PeerTransport:
-    """Not started. It follows `members`, and keeps in `levels` what peers announce."""
+    """Returns the peer transport of a node, not started. The transport follows changes of `members`, and keeps the
+    levels that peers announce in `levels`."""
     config, environment = context.config, context.environment
     transport = PeerTransport(
         members.handshake(),
@@ -285,7 +290,7 @@ def transport_of(
 
 
 class _Prober:
-    """Dials as this node. Implements `moving.Prober`."""
+    """Dials other nodes with this node's identity. Implements `moving.Prober`."""
 
     def __init__(self, transport: PeerTransport, dialling: Dialling) -> None:
         """`dialling`: the TLS settings with which HTTP APIs of other nodes are dialled."""
@@ -293,11 +298,11 @@ class _Prober:
         self._dialling = dialling
 
     async def peer(self, place: MemberPlace) -> str:
-        """Returns why the node is not at the peer address; "" if it is."""
+        """Returns the reason why the node is not found at its peer address; "" if it is."""
         return await probe(self._transport, place.node, place.node_uuid, (place.host, place.port))
 
     async def http(self, place: MemberPlace) -> str:
-        """Returns why the node's HTTP API is not at its address; "" if it is."""
+        """Returns the reason why the node's HTTP API is not found at its address; "" if it is."""
         membership = self._transport.roster.membership
         return await probe_http(
             place.node, place.node_uuid, membership.cluster_uuid, place.admin, self._dialling, membership.group_id
@@ -305,7 +310,8 @@ class _Prober:
 
 
 def moves_of(members: MembersService, transport: PeerTransport, repairs: Repairs, dialling: Dialling) -> Moves:
-    """Returns the service that asks the voters for a member at its new address, and answers when a leader asks."""
+    """Returns the service for moves of members: it has the voters check that a member can be reached at its new
+    address, and answers such a check for a leader."""
 
     async def ask(peer: NodeId, arguments: list[Any]) -> list[Any] | str:
         try:

@@ -3,8 +3,8 @@ file that holds the checkpoint's last entry, and ends with that entry.
 
 It does not touch the node's current log and state. The copy is in `checkpoints/install.tmp` and `install/log` and
 survives a crash: the next attempt continues with the files of the same checkpoint and the frames of the same log. The
-chain proves the log: every frame names the one before, and the last one is the entry that the checkpoint names. No
-later entry is fetched, because only entries up to that one are known as committed.
+chain of frames verifies the log: every frame names the frame before it, and the last frame is the entry that the
+checkpoint names. No later entry is fetched, because only entries up to that one are known as committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 LIST_MS = 5000
 FREE_SHARE = 20
-"""One part in this many of the disk is kept free of snapshots."""
+"""A snapshot must leave at least one part in this many of the disk free."""
 
 
 class Where(NamedTuple):
@@ -47,7 +47,7 @@ class Where(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A snapshot that is complete and proved, and not yet in use."""
+    """A snapshot that is complete and verified, but not in use yet."""
 
     manifest: CheckpointManifest
     build: LogBuild
@@ -65,11 +65,11 @@ class Snapshot(NamedTuple):
 
 
 class Needless(Exception):
-    """The snapshot is not needed any more."""
+    """Raised when the snapshot is not needed any more."""
 
 
 class SnapshotTake:
-    """Fetches a snapshot. Only one per directory may run at a time."""
+    """Fetches a snapshot into a node's directory. Only one fetch per directory may run at a time."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class SnapshotTake:
         self._copy = CheckpointCopy(where.fs, where.count_rows, folder, where.group_id, client, blocking, self._came)
         self._mark: AppliedMark | None = None
         self.failures: dict[NodeId, str] = {}
-        """Peer -> the reason why its snapshot was not taken."""
+        """Peer -> the reason why its snapshot was not used."""
 
     async def run(self, peers: Sequence[NodeId]) -> Snapshot | None:
-        """Returns the first sound snapshot of `peers`. Raises Needless, and OSError or StorageError if this disk
-        fails."""
+        """Returns the first snapshot of `peers` that passes all checks; None if there is none. Raises Needless, and
+        OSError or StorageError if this disk fails."""
         self._progress.attempt()
         begun = await self._blocking(self._copy.begun)
         giver = begun.peer if begun is not None else NOBODY
@@ -104,7 +104,7 @@ class SnapshotTake:
             try:
                 return await self._from(peer, peers, begun.name if begun is not None and peer == giver else "")
             except StorageError as error:
-                # A failure of this disk: asking another peer would not help.
+                # This node's disk has failed, so asking another peer would not help.
                 if not isinstance(error, FrameError):
                     raise
                 self._failed(peer, error)
@@ -120,7 +120,8 @@ class SnapshotTake:
     async def _from(self, peer: NodeId, peers: Sequence[NodeId], begun: str) -> Snapshot:
         name = await self._choose(peer, begun)
         manifest = await self._copy.manifest(peer, name)
-        # Older than the leader's log begins: after it the log could not go on.
+        # The checkpoint is older than the beginning of the leader's log, so the leader could not continue the log after
+        # it.
         if manifest.mark.index < self._at_least():
             raise ValueError(f"checkpoint {name} of {node_object(self._where.group_id, peer)} is too old")
         self._mark = manifest.mark
@@ -131,11 +132,11 @@ class SnapshotTake:
         return Snapshot(manifest, build, peer)
 
     def _check_space(self, manifest: CheckpointManifest) -> None:
-        """Raises StorageError if the copy would take the last space that this node's log needs."""
+        """Raises StorageError if the copy would take space that this node's log needs."""
         fs, path = self._where.fs, self._where.path
         free, kept = fs.free_bytes(path), fs.total_bytes(path) // FREE_SHARE
         missing = manifest.size - self._copy.bytes_there()
-        # The log comes first: a snapshot that filled the disk would end the node that it is to bring back.
+        # The log has priority: a snapshot that filled the disk would stop the node.
         if free - missing < kept:
             raise StorageError(
                 f"{path}: the snapshot of entry {manifest.mark.index} takes {missing} bytes more and one segment; "
@@ -143,8 +144,8 @@ class SnapshotTake:
             )
 
     async def _choose(self, peer: NodeId, begun: str) -> str:
-        """Returns the checkpoint of which a part is here, if it is new enough; else the peer's newest. If that is too
-        old, the peer makes another."""
+        """Returns the name of the checkpoint to fetch: the one that is already here in part (`begun`), if it is new
+        enough; else the peer's newest. If that is too old, the peer makes another one."""
         least = self._at_least()
         rows = (await ask(self._client, peer, STATE, ["list", least], LIST_MS)).fields
         there = {str(name): int(index) for name, index, *_ in rows}
@@ -156,7 +157,7 @@ class SnapshotTake:
         return name
 
     def _came(self, size: int) -> None:
-        """Counts bytes. Raises Needless if the snapshot has become useless."""
+        """Counts arrived bytes. Raises Needless if the snapshot is no longer needed."""
         self._progress.came(size)
         if self._mark is not None and self._mark.index < self._at_least():
             raise FrameError(f"the checkpoint of entry {self._mark.index} has become too old meanwhile")
@@ -181,7 +182,7 @@ class SnapshotTake:
         self._progress.begin("log", peer, f"entries up to {mark.index}", total, total - missing)
         try:
             await fill(self._client, peer, build, end, self._blocking, self._came)
-            # State and log must be of one history; the CRC chain proves it, whoever gave which.
+            # State and log must belong to one history. The CRC chain proves it, even if they come from different peers.
             if (build.tail.index, build.tail.header_crc) != (mark.index, mark.header_crc):
                 giver = node_object(self._where.group_id, peer)
                 raise FrameError(f"the log of {giver} does not lead to the entry {mark.index} of the checkpoint")
@@ -191,12 +192,12 @@ class SnapshotTake:
         return build
 
     def _begin(self, previous: LogTail, end: int) -> LogBuild:
-        """Continues the staged log if it is of the same segment file and does not reach beyond `end`; otherwise begins
-        a new one."""
+        """Continues the staged log of an earlier attempt if it begins at the same segment file and does not reach
+        beyond `end`; otherwise begins a new one."""
         where = self._where
         build = LogBuild.resume(where.fs, where.path, where.group_id)
         if build is not None:
-            # Only the same file, and not beyond the end: else bytes of two logs would stand in one.
+            # Otherwise the staged log could contain bytes of two different logs.
             if build.previous == previous and build.next_position <= end:
                 return build
             build.discard()

@@ -35,7 +35,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
 
 
 class SnapshotInstaller:
-    """The installs of one node. Event loop only."""
+    """Fetches and installs the snapshots that one node needs. Event loop only."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class SnapshotInstaller:
         retry_s: tuple[float, float] = (RETRY_MIN_S, RETRY_MAX_S),
     ) -> None:
         """`peers()`: the peers to ask, best first. `restart(why)` ends the node so that its process opens it again.
-        `needless()` is called when an offer has led to nothing, because this node's log goes on.
-        `retry_s`: the shortest and the longest pause after a failed round."""
+        `needless()` is called when an offer has led to nothing, because the leader's log continues this node's log
+        after all. `retry_s`: the shortest and the longest pause after a failed round."""
         self._raw = context.raw
         self._where = where
         self._client = client
@@ -76,7 +76,7 @@ class SnapshotInstaller:
         self._metrics.offered.inc()
         news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
         self._offer = offer
-        # Committed: the next start uses the snapshot, and a second one beside it would be ambiguous.
+        # A snapshot is already recorded, and the next start uses it. A second one would be ambiguous.
         if self._closing or self._done:
             return
         if news:
@@ -104,7 +104,8 @@ class SnapshotInstaller:
         try:
             while True:
                 snapshot = await self._round(tail)
-                # All is copied and checked before the one step that makes it count: a crash before changes nothing.
+                # Everything is copied and checked before the one step that puts the snapshot into effect. A crash
+                # before that changes nothing.
                 if snapshot is not None and await self._committed(snapshot):
                     return
                 rounds += 1
@@ -118,10 +119,12 @@ class SnapshotInstaller:
             self._needless()
 
     async def _round(self, tail: LogTail) -> Snapshot | None:
-        """Asks every peer once. Raises Needless."""
+        """Asks every peer once for a snapshot; returns None if none supplied it. Raises Needless if none is needed any
+        more."""
 
         def at_least() -> int:
-            # The log goes on after all. Replacing it now could take acknowledged entries of this replica away.
+            # The leader continues this node's log after all. Replacing the log now could remove acknowledged entries of
+            # this replica.
             if self._raw.tail.id != tail.id:
                 raise Needless(f"the log, which ended at {tail.index}, has changed and ends at {self._raw.last_index}")
             assert self._offer is not None
@@ -145,7 +148,7 @@ class SnapshotInstaller:
             return False
         self._alarms.clear(ALARM)
         self.progress.begin("restart", peer, snapshot.manifest.name)
-        # The running node still has the old log in memory: only a new start may open the other one.
+        # The running node still has the old log in memory, so only a new start may open the new log.
         self._done = True
         self._restart(
             f"to go on from the snapshot of entry {index} that {node_object(self._where.group_id, peer)} gave"
@@ -153,7 +156,7 @@ class SnapshotInstaller:
         return True
 
     def _cannot_store(self, error: Exception) -> None:
-        """Reports a failure of the disk. The node goes on, because its own files are not part of the snapshot."""
+        """Reports a failure of the disk. The node continues, because its own files are unchanged."""
         self.progress.cannot_store(str(error))
         logger.error("a snapshot cannot be stored: %s", error)
 

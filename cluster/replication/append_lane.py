@@ -1,5 +1,5 @@
-"""The append lane: a worker thread that writes everything which must be on disk before the node may send messages that
-depend on it.
+"""Implements the append lane: a worker thread that writes everything that must be on disk before the node may send
+messages that depend on it.
 
 One drain (a batch of waiting jobs) makes at most one hard state write, then one append (one pwritev, one fdatasync) for
 all waiting frames.
@@ -27,8 +27,8 @@ WARN_EVERY_S = 60.0
 
 
 class PersistJob(NamedTuple):
-    """The part of one Raft Ready that must be persisted. `messages` may be sent only when all of this job, and of all
-    jobs before it, is on disk."""
+    """The part of one Ready (the core's pending work) that must be persisted. `messages` may be sent only when all of
+    this job, and of all jobs before it, is on disk."""
 
     hard_state: HardState | None
     entries: Sequence[Entry]
@@ -36,15 +36,14 @@ class PersistJob(NamedTuple):
 
 
 RETRY = PersistJob(None, (), ())
-"""A job without work of its own, which makes the lane retry the jobs that were put aside for lack of space."""
+"""A job without data, which makes the lane retry the jobs that were put aside for lack of space."""
 MARK = PersistJob(None, (), ())
-"""A job without work of its own, which makes the lane write the sync mark, unless an append in the same drain does so
-anyway."""
+"""A job without data, which makes the lane write the sync mark, unless an append in the same drain does so anyway."""
 
 
 class Persisted(NamedTuple):
-    """The result of one drain. Jobs that found no space on disk are not in `last`, `messages` and `jobs`; they come
-    with the result of the drain that writes them."""
+    """The result of one drain. `last`, `messages` and `jobs` do not contain jobs for which there was no space on disk.
+    These come with the result of the drain that writes them."""
 
     last: EntryId | None
     messages: list[Message]
@@ -66,10 +65,10 @@ class WrittenLog(Protocol):
         """Appends entries; returns when they are durable."""
 
     def write_idle_mark(self) -> None:
-        """Writes the sync mark alone."""
+        """Writes the sync mark, the record that all entries so far are synced, without an entry."""
 
     def needs_next(self) -> bool:
-        """Returns True if the next segment file is not prepared."""
+        """Returns True if the next segment file has not been created in advance."""
 
 
 class HardStates(Protocol):
@@ -128,16 +127,16 @@ class AppendLane:
         clock: Callable[[], float] = perf_counter,
         synced_s: Callable[[], float] = float,
     ) -> None:
-        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: returns why no
-        message may be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`.
-        `synced_s`: seconds that syncs of the log have taken so far; 0 if they are not timed."""
+        """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: returns the reason
+        why no message may be written although there is some space, "" if messages may be written. `clock`: seconds, for
+        `Persisted.seconds`. `synced_s`: seconds that syncs of the log have taken so far; 0 if they are not timed."""
         self._log = log
         self._hard_states = hard_states
         self._reserved = reserved
         self._clock = clock
         self._synced_s = synced_s
         self._work = _Work()
-        """The work of jobs that were put aside. Invariant: no later job is done before them."""
+        """The work of jobs that were put aside. Invariant: no later job is carried out before these."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
@@ -156,7 +155,8 @@ class AppendLane:
         except OutOfSpaceError as error:
             if plain:
                 work.add(job)
-            # A vote leaves only if its term and vote are on disk; acks of entries never do without their entries.
+            # A vote message is sent only if term and vote are on disk. An acknowledgement is sent only if its entries
+            # are on disk.
             votes = [] if work.hard_state is not None else work.take_votes()
             return Persisted(None, votes, 0, 0, self._clock() - start, str(error), len(batch))
         spent, syncing = self._clock() - start, self._synced_s() - synced_s
@@ -174,12 +174,12 @@ class AppendLane:
                 marks = True
             elif job is not RETRY:
                 work.add(job)
-        # Nothing may be put aside: the mark says that all before it is on disk.
+        # Written only if no job is put aside, because the mark says that everything before it is on disk.
         if marks and not work.jobs:
             self.idle()
 
     def _persist(self, work: _Work) -> None:
-        """Writes term and vote, then the entries: no frame of a term is on disk before the term."""
+        """Writes term and vote, then the entries: no entry of a term is on disk before the term."""
         # Term before frames: after a crash a log must not hold entries of a term that this node does not know of.
         if work.hard_state is not None:
             self._hard_states.save(work.hard_state)
@@ -193,7 +193,8 @@ class AppendLane:
 
     def _append(self, run: Sequence[Entry]) -> None:
         reserved = self._reserved()
-        # The last space is for what frees space: trims and members may be written, messages may not.
+        # The last space is reserved for commands that free space: trims and changes of members may be written, messages
+        # may not.
         if reserved:
             self._check_messages(run, reserved)
         self._log.append(run)
@@ -223,9 +224,9 @@ class PrepareLane(NeverIdle):
         reserved: Callable[[], str] = lambda: "",
         groups_here: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`clock`: seconds, for the speed of growth. `reserved`: returns why nothing may be prepared at present, as in
-        AppendLane. `groups_here` returns the number of groups of brokers whose nodes share the disk, and what it can
-        take."""
+        """`clock` returns seconds, by which the growth of the log is measured. `reserved` returns the reason why
+        nothing may be prepared at present, as in AppendLane. `groups_here` returns the number of groups of brokers
+        whose nodes share the disk, and the load that the disk can take."""
         self._log = log
         self._clock = clock
         self._reserved = reserved
@@ -236,7 +237,7 @@ class PrepareLane(NeverIdle):
     def drain(self, batch: Sequence[object]) -> None:
         """Prepares one file, however many jobs wait. A failure is harmless: the append that needs the file then creates
         it itself."""
-        # On a full disk a prepared file would take the room that the reserve is for.
+        # On a full disk a prepared file would take the reserved space.
         if not self._log.needs_next() or self._reserved():
             return
         now, position = self._clock(), self._log.tail.end_position
@@ -260,8 +261,8 @@ class PreparesNext(Protocol):
         """The end of the log."""
 
     def needs_next(self) -> bool:
-        """Returns True if the next segment file is not prepared."""
+        """Returns True if the next segment file has not been created in advance."""
 
     def prepare_next(self, *, zeroed: bool, clock: Callable[[], float]) -> None:
-        """Creates the next segment file at its full length, `zeroed` as far as the disk is fast enough by the
-        clock."""
+        """Creates the next segment file at its full length, filled with zeroes if `zeroed` is true and the disk is fast
+        enough; else sparse."""

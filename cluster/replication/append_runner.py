@@ -1,11 +1,11 @@
-"""Decides on which thread the log is written: on the append lane's, but a lone small append on the event loop.
+"""Decides on which thread the log is written: usually on the append lane's, but a lone small append on the event loop.
 
 Passing an append to the lane and back costs two thread switches, some futex calls, an eventfd and a turn of the loop.
 On a fast disk that is more than the append itself, and while a lone message is appended there is nothing else to do. So
 a small append is done at once on the loop while the disk is quick (`DiskPace`) and the lane has no work.
 
-The promises are those of the lane: `AppendLane.drain` is called for the same jobs in the same order, and what depends
-on a job is sent only when the drain has returned. Nothing here can be acknowledged earlier than on the lane.
+The promises are those of the lane: `AppendLane.drain` is called for the same jobs in the same order, and messages that
+depend on a job are sent only when the drain has returned. So nothing is acknowledged earlier than on the lane.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 
 INLINE_BYTES_MAX = 128 * 1024
-"""The most bytes of an append that is done on the loop; with more messages, the loop has other work meanwhile. The 64
-messages of 1 KiB that a client with 64 in flight sends at once are an entry of 83 KiB, and there the client waits for
-them."""
+"""The most bytes of an append that is done on the loop; with larger ones, the loop has other work to do during the
+append. A client with 64 messages of 1 KiB in flight makes an entry of 83 KiB, and has nothing to do until it is
+appended."""
 SLOW_S = 0.001
-"""The seconds after which a drain counts as slow, and on the loop as a stall."""
+"""The seconds after which a drain counts as slow. A slow drain on the loop is a stall."""
 SCORE_MAX = 32
 SCORE_INLINE = 16
-"""The score from which on the loop drains: two thirds must be quick. Quick drains score 1, slow ones cost SCORE_COST.
+"""The score of the disk from which on the loop runs drains. Quick drains add 1, slow ones subtract SCORE_COST, so two
+thirds must be quick.
 """
 SCORE_COST = 2
 
@@ -38,9 +39,10 @@ SCORE_COST = 2
 class DiskPace:
     """Decides whether the disk is quick enough to wait for it on the event loop.
 
-    There are two conditions. Most recent drains were quick, on whichever thread they ran; nothing is known at first, so
-    the first ones run on the lane. (The average does not count: on a busy machine a few drains wait long for a core, on
-    either thread.) And the time beyond SLOW_S that drains take on the loop must fit a `StallBudget`.
+    There are two conditions. First, most recent drains must have been quick, on whichever thread they ran. Nothing is
+    known at first, so the first drains run on the lane. (The average does not count: on a busy machine a few drains
+    wait long for a core, on either thread.) And the time beyond SLOW_S that drains take on the loop must fit a
+    `StallBudget`.
     """
 
     __slots__ = ("_score", "_stalls")
@@ -50,7 +52,7 @@ class DiskPace:
         self._stalls = StallBudget(SLOW_S)
 
     def quick(self, now_s: float) -> bool:
-        """Returns True if the next drain may run on the loop."""
+        """Returns True if the next drain may run on the loop. `now_s`: monotonic seconds."""
         return self._score >= SCORE_INLINE and not self._stalls.overdrawn(now_s)
 
     def note(self, seconds: float) -> None:
@@ -67,7 +69,7 @@ class DiskPace:
 
 
 class Pace(Protocol):
-    """Decides when the event loop itself may drain; see DiskPace."""
+    """Decides whether the event loop may run a drain itself (`DiskPace`)."""
 
     def quick(self, now_s: float) -> bool:
         """Returns True if the next drain may run on the loop."""
@@ -97,9 +99,9 @@ class AppendRunner:
         on_inline: Callable[[bool], object] = lambda stalled: None,
     ) -> None:
         """Takes the arguments of `lanes.ThreadLaneRunner`, but `on_done` may be called before `submit` returns.
-        `thread`: makes the runner for jobs that are not done on the loop; `pace`: None for a DiskPace; `inline`: drains
-        on the loop, None for the lane's own method. `on_inline` is called after each drain on the loop, with True if it
-        was a stall."""
+        `thread` makes the runner for jobs that are not done on the loop. `pace`: None for a new DiskPace. `inline`: the
+        function that drains on the loop; None for the lane's own `drain`. `on_inline` is called after each drain on the
+        loop, with True if it was a stall."""
         self._drain = inline or lane.drain
         self._loop = loop
         self._on_done = on_done
@@ -107,13 +109,13 @@ class AppendRunner:
         self._on_inline = on_inline
         self._pace = pace or DiskPace()
         self._on_thread = 0
-        """The number of jobs given to the thread and not reported yet. Invariant: 0 whenever the loop drains, so that
-        two threads never write the log, and no job overtakes another."""
+        """The number of jobs that the thread has received and not reported yet. Invariant: 0 whenever the loop drains,
+        so that two threads never write the log, and no job overtakes another."""
         self._parked = False
         """True if the lane has put jobs aside: later jobs wait behind them, on the thread."""
         self._failed = False
         self.at_once = False
-        """True if the last job was done on the loop: the disk is quick, and nothing waits on the lane."""
+        """True if the last job was done on the loop, so the disk is quick and nothing waits on the lane."""
         self._next_index = -1
         """Index of the entry after those submitted. A job that begins at another index replaces a conflicting end of
         the log."""
@@ -167,7 +169,7 @@ class AppendRunner:
     def _from_thread(self, done: Persisted) -> None:
         self._on_thread -= done.taken
         if not (done.jobs or done.messages or done.parked):
-            return  # the drain had nothing but a mark
+            return  # the drain wrote nothing but a mark
         if done.bytes_written:
             self._pace.note(done.seconds)
         self._done(done)
@@ -185,7 +187,7 @@ class AppendRunner:
         self._mark_timer = None
         assert self._mark_after_s is not None
         if self._failed or self._on_thread or self._parked:
-            return  # the report of what is on the thread sets the timer
+            return  # the thread still has jobs: their report sets the timer
         rest_s = self._worked_s + self._mark_after_s - self._loop.time()
         if rest_s > 0:
             self._mark_timer = self._loop.call_later(rest_s, self._mark)
@@ -198,25 +200,26 @@ class AppendRunner:
 
 
 class _Unmarked(NeverIdle):
-    """The append lane as its thread runs it, without writing the sync mark by itself: that could meet a drain on the
-    loop."""
+    """Wraps the append lane for its thread. It never writes the sync mark when idle, because that could coincide with a
+    drain on the loop."""
 
     def __init__(self, lane: Lane[PersistJob, Persisted]) -> None:
         self.drain = lane.drain
 
 
 STALL_SHARE = 0.02
-"""The share of the time that stalls may take from the loop; the first SLOW_S of each do not count."""
+"""The share of all time that stalls may take from the loop. The first seconds of each stall, up to `slow_s`, do not
+count."""
 STALL_BURST_S = 0.010
-"""The seconds that stalls may take at once before all work goes to the thread."""
+"""The most seconds that the budget can save up: after stalls of this length in a row, all work goes to the thread."""
 
 
 class StallBudget:
     """A time budget for stalls of the event loop: it grows by STALL_SHARE of the time, up to STALL_BURST_S.
 
     While it is overdrawn, the work belongs on a thread. So a disk that hangs for a second blocks the loop once, and
-    then not again for 50 s; no rule could cut that first stall short. Work that waited some milliseconds for a core, as
-    all does on a busy machine, stays on the loop.
+    then not again for 50 s; the first stall cannot be avoided. Work that waited a few milliseconds for a core, as is
+    usual on a busy machine, stays on the loop.
     """
 
     __slots__ = ("_left_s", "_paid_s", "_slow_s")

@@ -1,6 +1,7 @@
-"""The apply lane: a worker thread that applies committed entries to the state machine, one WriteBatch per drain.
+"""Implements the apply lane: a worker thread that applies committed entries to the state machine, one WriteBatch per
+drain.
 
-A drain is bounded: what it applies is one batch and one report, and the loop works through the report in one turn. A
+A drain is bounded, because it makes one batch and one report, and the event loop processes the report in one turn. A
 node that catches up gets entries in runs of megabytes; they are cut into pieces, each of which is reported by itself.
 """
 
@@ -18,11 +19,12 @@ from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun, BrokerState
 
 COMMAND_WEIGHT = 8
-"""The factor by which a byte of commands is more work than a byte of messages: twenty of them may be a row, or a topic.
+"""The factor by which a byte of commands is more work than a byte of messages: twenty bytes of commands may make a row
+or a topic.
 """
 ENTRIES_MAX = 64
-"""The most entries of one piece, and of one drain before its last piece: each is work, however few bytes it has. So a
-drain has less than twice as many (seed 961500002)."""
+"""The most entries of one piece, and of one drain before its last piece: even a short entry is work. So a drain has
+fewer than twice as many entries (seed 961500002)."""
 
 
 class Applied(NamedTuple):
@@ -34,7 +36,7 @@ class Applied(NamedTuple):
 
 
 def size_of(run: Sequence[Entry]) -> int:
-    """Returns the work of applying the run of entries, expressed in bytes of messages."""
+    """Returns the cost of applying the run of entries, as the bytes of messages that would cost as much."""
     size = run[-1].position - run[0].position + len(run[-1].payload)
     for entry in run:
         if entry.type in (EntryType.COMMAND, EntryType.CHANGE):
@@ -43,7 +45,8 @@ def size_of(run: Sequence[Entry]) -> int:
 
 
 class ApplyLane(NeverIdle):
-    """Applies entries to BrokerState, as its only writer. An invariant violation propagates: the node stops."""
+    """Applies entries to BrokerState, as its only writer. If an invariant is violated, the exception propagates and the
+    node stops."""
 
     def __init__(
         self,
@@ -84,17 +87,17 @@ def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry
 
 # Decides where apply runs: on its lane, except that a single small run is applied at once on the loop.
 #
-# Passing a run to the lane and back costs two thread switches and a loop iteration, several times the cost of
-# applying a small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB
-# never syncs here. If inline runs take long nevertheless, because buffers are full, the lane has all runs until that
-# time is paid for (`StallBudget`).
+# Passing a run to the lane and back costs two thread switches and a loop iteration, several times the cost of applying
+# a small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB never syncs
+# here. If inline runs take long nevertheless, because buffers are full, all runs go to the lane until the budget for
+# stalls has recovered (`StallBudget`).
 
 INLINE_BYTES_MAX = 128 * 1024
 INLINE_ENTRIES_MAX = 32
 """The most entries of a run that is applied on the loop; INLINE_BYTES_MAX bounds its bytes. An entry that is appended
 on the loop is applied there as well (see `append_runner`)."""
 SLOW_S = 0.010
-"""The seconds after which a run applied on the loop is a stall, whether it waited for a disk or for a core."""
+"""The seconds after which a run applied on the loop is a stall, whether it had to wait for a disk or for a core."""
 
 
 def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
@@ -111,7 +114,7 @@ def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
 
 
 def begins_of(lane: object) -> Callable[[list[Entry]], object]:
-    """Returns the lane's `begins`; a function that does nothing if the lane is another one than `ApplyLane`."""
+    """Returns the lane's `begins`; for any other lane, a function that does nothing."""
     begins: Callable[[list[Entry]], object] = getattr(lane, "begins", lambda run: None)
     return begins
 
@@ -133,14 +136,14 @@ class ApplyRunner:
         self._on_done = on_done
         self._on_failure = on_failure
         self._on_lane = 0
-        """The number of entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies, so
-        that two threads never drain the lane."""
+        """The number of entries that the thread has received and not reported yet. Invariant: 0 whenever the loop
+        applies, so that two threads never drain the lane."""
         self._stalls = StallBudget(SLOW_S)
         self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, on_failure)
 
     def submit(self, job: list[Entry]) -> None:
         """Applies the run: at once on the loop, or on the lane's thread."""
-        # In order: while the thread has runs, none is applied here, or the state would skip entries.
+        # While the thread has runs, none is applied here, because the state would skip their entries.
         if self._on_lane or not is_small(job) or self._stalls.overdrawn(self._loop.time()):
             self._on_lane += len(job)
             self._runner.submit(job)

@@ -1,7 +1,8 @@
-"""Commands that wait for their entry: each is checked, encoded and measured when it comes, so that its caller learns at
-once what is wrong, and never after it was proposed.
+"""Queues commands that wait for their entry. Each is checked, encoded and measured when it arrives, so that its caller
+learns of a mistake at once, and never after the command was proposed.
 
-Commands of the truth (users, rules, topics, groups: what all groups of brokers share) are decided by the first group.
+Commands of the truth (the state that all groups of brokers share: users, rules, topics and consumer groups) are decided
+by the first group.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 SubmitElsewhere = Callable[[list[Command], Done, str], None]
-"""(commands, what is called with their results, author)."""
+"""(commands, the function that gets their results, author): submits commands to the first group."""
 SubmitCommands = Callable[[list[Command], Done, CommitSession | None, str], None]
 
 COMMANDS_BYTES_MAX = 4 << 20
@@ -46,7 +47,7 @@ _KINDS: dict[Making, tuple[str, str]] = {
     PutGroup: ("groups", "groups_max"),
 }
 New = set[tuple[Making, str]]
-"""The topics and groups that commands create: (class of the command, name)."""
+"""The topics and groups that commands create: (class of the creating command, name)."""
 
 
 class NameLimits:
@@ -57,16 +58,16 @@ class NameLimits:
         self._state = state
         self._coming: New = set()
         self._coming_of = Counter[Making]()
-        """Class of commands -> number of topics or groups that pending commands of that class create."""
+        """Class of commands -> number of topics or groups that undecided commands of that class create."""
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes over changed limits."""
+        """Applies changed limits."""
         self._limits = limits
 
     def admit(self, commands: list[Command], done: Done) -> Done:
-        """Checks the limits for these commands. Returns `done`, or a wrapper of it that also records the end of their
-        creations. Raises UnacceptableError."""
+        """Checks the limits for these commands. Returns `done`, or a wrapper of it that also ends the counting of the
+        topics and groups being created. Raises UnacceptableError if a limit would be exceeded."""
         new, queues = self._new(commands), self._new_queues(commands)
         if not new and not queues:
             return done
@@ -100,8 +101,8 @@ class NameLimits:
         return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
 
     def _new_queues(self, commands: list[Command]) -> int:
-        """Returns the number of queues that the commands add, at most. A queue count that is no number is refused
-        elsewhere."""
+        """Returns the largest number of queues that the commands can add. A queue count that is no number is ignored
+        here and refused elsewhere."""
         added, group = 0, self._state.broker_groups.own
         for command in commands:
             if not isinstance(command, CreateTopic):
@@ -130,7 +131,7 @@ class NameLimits:
 
 
 class UnacceptableError(ValueError):
-    """No entry can hold the request."""
+    """Raised when no entry can hold the request, or a limit forbids it."""
 
 
 def encode(commands: list[Command]) -> bytes:
@@ -146,7 +147,7 @@ def encode(commands: list[Command]) -> bytes:
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
     """Returns the first calls, as many as one entry should hold by size: a frame has a limit, and many large requests
-    may arrive together. Either all of them have a session, or none, and all have one author."""
+    may arrive together. Either all of them have a session or none has, and all have the same author."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)
@@ -194,8 +195,9 @@ class CommandQueue:
         contained: Callable[[str, Exception], object],
         now_ms: Callable[[], int],
     ) -> None:
-        """`submit` takes commands as a new request, which this node may no longer lead for. `contained` is told of a
-        request that fails and should have been refused earlier. `now_ms`: the time at the last timer call."""
+        """`submit` takes commands as a new request; this node may no longer be the leader by then. `contained` is
+        called when a request fails that should have been refused earlier. `now_ms` returns the time at the last timer
+        call."""
         self._limits, self._group = context.config.limits, context.config.cluster.group
         self._names = NameLimits(context.config.limits, state)
         self._state, self._topics, self._flow, self._offsets = state, topics, flow, offsets
@@ -206,18 +208,18 @@ class CommandQueue:
         self._told_through: Callable[[Done], Done] = lambda done: done
 
     def reload(self, limits: LimitsSection) -> None:
-        """Takes over changed limits."""
+        """Applies changed limits."""
         self._limits = limits
         self._names.reload(limits)
 
     def decide_elsewhere(self, elsewhere: SubmitElsewhere) -> None:
-        """Has the first group carry out commands of the truth from now on, on a node of any other group
-        (`cluster.truth.truth_acts`)."""
+        """Has the first group carry out commands of the truth from now on, through `elsewhere`. Called on nodes of all
+        other groups (`cluster.truth.truth_acts`)."""
         self._elsewhere = elsewhere
 
     def tell_through(self, told_through: Callable[[Done], Done]) -> None:
-        """Has results of commands of the truth pass through what that returns, while there are other groups that copy
-        them, on a node of the first (`cluster.truth.truth_source`)."""
+        """Passes the results of commands of the truth to the function that `told_through` returns, while other groups
+        copy them. Called on nodes of the first group (`cluster.truth.truth_source`)."""
         self._told_through = told_through
 
     def submit(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
@@ -225,7 +227,8 @@ class CommandQueue:
         if self._group != FIRST_GROUP and any(command.OF_TRUTH for command in commands):
             self._have_decided(commands, done, session, author)
             return
-        # Told only when the other groups have it too: whoever is told may ask any of them.
+        # The caller gets its result only when the other groups have copied the change, because it may then ask any of
+        # them.
         if self._state.broker_groups.by_number and any(command.OF_TRUTH for command in commands):
             done = self._told_through(done)
         try:
@@ -234,7 +237,7 @@ class CommandQueue:
         except UnacceptableError as error:
             done(ProposeResult(Outcome.FAIL, [], None, str(error), unacceptable=True))
             return
-        # Nothing may come behind the close: sends that wait for a quota go in front of it now.
+        # No message may follow the command that closes the log: sends that wait for a quota are queued before it now.
         if closes(commands):
             self._flow.log_closes(self._now_ms())
             self._topics.forget()
@@ -255,13 +258,14 @@ class CommandQueue:
         own = [command for command in commands if not command.OF_TRUTH]
 
         def decided(result: ProposeResult) -> None:
-            # The first half failed: nothing of the rest is begun, so this outcome is that of all.
+            # The first group's commands failed. The other commands are not begun, so this is the outcome of all of
+            # them.
             if result.outcome is not Outcome.OK or not own:
                 done(result)
                 return
 
             def both(last: ProposeResult) -> None:
-                if last.outcome is not Outcome.OK:  # not a failure: the first group has done its half
+                if last.outcome is not Outcome.OK:  # not FAIL, because the first group has carried out its commands
                     remark = f"group {FIRST_GROUP} has done its part; the rest in group {self._group}: {last.remark}"
                     done(ProposeResult(Outcome.UNKNOWN, [], None, remark))
                     return
@@ -289,7 +293,7 @@ class CommandQueue:
 
     def propose(self, raw: RawNode, deadline_ms: int) -> tuple[PendingEntry, int] | None:
         """Proposes one entry of the commands that wait longest; returns it and the bytes of its payload, or None if no
-        entry can hold them. Raises NotLeaderError, ProposalDroppedError: then they wait on."""
+        entry can hold them. Raises NotLeaderError or ProposalDroppedError; the commands then stay in the queue."""
         calls = cut_calls(self.waiting, self._limits.batch_bytes_max)
         kind, payload = entry_of(calls)
         try:
@@ -312,7 +316,7 @@ class CommandQueue:
             call.tell(ProposeResult(Outcome.FAIL, [], None, f"nothing was written: {error}", unacceptable=True))
 
     def drop(self, remark: str) -> None:
-        """Answers all that wait with FAIL: this node no longer leads."""
+        """Answers all waiting commands with FAIL, because this node no longer leads. `remark` is the reason."""
         calls, self.waiting = self.waiting, []
         for call in calls:
             call.tell(ProposeResult(Outcome.FAIL, [], None, remark))

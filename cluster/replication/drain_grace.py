@@ -1,9 +1,9 @@
-"""Sends of clients in a group of brokers that drains (docs/adr/0113), or to a topic that is only read there
-(docs/adr/0114): taken for a while, then refused.
+"""Decides about sends of clients to a group of brokers that drains (docs/adr/0113), or to a topic that is only read
+there (docs/adr/0114). They are accepted for a while, and then refused.
 
-A client learns from its next route, which it asks for every 30 s, that the group takes no new messages. What it sends
-until then is stored and read like any other message: if it were refused, an asynchronous RocketMQ producer would not
-send it elsewhere.
+A client learns from its next route, which it asks for every 30 s, that the group takes no new messages. The messages
+that it sends until then are stored and read like any others. If they were refused, an asynchronous RocketMQ producer
+would not send them to another group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statemachine.cluster_wide.broker_groups import is_inactive
 from statemachine.topics.topics import DERIVED_NAMES
 
 GRACE_MS: Final = ROUTE_AGE_MS
-"""Milliseconds for which a leader takes sends after it has learnt that its group drains."""
+"""Milliseconds for which a leader accepts sends after it has learnt that its group drains."""
 
 
 class DrainGrace:
@@ -47,19 +47,19 @@ class DrainGrace:
 
     @property
     def is_closed(self) -> bool:
-        """True if the node's log takes no more messages, whatever their source."""
+        """True if the node's log accepts no more messages, neither from clients nor from the broker itself."""
         return self._state.closed_log.is_closed
 
     def takes(self, topic: str) -> bool:
-        """Returns True if sends to the topic are not refused. Those of what was consumed in vain never are, until the
-        log is closed."""
+        """Returns True if sends to the topic are not refused. Sends to topics of messages whose consumption failed are
+        accepted until the log is closed."""
         if topic in self._gathered and ((found := self._state.topics.get(topic)) is None or found.is_read_out):
             return False
         return not self.refuses or topic.startswith(DERIVED_NAMES)
 
     def refuse_topics(self, gathered: frozenset[str]) -> bool:
-        """Sets the topics to which sends are refused: those that are only read in this group and whose clients had the
-        time to learn of it. Returns True if the set has changed."""
+        """Sets the topics to which sends are refused: they are only read in this group, and their clients have had time
+        to learn that. Returns True if the set has changed."""
         changed, self._gathered = gathered != self._gathered, gathered
         return changed
 
@@ -74,7 +74,7 @@ class DrainGrace:
         return changed
 
     def left_ms(self, now_ms: int) -> int:
-        """Returns the milliseconds from this monotonic time on for which sends are taken though the group drains."""
+        """Returns for how many more milliseconds sends are accepted although the group drains."""
         if self.refuses or not self.drains:
             return 0
         return GRACE_MS if self._since_ms is None else max(0, self._since_ms + GRACE_MS - now_ms)

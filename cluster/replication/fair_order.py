@@ -1,11 +1,11 @@
-"""The order in which sends of many clients go to the log, once more of them wait than the next entry takes.
+"""Decides the order in which sends of many clients go to the log, when more of them wait than the next entry takes.
 
 Start-time fair queueing (Goyal, Vin and Cheng, 1996) at two levels: first between owners (the user who signed a send,
-else the address of its client; how many connections somebody opens does not count), then between the topics of one
-owner. Each has a tag: the virtual time at which its next send begins. The least tag goes first and moves on by what its
-sends cost. An owner that was idle begins at the present virtual time, so a client that sends little is next, and nobody
-saves up a share. Deficit round robin gives the same shares, but a newcomer waits for a round, and a debt (a message of
-4 MiB behind which nothing waits) costs empty rounds.
+else the address of its client; the number of its connections does not matter), then between the topics of one owner.
+Each has a tag: the virtual time at which its next send begins. The owner or topic with the least tag goes first, and
+its tag rises by the cost of its sends. An owner that was idle begins at the present virtual time, so a client that
+sends little is next, and no client saves up a share. Deficit round robin gives the same shares, but a newcomer waits
+for a round, and a debt (a message of 4 MiB behind which nothing waits) costs empty rounds.
 
 The sends of one owner to one topic keep their order, so those of a connection to a queue do.
 """
@@ -24,31 +24,34 @@ if TYPE_CHECKING:
     from cluster.replication.message_batch import Send
 
 MESSAGE_COST: Final = 1024
-"""The cost of a message, in bytes, beside its size: on one core a node handles small messages at the same rate as those
-of 1 KiB."""
+"""The cost of a message, in bytes, in addition to its size: on one core a node handles small messages at the same rate
+as those of 1 KiB."""
 RUN_COST: Final = 8 * 1024
-"""The cost up to which one line is served at a time, if another one has less: a turn for each send would cost more."""
+"""The cost up to which one line (the sends of one owner to one topic) is served in one turn. A turn for each single
+send would cost too much."""
 SENDS_PER_UNIT: Final = 2
 """Sends that are sorted, or taken, in a microsecond (a unit of `raftlog.work`)."""
 LIGHT_MS: Final = 2_000
-"""The time for which somebody who sends little is expected to send again."""
+"""The milliseconds within which an owner that sends little is expected to send again."""
 IDLE_MAX: Final = 64
-"""Owners without a waiting send who are remembered without a look at their debts, beside as many as have one."""
+"""The number of owners without waiting sends up to which all are remembered. If there are more than this, in addition
+to as many as have waiting sends, those without a debt are forgotten."""
 DEMOTED: Final = 8
-"""The factor by which what is sent to a demoted topic costs more: it gets an eighth of a share while others want theirs
-in full, and all that is left once they do not."""
+"""The factor by which sends to a demoted topic cost more. Such a topic gets an eighth of a share while others use their
+full shares, and everything that they leave over."""
 OWN_COPIES: Final = -1
-"""Stands for a topic: the copies that the node makes itself keep their order, whatever their topics."""
+"""The topic id under which copies that the node makes itself are sorted. So these keep their order even if their topics
+differ."""
 
 
 def cost_of(send: Send) -> int:
-    """Returns what a send costs the node, in bytes."""
+    """Returns the cost of a send: its size in bytes plus MESSAGE_COST for each message."""
     return send.size + MESSAGE_COST * (len(send.batch) or 1)
 
 
 def competes(send: Send, other: Send) -> bool:
-    """Returns True if two sends are of different owners (`owner_of`) or topics. Asked for each read of a connection, so
-    it asks for no owner by name."""
+    """Returns True if two sends are of different owners (`owner_of`) or topics. Called for each read of a connection,
+    so it avoids `owner_of`, which makes a name."""
     if send.slot is not other.slot or send.user != other.user:
         return True
     mine, others = send.connection, other.connection
@@ -66,7 +69,7 @@ class _Line:
         """The cost of its sends; 0 if there is none."""
         self.tag = 0
         self.queued = False
-        """True while it has a place in the turn of its owner, though its sends may all be gone."""
+        """True while it has a place in the turn of its owner, even if all its sends have been removed."""
 
 
 class _Owner:
@@ -87,30 +90,30 @@ _C = TypeVar("_C", _Line, _Owner)
 
 
 class _Turn(Generic[_C]):
-    """Those who have sends, by their tags."""
+    """The owners, or the lines of one owner, that have sends, ordered by their tags."""
 
     __slots__ = ("_count", "_heap", "_now")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, _C]] = []
-        """(tag, number, who): of equal tags, who came first."""
+        """(tag, number, owner or line). Of equal tags, the lower number, which joined earlier, comes first."""
         self._now = 0
-        """The tag of the one that was served last."""
+        """The tag of the owner or line that was served last."""
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def join(self, who: _C) -> None:
-        """Adds an element that was idle. It comes first now, or later if it has had more than its share."""
+        """Adds an element that was idle. It is next, unless it has had more than its share."""
         who.queued = True
         who.tag = max(who.tag, self._now)
         self._count += 1
         heappush(self._heap, (who.tag, self._count, who))
 
     def front(self) -> _C | None:
-        """Returns the owner or line whose turn it is; None if none has sends. Entries in front of it whose sends are
-        gone lose their place."""
+        """Returns the owner or line whose turn it is; None if none has sends. Removes elements in front of it whose
+        sends are gone."""
         heap = self._heap
         while heap:
             who = heap[0][2]
@@ -142,12 +145,13 @@ class FairOrder:
         """The number of sends."""
         self._demoted: Collection[int] = frozenset()
         self._owners: dict[int | str, _Owner] = {}
-        """Id of the user, or address -> owner."""
+        """Id of the user, or address of the client if no user signed -> owner."""
         self._turn: _Turn[_Owner] = _Turn()
         self._now_ms = 0
-        """The time at which the last send came."""
+        """The time in milliseconds at which the last send was added."""
         self._light_ms = -LIGHT_MS
-        """The time at which somebody had all that it sends in an entry for the last time, while others had not."""
+        """The last time in milliseconds at which some owner had all its sends in an entry while other owners had
+        not."""
 
     def __iter__(self) -> Iterator[Send]:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
@@ -158,7 +162,7 @@ class FairOrder:
         self._demoted = topics
 
     def add(self, sends: Iterable[Send]) -> None:
-        """Adds sends, in the order in which they came."""
+        """Adds sends, in the order of their arrival."""
         connection = slot = owner = line = None
         count = 0
         for send in sends:
@@ -178,7 +182,7 @@ class FairOrder:
 
     @property
     def has_light(self) -> bool:
-        """True if a moment ago an owner sent less than its share while others sent more than an entry takes."""
+        """True if within LIGHT_MS an owner sent less than its share while others sent more than an entry takes."""
         return self.count > 0 and self._now_ms - self._light_ms < LIGHT_MS
 
     def take(self, bytes_left: int, count_left: int) -> tuple[list[Send], int]:
@@ -221,12 +225,13 @@ class FairOrder:
         return None if place is None else place[1].sends[0]
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
-        """Removes and returns sends of clients until they have `size` bytes, at most `count`: each is the oldest of
-        those by the owner whose sends cost most then, to the topic whose sends cost most.
+        """Removes and returns sends of clients: as many as needed for `size` bytes, and at most `count`. Each time it
+        takes the owner whose waiting sends cost most, then that owner's topic with the highest cost, and removes the
+        oldest send there.
 
-        Copies that the node makes itself stay, and so does whatever costs no more than an equal share of `limit` bytes
-        among all owners, or among the topics of one: if copies fill the queue, others are not to blame (seed
-        957000001). Before them go sends to demoted topics, down to the part of an equal share that these get.
+        Sends to demoted topics are removed first, down to the part of an equal share that these topics get. Copies that
+        the node makes itself stay. So do the sends of an owner or a topic that cost no more than an equal share of
+        `limit` bytes: if copies fill the queue, clients are not to blame (seed 957000001).
         """
         taken = self._take_demoted(size, count, limit) if self._demoted else []
         size -= sum([send.size for send in taken])
@@ -255,8 +260,8 @@ class FairOrder:
         return taken
 
     def _take_demoted(self, size: int, count: int, limit: int) -> list[Send]:
-        """Removes and returns sends to demoted topics until they have `size` bytes, at most `count`: each is the oldest
-        send of the line with the highest cost at that moment. `take_longest` counts them as removed."""
+        """Removes and returns sends to demoted topics as many as needed for `size` bytes and at most `count`. Each is
+        the oldest send of the line with the highest cost at that moment. `take_longest` counts them as removed."""
         found, lines = [], 0
         for owner in self._owners.values():
             for topic, line in owner.lines.items():
@@ -279,7 +284,7 @@ class FairOrder:
         return taken
 
     def take_older(self, before_ms: int) -> list[Send]:
-        """Removes and returns the sends that came at or before that time."""
+        """Removes and returns the sends that arrived at or before `before_ms`."""
         late: list[Send] = []
         for owner in self._owners.values():
             for line in owner.lines.values():
@@ -339,13 +344,13 @@ class FairOrder:
         return owner
 
     def _forget_idle(self) -> None:
-        """Forgets owners who have no place and no debt."""
+        """Forgets owners that have no waiting sends and have had no more than their share."""
         charge(1 + len(self._owners) // SENDS_PER_UNIT)
         kept = {key: who for key, who in self._owners.items() if who.queued or not self._turn.is_past(who.tag)}
         self._owners = kept
 
     def _gone(self, count: int) -> None:
-        """Counts sends that were removed. When none is left, all tags are forgotten."""
+        """Subtracts `count` removed sends. When no send is left, all owners and tags are forgotten."""
         self.count -= count
         if not self.count:
             self._owners.clear()
@@ -365,7 +370,7 @@ def take_where(queue: deque[Send], which: Callable[[Send], bool]) -> list[Send]:
 
 
 def _longest(all_of_them: Iterable[_C]) -> list[tuple[int, int, _C]]:
-    """Returns those who have sends as a heap of (-cost, number, who)."""
+    """Returns the owners or lines that have sends, as a heap of (-cost, number, owner or line)."""
     heap = [(-who.cost, n, who) for n, who in enumerate(all_of_them) if who.cost]
     charge(1 + len(heap) // SENDS_PER_UNIT)
     heapify(heap)

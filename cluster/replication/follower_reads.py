@@ -5,9 +5,8 @@ the leader, unless `modes.slave_read_enable` is on and the consumer is further b
 `access_message_in_memory_max_ratio` percent of the memory. Its messages then have to be read from disk, preferably a
 follower's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A follower's reply also contains
 
-    raftmqServedBy       its node id
-    raftmqAppliedIndex   the index up to which it has applied the log
-    raftmqStalenessMs    how long ago its applied state covered all it then knew as committed; -1: never yet
+raftmqServedBy its node id raftmqAppliedIndex the index up to which it has applied the log raftmqStalenessMs how long
+ago its applied state covered all it then knew as committed; -1: it never did
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 LEADER = "0"
 SAMPLES_MAX = 1200
-"""The number of samples of the commit index, not applied yet, that a follower remembers: one minute of them."""
+"""The most samples that a follower remembers of commit indexes that it has not applied yet: enough for one minute."""
 LAG_MAX = 1000
 """The most entries by which a follower may lag if the leader is to send consumers to it."""
 
 
 class Staleness:
-    """The age of a follower's applied state, sampled by a timer. It is measured in real time: rows also age while the
-    node is stalled."""
+    """Measures the age of a follower's applied state with samples that a timer takes. It is measured in real time: rows
+    also age while the node is stalled."""
 
     def __init__(self, raw: RawNode) -> None:
         self._raw = raw
@@ -60,7 +59,7 @@ class Staleness:
 
 
 class FollowerReads:
-    """Chooses the node that a consumer asks next. Pulls asks it once per reply."""
+    """Chooses the node that a consumer should ask next. The pull service asks once per reply."""
 
     def __init__(
         self,
@@ -101,7 +100,8 @@ class FollowerReads:
         return str(wanted if wanted in followers else followers[queue_id % len(followers)])
 
     def label(self, ext: dict[str, str]) -> None:
-        """Adds a follower's fields (node id, applied index, staleness) to the reply; adds nothing on the leader."""
+        """Adds a follower's fields (node id, applied index, staleness) to `ext`, the ext fields of the reply. Adds
+        nothing on the leader."""
         if self._raw.role is Role.LEADER:
             return
         applied = self._state.applied.index

@@ -1,8 +1,8 @@
 """Finds the queues and keys that get most of the messages of this group, while this node leads it.
 
-One of STRIDE messages is looked at, on average, and at uneven distances, so that senders with a rhythm are not counted
-by it: a message that is not looked at costs a subtraction for each queue of its entry. Copies that the broker makes are
-counted too, since they are load of their queues.
+On average, one of STRIDE messages is sampled. The distances vary at random, so that a sender's rhythm does not distort
+the counts. Entries without a sampled message cost only a subtraction for each of their queues. Copies that the broker
+makes are counted too, since they are load of their queues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.replication.message_batch import QueueCursor, Send
 
 STRIDE: Final = 64
-"""The mean distance of the messages that are looked at."""
+"""The mean distance between two sampled messages."""
 WINDOW_MS: Final = 5_000
 QUEUES: Final = 64
 KEYS: Final = 128
@@ -31,26 +31,28 @@ SHARDING_MARK: Final = b"__SHARDINGKEY\x01"
 """The mark of the property with the key by which a client chose the queue (MessageConst.PROPERTY_SHARDING_KEY); without
 it the first word of KEYS stands for it."""
 _A, _C, _M = 1_103_515_245, 12_345, 1 << 31
-"""A linear congruential generator (that of ANSI C): what is looked at is the same in each run of a seed."""
+"""The constants of a linear congruential generator (that of ANSI C). With it, each run of a simulator's seed samples
+the same messages."""
 
 TopicKey = tuple[int, str]
 """(topic id, key)."""
 
 
 class Window(NamedTuple):
-    """The messages of one window of time. Counts are estimates from those that were looked at."""
+    """The messages of one window of time. Counts are estimates from the sampled messages."""
 
     took_ms: int
     busy: float
-    """The part of it in which this thread, the node's event loop, used a core or waited for one."""
+    """The part of the window, from 0 to 1, in which this thread (the node's event loop) used a core or waited for
+    one."""
     messages: int
-    """The number of messages, an estimate too."""
+    """The number of messages, also an estimate."""
     queues: list[Heavy[Queue]]
     keys: list[Heavy[TopicKey]]
-    """The keys of messages that have one."""
+    """The heaviest keys; messages without a key do not count."""
 
     def topics(self) -> Counter[int]:
-        """Returns topic id -> messages of those of its queues that are among the heaviest."""
+        """Returns topic id -> the number of messages in those queues of the topic that are among the heaviest."""
         found = Counter[int]()
         for each in self.queues:
             found[each.item[0]] += each.sure
@@ -71,14 +73,14 @@ class HotSpots:
         self._queues, self._keys = HeavyHitters[Queue](QUEUES), HeavyHitters[TopicKey](KEYS)
         self._began_ms = now_ms
         self.ends_ms = now_ms + WINDOW_MS
-        """The time (monotonic milliseconds) at which the window is to be ended."""
+        """The time (monotonic milliseconds) at which `end_window` is due."""
         self.last = _NOTHING
-        """The last window that has ended; nothing while none has."""
+        """The last window that has ended; an empty window before that."""
 
     def look(self, cursor: QueueCursor, left: int, sends: Sequence[Send]) -> int:
-        """Looks at a message of an entry that was acknowledged, and at more if its queue got more of them: those that
-        were to be looked at when the queue's messages had gone `-left` past the first of them. `sends`: those of the
-        entry. Returns how many messages further the next one is."""
+        """Samples one or more messages of an acknowledged entry that belong to the queue of `cursor`. `left` is
+        negative: the queue has `-left` messages in the entry from the first one to sample on. `sends`: the sends of the
+        entry. Returns the number of messages until the next sample."""
         weight = 0
         while left < 0:
             weight += STRIDE
@@ -95,7 +97,7 @@ class HotSpots:
         return (self._random >> 8) % below
 
     def end_window(self, now_ms: int) -> None:
-        """Ends the window and begins the next: `last` then has its result."""
+        """Ends the window and begins the next: `last` is then the ended window."""
         queues, keys, wanted_s, took_ms = self._queues, self._keys, self._wanted_s(), now_ms - self._began_ms
         busy = 1000 * (wanted_s - self._began_wanted_s) / took_ms
         self._began_ms, self._began_wanted_s, self.ends_ms = now_ms, wanted_s, now_ms + WINDOW_MS
@@ -107,7 +109,7 @@ class HotSpots:
 
 
 def key_of(send: Send) -> str:
-    """Returns the key of a send, of a batch that of its first message; "" if it has none."""
+    """Returns the key of a send; for a batch, the key of its first message. "" if there is none."""
     properties = send.batch[0].properties if send.batch else send.properties
     key = property_of(properties, SHARDING_MARK) or property_of(properties, KEYS_MARK).partition(b" ")[0]
     return key[:KEY_BYTES_MAX].decode(errors="replace")

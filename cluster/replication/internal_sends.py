@@ -1,4 +1,4 @@
-"""Sends that the broker makes for itself: no client waits for them."""
+"""Queues sends that the broker makes for itself. No client waits for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NoClient:
-    """A stand-in for the connection of a send that no client made. It takes no answers."""
+    """A stand-in for the connection of a send that no client made. It discards answers."""
 
     def __init__(self, gate: Gate) -> None:
         self.closed = False
@@ -105,8 +105,8 @@ def submit_copies(
     done: Callable[[Outcome], None],
     carried: int | None = None,
 ) -> int:
-    """Queues copies for one queue, which come into one entry together with `effect`; or the messages of the row
-    `carried`, which are stored again (see Send). Returns their bytes, roughly."""
+    """Queues copies for one queue, which go into one entry together with `effect`. With `carried`, queues the messages
+    of that row, which are stored again (see Send). Returns the approximate number of their bytes."""
     size = sum([message_size(copy, slot) for copy in copies])
     submit_own(proposals, client, size, slot, queue_id, kind, done, batch=copies, effect=effect, carried=carried)
     return size

@@ -1,9 +1,10 @@
-"""Judges by the learnt limits of the cluster which topics get more than they usually do (docs/adr/0117).
+"""Finds the topics that get more messages than the cluster's learnt limits allow: more than they usually get
+(docs/adr/0117).
 
-A limit is a token bucket as a quota's is (`cluster.flow.quota_buckets`), but with ten seconds' worth, since it was
-learnt from spans of ten seconds. A send that finds it empty takes nothing and is counted, but not refused: the counts
-show what an enforced limit would refuse. While more arrives than the log takes, topics that are over their limit are
-the first to be delayed and refused, in mode `on`. At any other time the limits have no effect.
+A limit is a token bucket, like that of a quota (`cluster.flow.quota_buckets`), but with ten seconds' worth, since it
+was learnt from spans of ten seconds. A send that finds it empty takes nothing and is counted, but not refused: the
+counts show what an enforced limit would refuse. While more arrives than the log takes, topics that are over their limit
+are the first to be delayed and refused, in mode `on`. At any other time the limits have no effect.
 
 A limit is one of the whole cluster. Where there are several groups of brokers, the leader of each has the part of it
 that its group has of the topic's queues: producers send to all queues in turn.
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from statemachine.access.learnt_limits import Learnt
 
 BURST_MS: Final = 10_000
-"""The time in which an empty bucket is full."""
+"""Milliseconds in which an empty bucket becomes full."""
 OVER_MS: Final = 1_000
-"""The time after its last message over the limit for which a topic counts as over it."""
+"""Milliseconds after its last message over the limit for which a topic counts as over the limit."""
 HOUR_MS: Final = 3_600_000
 SENDS_PER_UNIT: Final = 20
 """Sends that are counted in a microsecond (a unit of `raftlog.work`)."""
@@ -67,28 +68,28 @@ class TopicUse:
         self.slot: TopicSlot | None = None
         """The topic as it was when the limits were looked up."""
         self.hour = -1
-        """The hour of log time of which the limits are."""
+        """The hour of log time for which the limits apply; -1 before the first."""
         self.messages = self.bytes = 0
-        """The limits of the hour, in a second; 0: none."""
+        """The limits of the hour, per second; 0 for no limit."""
         self._messages_ms = self._bytes_ms = 0.0
         self._full_messages_ms = self._full_bytes_ms = float("-inf")
         self.seen = self.over = self.cut = 0
-        """The messages that came, those of them that were over the limit, and those that were refused for it."""
+        """The numbers of messages that arrived, that were over the limit, and that were refused because of it."""
         self.over_ms: float = float("-inf")
         self.cut_ms = 0
-        """The times of the last ones."""
+        """The times of the last message over the limit and of the last refused one."""
         self._window_ms = self._window_seen = 0
         self.rate = 0.0
-        """The messages a second that came in the last whole span of BURST_MS or longer."""
+        """The messages per second that arrived in the last complete span, which is at least BURST_MS long."""
 
     def limit(self, hour: int, messages: int, size: int) -> None:
-        """Applies the limits of another hour."""
+        """Applies the limits of another hour: messages and bytes (`size`) per second."""
         self.hour, self.messages, self.bytes = hour, messages, size
         self._messages_ms = 1000 / messages if messages else 0.0
         self._bytes_ms = 1000 / size if size else 0.0
 
     def came(self, now_ms: int, messages: int, size: int) -> None:
-        """Counts messages with bodies of `size` bytes together."""
+        """Counts arrived messages, whose bodies have `size` bytes together."""
         if now_ms - self._window_ms >= BURST_MS:
             self.rate = 1000 * (self.seen - self._window_seen) / (now_ms - self._window_ms) if self._window_ms else 0.0
             self._window_ms, self._window_seen = now_ms, self.seen
@@ -103,7 +104,7 @@ class TopicUse:
             self._full_bytes_ms = max(self._full_bytes_ms, now_ms) + size * self._bytes_ms
 
     def is_over(self, now_ms: int) -> bool:
-        """Returns True if it was over its limit just now."""
+        """Returns True if the topic was over its limit within the last OVER_MS."""
         return now_ms - self.over_ms < OVER_MS
 
     def told(self) -> str:
@@ -113,7 +114,7 @@ class TopicUse:
 
 
 class LearntUse:
-    """The topics of one leader that have learnt limits. Event loop only."""
+    """Counts, on a leader, what the topics with learnt limits get. Event loop only."""
 
     def __init__(
         self,
@@ -128,11 +129,11 @@ class LearntUse:
         self._uses: dict[str, TopicUse] = {}
         self._log_ms = 0
         self.active = False
-        """True while there are limits that count. Set by `look`, so that nothing else is asked where there are none."""
+        """True while there are limits in force. Set by `look`; while it is False, sends are not counted at all."""
         self.expired = False
-        """True if there are limits that no longer count."""
+        """True if there are limits, but they have expired."""
         self.demoted: Collection[int] = NOBODY
-        """The ids of the topics that are to be cut first now."""
+        """The ids of the topics whose sends are delayed and refused first now; empty if none are."""
 
     @property
     def limits(self) -> LearntLimits | None:
@@ -140,7 +141,8 @@ class LearntUse:
         return self._seen
 
     def look(self, log_ms: int, now_ms: int, *, overloaded: bool) -> None:
-        """Applies changed limits, and notes the time. `overloaded`: more arrives than the log takes."""
+        """Applies changed limits and updates `active`, `expired` and `demoted`. `overloaded`: True if more arrives than
+        the log takes."""
         found = self._learnt.in_force
         if found is not self._seen:
             if found is None or self._seen is None or found.rows != self._seen.rows:
@@ -183,7 +185,8 @@ class LearntUse:
         if use is None:
             use = self._uses[topic] = TopicUse(topic)
         hour = self._log_ms // HOUR_MS
-        if use.hour != hour or use.slot is not slot:  # another slot: the topic may have queues elsewhere now
+        # The topic has another slot: its queues may have moved to other groups.
+        if use.hour != hour or use.slot is not slot:
             use.slot, use.topic_id = slot, slot.topic_id
             part = self._part(topic)
             use.limit(hour, *[math.ceil(limit * part) for limit in limits.of(topic, self._log_ms)])
@@ -202,9 +205,9 @@ class LearntUse:
                 use.cut_ms = now_ms
 
     def of(self, topic: str) -> TopicUse | None:
-        """Returns the use of a topic; None if it has got nothing, or has no limits."""
+        """Returns the use of a topic; None if no messages have arrived for it, or it has no limits."""
         return self._uses.get(topic)
 
     def all(self) -> Iterable[TopicUse]:
-        """Returns the topics that have got something and have limits."""
+        """Returns the topics that have limits and for which messages have arrived."""
         return self._uses.values()

@@ -1,4 +1,4 @@
-"""Builds the payload of one MESSAGES entry from the waiting sends: the hot loop of the leader.
+"""Builds the payload of one MESSAGES entry from the waiting sends. This is the hot loop of the leader.
 
 The leader decides everything here: store time, queue offsets, positions. Messages are stored in RocketMQ's
 MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `raftmq_wire.message_format` is the
@@ -42,7 +42,8 @@ SYS_FLAG_STORE_V6 = 0x20
 
 @twin
 class QueueCursor:
-    """The leader's view of the end of one queue: applied state plus the leader's own proposals in flight."""
+    """The leader's view of the end of one queue: the applied state, plus the leader's own proposals that are not
+    applied yet."""
 
     __slots__ = ("base", "bytes", "items", "next_offset", "queue_id", "topic_id")
 
@@ -60,7 +61,8 @@ class QueueCursor:
 
 @twin
 class TopicSlot:
-    """A topic as the send path needs it, resolved once per term as leader and per change of the topic."""
+    """The data of a topic that the send path needs. It is looked up once per term of leadership and per change of the
+    topic."""
 
     __slots__ = (
         "ack",
@@ -101,7 +103,7 @@ class TopicSlot:
         self.v2 = stored.v2
         self.field = stored.field
         self.cursor = cursor
-        # A topic may have no queues in this group of brokers. Copies of stored messages have a first one all the same.
+        # A topic may have no queues in this group of brokers. Copies of stored messages still need a first queue.
         self.cursors: list[QueueCursor | None] = [None] * max(1, queues)
         self.next_queue = 0
 
@@ -151,7 +153,7 @@ class Send(msgspec.Struct, gc=False):
     sys_flag: int
     born_ms: int
     born_host: bytes
-    """The client's address: ip (4 or 16 bytes) and int32 port."""
+    """The client's address: ip (4 or 16 bytes) and int32 port, big-endian."""
     reconsume_times: int
     body: bytes
     properties: bytes
@@ -176,8 +178,7 @@ class Send(msgspec.Struct, gc=False):
     """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
     is recognised. Only for kinds from DELIVERED on."""
     effect: Effect | None = None
-    """The command that takes effect in the same entry as this copy, which the broker makes. Only for kinds from
-    DELIVERED on."""
+    """The command that takes effect in the same entry as this copy. Only for kinds from DELIVERED on."""
     due_ms: int = 0
     """Log time at which a message with its own due time is due; set when its entry is built."""
     carried: int | None = None
@@ -185,7 +186,7 @@ class Send(msgspec.Struct, gc=False):
     then its messages as they are stored; only their positions change."""
     done: Callable[[Outcome], None] | None = None
     """A callback with the outcome of a copy that the broker makes for itself: no client waits, and the copy must not be
-    passed to another leader."""
+    passed to another leader. None for a client's send."""
     user: int = 0
     """Id of the user who signed the request; 0 if none is proven."""
     issued: bool = False
@@ -194,13 +195,14 @@ class Send(msgspec.Struct, gc=False):
     """A hash by which a repetition is compared: of owner, key and body in a topic with dedup=strict (for BatchMessage:
     `key_hash`), of the messages of a slice of a staged write; 0 for other sends."""
     hold: Hold = NO_HOLD
-    """Keeps it in flight: until it is answered, and until its fate is decided. Set when the send is taken."""
+    """The account of its bytes in flight. It is released when the send is answered and its entry is decided. Set when
+    the send is accepted."""
     paced_ms: int = 0
-    """The monotonic time at which it went on after it had waited for a quota; 0: it did not wait."""
+    """The monotonic time in milliseconds at which it continued after waiting for a quota; 0 if it did not wait."""
 
 
 class Built(NamedTuple):
-    """A payload, and the place of each send's messages in it (lists parallel to the sends)."""
+    """A payload, and the place of each send's messages in it. The lists are parallel to the list of sends."""
 
     payload: bytes
     offsets: list[int]
@@ -233,8 +235,7 @@ def build(
 ) -> Built:
     """Encodes the sends into one payload. Advances the cursors: call it only for an entry that will be proposed.
 
-    `index`: True if the message index is to contain the messages' keys. If building raises, the cursors are where they
-    were.
+    `index`: True if the message index is to contain the messages' keys. If building raises, the cursors are set back.
     """
     builder = _Builder(entry_position, store_ms, store_host, index)
     try:
@@ -297,8 +298,8 @@ class _Builder:
             cursor.items = []
 
     def add_send(self, send: Send, offsets: list[int], positions: list[tuple[int, ...] | int]) -> None:
-        """Adds a send to its queue, with its keys and its row of the session. Appends its place to `offsets` and
-        `positions`. Raises IndexError if its topic has no such queue."""
+        """Adds a send to its queue, with its keys and its row of the session. Appends the queue offset and position of
+        its message to `offsets` and `positions`. Raises IndexError if its topic has no such queue."""
         slot = send.slot
         if not 0 <= send.queue_id < len(slot.cursors):
             raise IndexError(f"topic {slot.name} has no queue {send.queue_id}")
@@ -342,8 +343,8 @@ class _Builder:
         """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
         comes into its queue. Returns the queue offset for its answer, and its position.
 
-        The message is in no queue, and a repeated request must get the same answer: its offset is therefore 0, or for a
-        half message its position, by which the producer names it when the transaction ends.
+        The message is in no queue yet, and a repeated request must get the same answer. So the offset is 0. For a half
+        message it is the position, by which the producer names the message when the transaction ends.
         """
         if send.batch:
             return self._add_staged(send, schedule)
@@ -388,7 +389,8 @@ class _Builder:
         return 0, positions
 
     def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
-        """Stores waiting messages again at the end of the log (carried forward). Returns their new positions."""
+        """Stores waiting messages again at the end of the log, so that the old part of the log can be deleted. Returns
+        their new positions."""
         items: list[bytes] = []
         positions: list[int] = []
         for message in send.batch:
@@ -514,7 +516,7 @@ def pack_sessions(sessions: dict[bytes, list[Any]]) -> bytes:
     sequence, packed rows], whose rows are sorted by this."""
     parts: list[bytes] = []
     for producer_id, (low, high, rows) in sessions.items():
-        rows.sort()  # big-endian: by sequence
+        rows.sort()  # big-endian numbers, so this sorts by sequence
         parts.append(SESSION.pack(producer_id, low, high, len(rows)))
         parts += rows
     return b"".join(parts)

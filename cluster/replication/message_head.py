@@ -1,5 +1,5 @@
-"""The head of a message that is stored with other fields than its Send has, and functions that read raw properties:
-keys and the tag's hash.
+"""Defines the head of a message, which has the stored fields that differ from those of its Send, and reads keys and the
+tag's hash from raw properties.
 
 Copies that the broker makes, and messages that wait in no queue, have such a head. The keys by which a message can be
 found are UNIQ_KEY and the words of KEYS.
@@ -63,21 +63,21 @@ class MessageHead(msgspec.Struct, gc=False):
 
 
 class DeliverySchedule(msgspec.Struct, gc=False, frozen=True):
-    """The due time of a message, and the topic and queue under which it is stored until then."""
+    """The due time of a message, and the topic and queue id under which it is stored until then."""
 
     topic: TopicField
     queue_id: int
     delay_ms: int = 0
     """The delay after the store time in milliseconds; used only if `due_ms` is 0."""
     due_ms: int = 0
-    """The log time at which the message is due; 0 if `delay_ms` says it."""
+    """The log time at which the message is due; 0 if `delay_ms` determines it."""
     names_due: bool = False
     """True if the message gets a property TIMER_OUT_MS with its due time."""
     owner: int = 0
-    """Id of the user whose half message it is; 0 if that is not recorded."""
+    """Id of the user whose half message it is; 0 if no owner is recorded."""
 
     def owned_by(self, user: int) -> DeliverySchedule:
-        """Returns the schedule of a half message of this user."""
+        """Returns this schedule with the id of the user whose half message it is."""
         return msgspec.structs.replace(self, owner=user)
 
 
@@ -90,12 +90,13 @@ property_of = twin(wire_properties.property_of)
 
 
 def key_words(properties: bytes) -> list[bytes]:
-    """Returns the keys in the property KEYS, which RocketMQ separates by single spaces; each once, in their order."""
+    """Returns the keys in the property KEYS, which RocketMQ separates by single spaces; each key once, in the order of
+    its first occurrence."""
     return [word for word in dict.fromkeys(property_of(properties, KEYS_MARK).split(b" ")) if word]
 
 
 CACHED_TAG_MAX = 64
-"""The most bytes of a tag whose hash is cached; longer ones are rare, and 65,536 of them would be gigabytes."""
+"""The most bytes of a tag whose hash is cached; longer ones are rare, and a full cache of them could take gigabytes."""
 LETTERS_PER_UNIT = 16
 """The letters of a long tag whose hashing costs one unit of `raftlog.work`."""
 

@@ -1,5 +1,5 @@
-"""Metrics of replication: RocketMQ's names of its HA service, writes to the log, applied entries and early answers.
-docs/metrics.md has names and meanings.
+"""Counts and exports the metrics of replication: those of RocketMQ's HA service by its names, writes to the log,
+applied entries and early answers. docs/metrics.md has names and meanings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HaMetrics(ServiceMetrics):
     """
 
     def __init__(self, read: Callable[[HaMetrics], object]) -> None:
-        """`read` is called before each scrape, and calls `show`."""
+        """`read` is called before each scrape, and must call `show` with the present values."""
         super().__init__()
         self._read = read
         self._sent_bytes = self._received_bytes = self._send_timeouts = 0
@@ -68,7 +68,7 @@ class HaMetrics(ServiceMetrics):
         self._connections = 0
 
     def look(self) -> None:
-        """Updates the figures."""
+        """Updates the values by calling `read`."""
         self._read(self)
 
     def received(self, size_bytes: int) -> None:
@@ -126,7 +126,8 @@ class HaMetrics(ServiceMetrics):
         yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
         yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)
         text = "Sends that were undecided at their deadline; counts since the start"
-        timeouts = Metric(SEND_TIMEOUTS, text, "unknown")  # the name of a counter would get `_total`
+        # A gauge, because prometheus_client would add `_total` to the name of a counter.
+        timeouts = Metric(SEND_TIMEOUTS, text, "unknown")
         timeouts.add_sample(SEND_TIMEOUTS, {}, self._send_timeouts)
         yield timeouts
         for name, what, value in zip(STORAGE, STORAGE_TEXTS, self._storage, strict=True):

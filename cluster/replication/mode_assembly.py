@@ -1,4 +1,4 @@
-"""The parts of a node that its `modes` configure, put together: early answers, reports of writes, staleness, and their
+"""Puts together the parts of a node that its `modes` configure: early answers, reports of writes, staleness, and their
 metrics."""
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class ModesView(msgspec.Struct, frozen=True, kw_only=True):
     While the node degrades, leader."""
     degrade: str
     """The level at which sends of the default level are acknowledged while the majority is slow (replication.degrade);
-    off: they never are."""
+    off if they never are."""
     degraded: bool
-    """True while this node leads and acknowledges them so."""
+    """True while this node leads and acknowledges sends early because the majority is slow."""
     degraded_why: str
-    """The figures that decided; "" if it does not."""
+    """The figures, for people, because of which it does so; "" if it does not."""
     flush_disk_type: str
     broker_role: str
     transient_store_pool_enable: bool
     slave_read_enable: bool
     promise: str
     loss_window_entries_max: int
-    """The most log entries that are acknowledged and undecided at a time (limits.batches_inflight_max)."""
+    """The most log entries that may be acknowledged early and undecided at a time (limits.batches_inflight_max)."""
     loss_window_bytes_max: int
     loss_window_messages: int
     """The number of messages acknowledged early and undecided now."""

@@ -1,10 +1,10 @@
-"""Makes consumer offsets take effect in the order of their arrival (docs/guarantees.md): the leader's part.
+"""Makes consumer offsets take effect in the order of their arrival (docs/guarantees.md). This is the leader's part.
 
 A commit whose client wants no answer waits in `Effects`, which gathers many for one entry; every other change of
 offsets is a command with a waiting client. Neither overtakes the other: the entry of a command begins with the commits
 that arrived before it, and later commits go into a later entry. A commit that repeats the offset in the state is
-dropped, because it changes nothing; but not while earlier changes wait, because the state is then older than the
-commit.
+dropped, because it changes nothing. It is not dropped while earlier changes wait, because they may change the offset
+before it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ def moves_offsets(commands: list[Command]) -> bool:
 
 
 def _copies_end(command: Command) -> bool:
-    """Returns True if the command copies the end of offsets, or of their group or topic."""
+    """Returns True if the command copies, from the first group, the deletion of offsets or of their group or topic."""
     return isinstance(command, CopyTruth) and any(row is None and kind in _ENDS for kind, _, row in command.rows)
 
 
 class LeavingGroups:
-    """Consumer groups whose deletion is requested and not applied: for later requests they no longer exist.
+    """Tracks consumer groups whose deletion is requested and not applied yet. For later requests these groups no longer
+    exist.
 
     Otherwise a commit that came after the deletion would leave an offset of a group that does not exist.
     """
@@ -68,8 +69,8 @@ class LeavingGroups:
             self._open.setdefault(group, []).append(deletes)
 
     def lower_for(self, commands: list[Command]) -> None:
-        """Removes the changes of groups in these commands, which were applied, are lost, or were not proposed after
-        all."""
+        """Removes the changes of groups in these commands, because they were applied, are lost, or were not proposed
+        after all."""
         if not self._open:
             return
         for group, deletes in _changes(commands):
@@ -94,7 +95,7 @@ def _changes_of(command: Command) -> list[tuple[str, bool]]:
         return [(command.name, True)]
     if isinstance(command, PutGroup):
         return [(str(command.config.get("name")), False)]
-    if isinstance(command, CopyTruth):  # the end of offsets deletes a group that is still there
+    if isinstance(command, CopyTruth):  # the command removes the group's offsets, and also the group if it still exists
         return [(str(name), row is None) for kind, name, row in command.rows if kind in _OF_GROUPS]
     return []
 
@@ -111,8 +112,8 @@ class OffsetOrder:
         submit: Callable[[list[Command], Done], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`submit` queues commands for an entry; `now_ms` is the clock for `flush_ms`, the longest time that oneway
-        commits wait."""
+        """`submit` queues commands for an entry; `flush_ms`: the most milliseconds for which oneway commits wait.
+        `now_ms` returns the time for it."""
         self.effects = Effects(flush_ms)
         self._raw = raw
         self._state = state
@@ -137,14 +138,14 @@ class OffsetOrder:
             return
         on_its_way = self.effects.has_offset(group, topic_id, queue_id) or self._in_flight()
         if not on_its_way and self._state.offset(group, topic_id, queue_id) == offset:
-            return  # pulls repeat the committed offset: nothing new for the log
+            return  # pulls repeat the committed offset, which need not be written to the log again
         self.effects.offset(group, topic_id, queue_id, offset, self._now_ms())
 
     def settle(self, group: str, done: Callable[[], None]) -> None:
         """Calls `done` when every commit of the group so far is applied, or lost with the leadership."""
 
         def decided(result: ProposeResult) -> None:
-            # Undecided at its deadline, and this node leads on: it may be applied in a moment.
+            # An entry is undecided at its deadline, and this node still leads: the entry may be applied in a moment.
             if result.outcome is Outcome.UNKNOWN and self._in_flight():
                 self._submit([], decided)
             else:
@@ -179,11 +180,11 @@ class OffsetOrder:
             self._index = index
 
     def carried(self, index: int) -> None:
-        """Records that the entry at `index` carries the waiting commits."""
+        """Records that the entry at `index` contains the commits that waited here."""
         self._index = index
 
     def decided(self, calls: Iterable[PendingCommands]) -> None:
-        """Records that the calls were applied, or are lost."""
+        """Records that the commands of these calls were applied, or are lost."""
         for call in calls:
             self._leaving.lower_for(call.commands)
 
@@ -194,8 +195,7 @@ class OffsetOrder:
             self._leaving.lower_for(call.commands)
 
     def close(self) -> None:
-        """Drops oneway commits that were not proposed, because leadership ended; their senders were promised
-        nothing."""
+        """Drops oneway commits that were not proposed, because leadership ended; their senders expect no answer."""
         self._queued = 0
         self.effects.clear()
 
@@ -204,7 +204,8 @@ class OffsetOrder:
         self._leaving.clear()
 
 
-# Commands without a waiting client: oneway offset commits and ended sessions. They are added to the next entry.
+# Effects are commands without a waiting client: oneway offset commits and ended sessions. They are added to the next
+# entry.
 #
 # No later command overtakes them: see `take_before`, and `Proposals`, which adds them only to entries behind every
 # command that is still to be proposed.
@@ -217,12 +218,12 @@ TAKEN_MAX = 2_000
 
 
 class Effects:
-    """Effects: commands without a waiting client (oneway commits, ended sessions), which wait to be carried by an
-    entry. They are lost with leadership: their senders were promised nothing."""
+    """Keeps effects: commands without a waiting client (oneway commits, ended sessions), which wait until an entry
+    includes them. They are dropped when leadership ends, because their senders expect no answer."""
 
     def __init__(self, flush_ms: int) -> None:
-        """`flush_ms`: the time after which waiting effects get an entry of their own if no other entry took them
-        along."""
+        """`flush_ms`: milliseconds after which waiting effects get an entry of their own, if no other entry has
+        included them."""
         self._flush_ms = flush_ms
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
@@ -248,10 +249,10 @@ class Effects:
     def take_before(self, command: Command) -> list[Commit]:
         """Removes and returns the rows that must be in the log before `command`, which came later.
 
-        A commit or a reset replaces waiting offsets of the same queues. Waiting offsets of a group go before its
-        deletion and are deleted with it; those of queues go before the end of their reset, and are left out: they were
-        committed before their consumer knew of it. A deleted topic needs nothing: its id is never reused, and apply
-        leaves such rows out.
+        A commit or a reset replaces waiting offsets of the same queues. Waiting offsets of a group are written before
+        its deletion, and are deleted with it. Waiting offsets of queues are written before the end of their reset, so
+        that apply ignores them: they were committed before their consumer knew of the reset. A deleted topic needs
+        nothing: its id is never reused, and apply ignores such rows.
         """
         if not self._offsets:
             return []
@@ -282,8 +283,8 @@ class Effects:
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:
-        """Removes and returns the oldest effects, packed; b"" if there are none. One that cannot be packed is dropped,
-        not the others."""
+        """Removes and returns the oldest effects, packed; b"" if there are none. An effect that cannot be packed is
+        dropped alone."""
         commands: list[Command] = []
         self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
         self._ended_sessions = self._ended_sessions[TAKEN_MAX:]
@@ -308,8 +309,8 @@ class Effects:
         return taken
 
     def put_back(self) -> None:
-        """Puts back the effects that were taken last, because they were not proposed after all; newer ones take
-        precedence."""
+        """Puts back the effects that were taken last, because they were not proposed after all; newer effects for the
+        same queue take precedence."""
         offsets, ended_sessions = self._taken
         self._offsets = {**offsets, **self._offsets}
         self._ended_sessions = ended_sessions + self._ended_sessions

@@ -1,4 +1,4 @@
-"""The outcomes of a write, and the interface of the path back to the client that asked for it."""
+"""Defines the outcomes of a write, and the interface of the path back to the client that asked for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(IntEnum):
-    """The three possible outcomes of a write, as far as a node can know."""
+    """The three possible outcomes of a write, as far as a node can know: OK, FAIL and UNKNOWN."""
 
     OK = 0
     FAIL = 1
@@ -25,8 +25,8 @@ class Outcome(IntEnum):
 
 
 class ProposeResult(NamedTuple):
-    """The result of proposed commands. `results` has one per command (see `statemachine`), only if the outcome is OK;
-    otherwise `remark` is the reason."""
+    """The result of proposed commands. `results` has one per command (see `statemachine`), and is set only if the
+    outcome is OK; otherwise `remark` is the reason."""
 
     outcome: Outcome
     results: list[Any]
@@ -53,7 +53,7 @@ class ReplyTo(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """The client's connection, also of the requests that another node forwards for it."""
+        """The key that is the same for all requests of one client connection, even if another node forwards them."""
 
     def write(self, data: bytes) -> None:
         """Queues bytes for the client."""

@@ -1,7 +1,7 @@
-"""Sends that are over their quota, and wait until their owner may send again, before they are proposed.
+"""Holds sends that exceed a quota, until their owner may send again and they can be proposed.
 
-They wait in lines, one for the sends of an owner to a topic, in which they keep their order. A waiting send counts for
-its connection and its owner, never among the bytes in flight of the node: an owner above its quota takes no room from
+They wait in lines. The sends of one owner to one topic are one line and keep their order. A waiting send counts for its
+connection and its owner, never among the bytes in flight of the node: an owner above its quota takes no room from
 others. The leader refuses a send that has waited for `flow.hold_ms`.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from statemachine.access.quotas import Quota
 
 HOLD_SHARES: Final = 8
-"""All owners together have as much room as so many of them."""
+"""All owners together may have this many times as many waiting bytes as one owner."""
 RELEASED_PER_TURN: Final = 2_000
-"""The most sends that go on in one turn of the loop."""
+"""The most sends that are released in one turn of the loop."""
 REFUSED_PER_TURN: Final = 400
-"""The most that are refused in one: an answer takes some 100 us."""
+"""The most sends that are refused in one turn of the loop: an answer takes some 100 µs."""
 JUDGED_PER_TURN: Final = 500
 """The most lines whose quotas are looked up again in one turn, after a change of any quota."""
 SENDS_PER_UNIT: Final = 2
@@ -54,11 +54,12 @@ class _PacedLine:
         self.sends: deque[Send] = deque()
 
     def opens_ms(self) -> float:
-        """Returns the time at which its first send may go. Without a quota any more: at once."""
+        """Returns the time in milliseconds at which its first send may go; a time in the past if no quota applies any
+        more."""
         return max(map(_opens_ms, self.buckets), default=float("-inf"))
 
     def last_to_open(self) -> Limiting:
-        """Returns the bucket that holds the sends back longest. `buckets` must not be empty."""
+        """Returns the bucket or limit that holds the sends back longest. `buckets` must not be empty."""
         return max(self.buckets, key=_opens_ms)
 
 
@@ -83,7 +84,7 @@ class PacedSends:
         self._seen: Mapping[str, Quota] = {}
         """The quotas as they were at the last change that lines were judged by."""
         self._stale: list[tuple[int | str, int]] = []
-        """The lines that are still to be judged by them."""
+        """The keys of the lines whose quotas must still be looked up again."""
         self.reload(config)
 
     def reload(self, config: Config) -> None:
@@ -101,7 +102,7 @@ class PacedSends:
 
     @property
     def waits_for_others(self) -> bool:
-        """True if a send may wait here until another one is decided."""
+        """True if a send may wait here until other sends are decided, rather than for time to pass."""
         return self._gate.at_once is not None and len(self) > 0
 
     def __len__(self) -> int:
@@ -125,9 +126,9 @@ class PacedSends:
     # --- sends come --------------------------------------------------------------------------------------------------
 
     def admit(self, sends: list[Send], now_ms: int) -> tuple[list[Send], list[tuple[Send, Refusals]]]:
-        """Returns the sends that may go now, and those for which there is no room to wait, each with the bucket that is
-        empty, or in their topic, with its backlog. The others wait here. The sends are of one owner, and none of them
-        is held by any account."""
+        """Returns the sends that may go now, and the sends that must be refused, each with its reason: the empty
+        bucket, if there is no room to wait, or the backlog of its topic. The other sends wait here. All sends are of
+        one owner, and no account holds them yet."""
         going: list[Send] = []
         refused: list[tuple[Send, Refusals]] = []
         owner = owner_of(sends[0])
@@ -164,8 +165,8 @@ class PacedSends:
         return going, refused
 
     def _fit(self, owner: int | str, sends: list[Send], now_ms: int) -> bool:
-        """Returns True if all of them may go at once, and takes them. It is so for who is within his quotas, and pays
-        for them once for each read, and not for each send."""
+        """Returns True, and charges the quotas, if all of the sends may go at once. This is the usual case of an owner
+        within its quotas: it is checked once per read, not once per send."""
         first = sends[0]
         slot = first.slot
         messages = size = 0
@@ -190,7 +191,7 @@ class PacedSends:
         return True
 
     def _limiting(self, send: Send, now_ms: int) -> tuple[Limiting, ...]:
-        """Returns the buckets and limits that a send must satisfy."""
+        """Returns the buckets and limits that apply to a send."""
         address = send.connection.in_flight.address
         buckets = self.buckets.of(send.user, address, send.slot.name, now_ms)
         at_once = self._at_once.of(send.user, address) if self._at_once.active else None
@@ -219,7 +220,7 @@ class PacedSends:
     # --- sends go ----------------------------------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> list[Send]:
-        """Removes and returns the sends that may go now: of each line in turn, and of no line out of its order."""
+        """Removes and returns the sends that may go now: from each line in turn, and from each line in its order."""
         self._judge_anew(now_ms)
         going: list[Send] = []
         self._at_once.begin()
@@ -227,7 +228,7 @@ class PacedSends:
         while open_lines and len(going) < RELEASED_PER_TURN:
             left = []
             for line in open_lines:
-                if line.opens_ms() > now_ms:  # another line of the same owner has used the quota up
+                if line.opens_ms() > now_ms:  # another line of the same owner has used up the quota
                     continue
                 send = line.sends.popleft()
                 _take(line.buckets, send, now_ms)
@@ -243,8 +244,8 @@ class PacedSends:
         return going
 
     def _judge_anew(self, now_ms: int) -> None:
-        """Looks up the quotas of what waits once they have changed, of a bounded number of lines in one turn. A line to
-        which more comes all the time is never empty, and would keep the quota of its first send."""
+        """After a change of quotas, looks up the quotas of the waiting lines again, of at most JUDGED_PER_TURN lines in
+        one turn. Otherwise a line that is never empty would keep the quotas of its first send."""
         rows = self.buckets.rules.rows
         if not self._stale and rows is not self._seen:
             self._seen, self._stale = rows, list(self._lines)
@@ -256,8 +257,8 @@ class PacedSends:
         del self._stale[-JUDGED_PER_TURN:]
 
     def overdue(self, now_ms: int) -> list[tuple[Send, Refusals]]:
-        """Removes and returns the sends that have waited for `flow.hold_ms`, with the bucket that is empty: as many as
-        one turn of the loop may refuse, and the others in later ones."""
+        """Removes and returns the sends that have waited for `flow.hold_ms`, each with the bucket that is empty.
+        Returns at most REFUSED_PER_TURN; later calls return the others."""
         before_ms = now_ms - self._hold_ms
         late: list[tuple[Send, Refusals]] = []
         for line in self._lines.values():

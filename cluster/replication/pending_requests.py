@@ -1,4 +1,4 @@
-"""The requests that wait for a proposed entry, and how each is answered."""
+"""Keeps the requests that wait for a proposed entry, and answers them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 NAMED_PER_UNIT = 4
-"""Sends whose names are put down in a microsecond (a unit of `raftlog.work`)."""
+"""Sends whose identities are recorded in a microsecond (a unit of `raftlog.work`)."""
 logger = logging.getLogger(__name__)
 
 
@@ -27,8 +27,8 @@ class SendReplies(Protocol):
     """Answers the client of a send with its outcome (see `cluster.broker.sends.send_outcomes`)."""
 
     def committed(self, sends: list[Send], built: Built) -> int:
-        """Answers the plain sends in front of an entry that is committed, and applied before anything else happens.
-        Returns their number."""
+        """Answers the plain sends at the beginning of an entry that is committed, and that is applied before anything
+        else happens. Returns the number of answered sends."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Answers sends that are committed and applied, except those at the `muted` positions, which were already
@@ -41,7 +41,7 @@ class SendReplies(Protocol):
         """Answers a send that was never proposed, or is proved lost."""
 
     def crowded(self, send: Send, remark: str) -> None:
-        """Answers a send that was never proposed, because more arrive than the log takes."""
+        """Answers a send that was never proposed, because more sends arrive than the log takes."""
 
     def limited(self, send: Send, remark: str) -> None:
         """Answers a send that was never proposed, because its owner is over a quota."""
@@ -80,8 +80,9 @@ class PendingCommands:
         self._done = done
 
     def tell(self, result: ProposeResult) -> None:
-        """Calls the caller back with the result, once: after an UNKNOWN it does not wait for the log's decision. An
-        exception in the callback must not stop the node: the outcome in the log is the same."""
+        """Calls the caller back with the result, at the first call only: after UNKNOWN the caller is not told the log's
+        decision. An exception in the callback is logged and does not stop the node, because the outcome in the log is
+        the same."""
         if self.told:
             return
         self.told = True
@@ -113,7 +114,8 @@ class PendingEntry:
         """`arrived_ms`: the time at which the first of its requests came. `patience_ms`: how long each waits."""
         self.id = entry_id
         self.arrived_ms = arrived_ms
-        """The time at which the first of the requests came that have no answer; it may be older than that one."""
+        """The time at which the first of the requests came that have no answer; it may be too early, but never too
+        late."""
         self.patience_ms = patience_ms
         self.sends: list[Send] = []
         self.built: Built | None = None
@@ -122,23 +124,21 @@ class PendingEntry:
         """True if offsets or ends of sessions are in the entry, besides its sends."""
         self.proposed_s = 0.0
         self.answered = False
-        """True once all requests were answered, the last of them with UNKNOWN; the entry itself still waits for the
-        log's decision."""
+        """True once all requests have been answered, some with UNKNOWN, while the entry itself is undecided."""
         self.muted: set[int] = set()
         """Positions in `sends` of sends that must not be answered with the others: they have been answered (early, or
         with UNKNOWN), or wait for every voter's disk."""
         self.behind: Callable[[], None] | None = None
-        """Lets requests go on that came after its sends and wait until the fate of these is told; None if there are
-        none."""
+        """Releases later requests, which wait until the entry's sends are answered; None if there are none."""
         self.places: dict[tuple[bytes, int], int] | None = None
-        """(id of the session, sequence) -> position in `sends`, once a repetition was looked for. A repetition that
-        takes the place of a send has its identity."""
+        """(id of the session, sequence) -> position in `sends`, once a repetition was looked for. None before. A
+        repetition that replaces a send has the same identity."""
 
 
 def overdue(entry: PendingEntry, now_ms: int) -> tuple[list[int], list[PendingCommands], int | None]:
-    """Returns the requests without an answer that have waited long enough: positions of sends, and calls. Each has its
-    own time: what comes last may share an entry with what has waited for seconds. The third is the time at which the
-    first of the others came; None if there are none."""
+    """Returns the requests without an answer that have waited long enough: positions of sends, and calls. Each request
+    has its own deadline, because a new one may share an entry with one that has waited for seconds. The third value is
+    the time at which the first of the remaining requests arrived; None if none remain."""
     charge(1 + len(entry.sends) // NAMED_PER_UNIT)
     before_ms = now_ms - entry.patience_ms
     sends = [(at, send.received_ms) for at, send in enumerate(entry.sends) if at not in entry.muted]
@@ -160,14 +160,14 @@ def place_of(entry: PendingEntry, producer_id: bytes, sequence: int) -> int | No
 
 
 def let_go_on(entry: PendingEntry) -> None:
-    """Lets the requests continue that wait behind the entry's sends, because these have been answered."""
+    """Releases the requests that wait behind the entry's sends, because these have been answered."""
     behind, entry.behind = entry.behind, None
     if behind is not None:
         behind()
 
 
 def tell_calls(entry: PendingEntry, calls: list[PendingCommands], outcome: Outcome, remark: str) -> None:
-    """Passes to the callers of an entry's commands that these failed, or that their outcome is unknown."""
+    """Tells the callers of an entry's commands that these failed, or that their outcome is unknown."""
     for call in calls:
         call.tell(ProposeResult(outcome, [], entry.id, remark))
 
@@ -185,7 +185,7 @@ class StrictNames:
         self.names: set[StrictName] = set()
         """The name of each such send. Empty if no topic uses strict dedup: check before a call."""
         self._waiting: dict[StrictName, list[tuple[int, Callable[[bool], None]]]] = {}
-        """Name -> (time until which it waits, what is told the end of that) of each request that waits for it."""
+        """Name -> (time until which a request waits, its callback) of each request that waits for that send."""
 
     def find(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
         """Returns the name of an undecided send whose hash is one of `hashes`; None if there is none."""

@@ -1,4 +1,4 @@
-"""Proposals: makes log entries of checked requests, and answers the requests when their entry is decided.
+"""Makes log entries of checked requests, and answers the requests when their entry is decided.
 
 Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all queued
 sends and proposes it, at most `batches_inflight_max` at a time (group commit) -> the entry is applied -> every send of
@@ -68,9 +68,9 @@ CHECKED_PER_TURN = 4
 their sends."""
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
-"""The bytes of queued sends that justify another batch in flight in addition to the two that are always allowed."""
+"""The bytes of queued sends from which on more than two batches may be in flight."""
 PLAIN_SENDS_MAX = 64
-"""The sends above which an entry is not looked through, and does not count as plain."""
+"""The most sends of an entry that can count as plain; larger entries are not examined."""
 _SENDS_PER_UNIT = 8
 """The number of sends whose connection is looked at in a microsecond (a unit of `raftlog.work`)."""
 
@@ -107,15 +107,15 @@ class Proposals:
         self._replies = replies
         self._before_open = before_open
         self.opened: Signal[[]] = Signal()
-        """Signal that this node accepts writes as leader: requests that waited for a leader may go on."""
+        """Emitted when this node accepts writes as leader: requests that waited for a leader may continue."""
         self.unproposed: Signal[[list[Send]]] = Signal()
-        """Signal with the sends that were queued when leadership was lost: they go to the new leader."""
+        """Emitted with the sends that were queued when leadership was lost: they go to the new leader."""
         self.undecided: Signal[[PendingEntry, list[Send]]] = Signal()
-        """Signal, before `unproposed`, with each entry whose fate the next leader decides, and its sends that wait for
-        it, repeated ones too."""
+        """Emitted before `unproposed`, for each undecided entry: its outcome depends on the next leader. The list has
+        its waiting sends, including repeated ones."""
         self.figures = ProposalMetrics(metrics, context, state)
         self.flow = SendFlow(context, state, gate, replies, self._refuse, sync_ms, metrics)
-        """The sends that wait before the queue, and what is refused of it."""
+        """The sends that wait before the queue, and those that are refused instead."""
         self._sends = self.flow.queue
         self._paced = self.flow.paced
         self._learnt = self.flow.learnt
@@ -131,7 +131,7 @@ class Proposals:
         """The acknowledgement levels of the sends that may wait for their answers, or-ed: not 0 if one has requested
         another level than the default."""
         self._acks_ms = 0
-        """The time at which the last such send came."""
+        """The time at which the last send with another level than the default arrived."""
         self._strict = StrictNames(context.loop.call_soon)
         self.topics = TopicSlots(state, self.early)
         """The topics as the send path needs them."""
@@ -148,14 +148,14 @@ class Proposals:
             now_ms=lambda: self.now_ms,
         )
         self.repeats = RepeatedSends(self._pending, self.flow, self._twins, replies, self._note_level)
-        """Finds the first arrival of a repeated send that is under way."""
+        """Finds the first arrival of a repeated send, if it is queued or proposed."""
         self._open_term = 0
         self.open = False
         """True if this node leads and has applied the no-op of its term: its counters are exact, and it accepts
         writes."""
         self._raw = raw
         self.gate = gate
-        """The gate of the node, which has the hold of each send."""
+        """The gate of the node, which accounts for the bytes in flight of each send."""
         self.now_ms = clock.monotonic_ms()
         """The time at the last timer call, in milliseconds: precise enough for deadlines, without a clock call per
         message."""
@@ -168,7 +168,7 @@ class Proposals:
         """Id of a session -> highest sequence queued or proposed in this term of leadership, or found in the log."""
 
     def part(self) -> Part:
-        """Returns the proposals as a Part of the node: its name and callbacks."""
+        """Returns the hooks through which the node calls the proposals."""
         return Part(
             name="proposals",
             tick=lambda _: self.expire(),
@@ -178,18 +178,18 @@ class Proposals:
         )
 
     def reload(self, config: Config) -> None:
-        """Takes over a changed configuration. Proposed requests keep their deadline."""
+        """Applies a changed configuration. Proposed requests keep their deadline."""
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self.commands.reload(config.limits)
         self.flow.reload(config)
         self._effects.reload(config.offsets.flush_ms)
         self.figures.reload(config)
         self.early.reload(config.modes)
-        self.topics.forget()  # the slots have the former level of acknowledgement
+        self.topics.forget()  # the slots still have the former acknowledgement level
 
     def degrade(self, in_contact: Callable[[], bool] | None) -> None:
-        """Answers new sends of the default level at level `leader` from now on, while `in_contact` is true; None: no
-        longer. Sends that wait keep their level; after the end, all of them wait for the commit."""
+        """Answers new sends of the default level at level `leader` from now on, while `in_contact` is true; None ends
+        this. Sends that already wait keep their level. After the end, all of them wait for the commit."""
         self.early.degrade(in_contact)
         if in_contact is None:
             self._acks &= ~Ack.DEGRADED
@@ -208,8 +208,8 @@ class Proposals:
         return self._raw.tail.end_position
 
     def is_undecided(self, position: int) -> bool:
-        """Returns True if an entry that is proposed and not applied holds this position of the log: what lies there may
-        have been answered early."""
+        """Returns True if this position of the log is in an entry that is proposed and not applied. Messages there may
+        have been acknowledged early."""
         return self._state.applied_mark.end_position <= position < self._raw.tail.end_position
 
     def refuse(self, why: str) -> None:
@@ -222,7 +222,7 @@ class Proposals:
         self.refusing = drain.remark() if drain.is_closed else self._full
 
     def submit_send(self, send: Send) -> None:
-        """Queues a checked send, whose hold the caller has taken."""
+        """Queues a checked send. The caller has already set its `hold`."""
         if send.ack:
             self._note_level(send.ack)
         if send.slot.dedup == "strict" and send.effect is None:
@@ -282,7 +282,7 @@ class Proposals:
     def unanswered_of(self, paths: Collection[ReplyTo]) -> list[Send]:
         """Returns the sends that came through one of `paths` and have had no answer of any kind.
 
-        Looks at all sends under way: the cost depends on their number, not on that of the paths.
+        Examines all queued and proposed sends: the cost depends on their number, not on the number of paths.
         """
         found: list[Send] = []
         for entry in self._pending.values():
@@ -294,10 +294,10 @@ class Proposals:
         return found + self._twins.of(paths) + self.early.held_of(paths)
 
     def withdraw(self, which: Callable[[Send], bool], *, with_repeats: bool = False) -> list[Send]:
-        """Takes back sends of clients that wait for their entry, and for which `which` is true; the caller answers
-        them. One whose repetition waits behind it stays, unless `with_repeats` are taken back with it.
+        """Removes and returns the clients' sends that are not proposed and for which `which` is true; the caller must
+        answer them. A send with a waiting repetition stays, unless `with_repeats` is true, which removes both.
 
-        Looks at all sends that wait.
+        Examines all waiting sends.
         """
         charge(1 + (len(self._sends) + len(self._paced)) // _SENDS_PER_UNIT)
         repeated = {} if with_repeats else self._twins.waiting
@@ -318,7 +318,7 @@ class Proposals:
         if self._acks or self.early.waiting:
             self.early.advance(raw)
         raft = raw.raft
-        # Asked of the core itself: this turn may have deposed the node, which is told only later in it.
+        # The core itself is asked: this node may have been deposed in this turn, of which it is notified only later.
         if not self._open_term or raft.term != self._open_term or raft.role is not Role.LEADER:
             return
         queue, commands = self._sends, self.commands
@@ -340,12 +340,12 @@ class Proposals:
             logger.info("proposing pauses: %s", error)
 
     def pending_at(self, index: int) -> PendingEntry | None:
-        """Returns the entry there that this node proposed and that is not decided; None if there is none."""
+        """Returns the entry at this index that this node proposed and that is undecided; None if there is none."""
         return self._pending.get(index)
 
     def is_plain(self, index: int) -> bool:
-        """Returns True if the entry there, which this node proposed, has nothing but few sends of the default level:
-        nobody waits for more than its commit."""
+        """Returns True if the entry at this index, which this node proposed, has only sends of the default level, and
+        at most PLAIN_SENDS_MAX. Then clients wait for nothing but its commit."""
         pending = self._pending.get(index)
         if pending is None or pending.built is None or pending.effects or len(pending.sends) > PLAIN_SENDS_MAX:
             return False
@@ -356,16 +356,17 @@ class Proposals:
 
     def on_committed(self, entries: list[Entry]) -> None:
         """Answers plain sends of entries that are committed, on this node's disk, and applied before anything else
-        happens on the event loop. The entries stay pending until then. Whatever waits for an answer behind a request
-        that has none goes on waiting, so that answers keep the order of the log."""
+        happens on the event loop. The entries stay pending until then. Answers keep the order of the log: a send behind
+        an unanswered request keeps waiting."""
         if self._acks:
             return
         first, last = entries[0].index, entries[-1].index
         for index, waiter in self._pending.items():
-            # In the order of the log, without a gap: an answer must not overtake one that still waits.
+            # Answers follow the order of the log without a gap: a later request must not be answered before an earlier
+            # one.
             if index > last or index < first or waiter.built is None or waiter.muted:
                 return
-            # Another leader's entry: what waits here is lost, and on_applied says so.
+            # The entry is another leader's, so the requests that wait here are lost. on_applied answers them.
             if waiter.id.term != entries[index - first].term:
                 return
             try:
@@ -390,11 +391,11 @@ class Proposals:
         if not pending:
             return
         for entry, results in zip(applied.entries, applied.run.results, strict=True):
-            # Settled by term and index together: at this index another leader's entry may have been applied.
+            # Term and index decide together, because another leader's entry may have been applied at this index.
             waiter = pending.pop(entry.index, None)
             if waiter is not None and waiter.id.term == entry.term:
                 self._settle(waiter, results)
-            # Of another term: this index is decided, and not for this entry. It is safe to send again.
+            # The applied entry has another term, so this node's entry is lost. Its requests can be sent again safely.
             elif waiter is not None:
                 self._lost(waiter)
         # Terms never fall along the log: an entry of an older term cannot follow the last one applied.
@@ -410,7 +411,7 @@ class Proposals:
     def _open_writes(self, raw: RawNode, term: int) -> None:
         """Opens writes, after the no-op of `term` is applied: counters start from applied state, without what an old
         term had in flight."""
-        # The comparison of sums took time: this may be the answer to a term that is over.
+        # The comparison of sums took time, so the term for which it was made may be over.
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self.topics.begin_term()
@@ -428,10 +429,11 @@ class Proposals:
             return
         self._open_term, self.open = 0, False
         self.commands.drop("leadership was lost before this was proposed")
-        # Oneway commits were promised nothing: those that were not proposed are dropped.
+        # Senders of oneway commits expect no answer: commits that were not proposed are dropped.
         self.offsets.close()
         for entry in self._pending.values():
-            # Proposed and undecided: neither forwarded nor failed. The log decides, and the next leader may have it.
+            # Proposed and undecided entries are neither forwarded nor failed. The log decides, because the next leader
+            # may have them.
             if entry.sends and not entry.answered:
                 waiting = [send for at, send in enumerate(entry.sends) if at not in entry.muted]
                 self.undecided(entry, waiting + self._twins.behind(entry.sends))
@@ -452,16 +454,17 @@ class Proposals:
         self.topics.look(now)
         self.early.expire(now)
         if self._acks and not self.early.waiting and now - self._acks_ms > 2 * self._deadline_ms:
-            self._acks = 0  # all that had another level were answered, at the latest with UNKNOWN
+            self._acks = 0  # all sends with another level have been answered, at the latest with UNKNOWN
         self._strict.expire(now)
         if now >= self.figures.hot.ends_ms:
             self.figures.hot.end_window(now)
         for entry in self._pending.values():
-            # UNKNOWN, never FAIL: the entry stays pending, and may be applied in a moment.
+            # The outcome is UNKNOWN and never FAIL: the entry stays pending and may be applied in a moment.
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)
         self.flow.look(now, leads=self._open_term != 0)
-        # Never proposed, so FAIL is true: sent again, it cannot be there twice.
+        # These requests were never proposed, so the outcome is FAIL: if they are sent again, they cannot be stored
+        # twice.
         for send in self._sends.take_older(now - self._deadline_ms):
             send.hold.decided()
             self._refuse([send], self._replies.refused, "the log did not take it in time; nothing was stored")
@@ -469,7 +472,7 @@ class Proposals:
             self._wake()
 
     def _refuse(self, sends: list[Send], tell: Callable[[Send, str], None], remark: str) -> None:
-        """Answers sends that were not proposed, and are no longer queued."""
+        """Answers sends that were not proposed and are no longer queued, by calling `tell` with `remark`."""
         self._strict.decided(sends)
         self._twins.tell(sends, tell, remark)
 
@@ -495,8 +498,8 @@ class Proposals:
     def _window_open(self) -> bool:
         """Returns True if another batch may be proposed. Two batches overlap disk and network. More pay off only if
         each is large: an entry costs as much as a hundred messages, and a send that waits a moment shares its entry
-        with others. It waits for all that is under way, whoever sent that, however fair the queue is: so two are enough
-        while somebody sends less than its share."""
+        with others. A send has to wait for all batches in flight, even in a fair queue. So only two are allowed while
+        some owner sends less than its share."""
         pending, queue, most = self._pending, self._sends, self._limits.batches_inflight_max
         few, count = min(most, SMALL_BATCHES_INFLIGHT), len(pending)
         if count >= few:
@@ -507,7 +510,7 @@ class Proposals:
             return True
         if count >= most:
             return False
-        # A send that is answered early needs a fast answer, not a cheap one.
+        # A send with an early answer needs a fast answer, even if small batches cost more.
         return (queue.bytes >= LARGE_BATCH_BYTES and not queue.has_light) or queue.first().ack in EARLY
 
     def _propose_effects(self, raw: RawNode) -> None:
@@ -523,7 +526,7 @@ class Proposals:
 
     def _propose_sends(self, raw: RawNode) -> None:
         sends = self._sends.cut()
-        # Not ahead of waiting commands: one of them may be older than an offset committed since.
+        # Effects must not overtake waiting commands, which may be older than an offset that was committed later.
         effects = self._effects.take() if self._effects.waiting and not self.commands.waiting else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built: Built | None = None
@@ -539,14 +542,15 @@ class Proposals:
             entry = raw.propose(EntryType.MESSAGES, built.payload, store_ms)
         except Exception as error:
             if built is not None:
-                # Nothing was proposed: offsets that were given out go back, or the queue would have a hole.
+                # Nothing was proposed. The assigned queue offsets are taken back, because the queue would otherwise
+                # have a gap.
                 built.rewind()
                 if not isinstance(error, (NotLeaderError, ProposalDroppedError, FrameError)):
-                    raise  # raised by the core: its state is unknown
+                    raise  # the core raised this, so its state is in doubt
             if effects:
                 self._effects.put_back()
             if isinstance(error, (NotLeaderError, ProposalDroppedError)):
-                # In front, in their order: they were checked first.
+                # They go to the front of the queue in their order, because they were checked first.
                 self._sends.put_back(sends)
                 raise
             self._unbuildable_sends(sends, error)
@@ -565,7 +569,7 @@ class Proposals:
 
     def _unbuildable_sends(self, sends: list[Send], error: Exception) -> None:
         """Handles sends of which no entry could be built; nothing was proposed. If there are several, each gets an
-        entry of its own, so that only the culprit fails."""
+        entry of its own, so that only the faulty send fails."""
         if len(sends) > 1:
             self._sends.put_back(sends, alone=True)
             return
@@ -627,7 +631,7 @@ class Proposals:
         let_go_on(waiter)
 
     def _give_up(self, entry: PendingEntry, now_ms: int) -> None:
-        """Answers the requests of an undecided entry that are past their deadline."""
+        """Answers with UNKNOWN the requests of an undecided entry that are past their deadline."""
         late, calls, next_ms = overdue(entry, now_ms)
         if late or calls:
             self.figures.settled(entry, Outcome.UNKNOWN, len(late), len(calls))

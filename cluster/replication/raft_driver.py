@@ -1,14 +1,13 @@
-"""The driver: sole owner of the RawNode (the Raft core). Inputs collect in an inbox; one turn of the driver processes
-them and carries out the Ready.
+"""Implements the driver, the only owner of the RawNode (the Raft core). Inputs collect in an inbox. One turn of the
+driver processes them and carries out the Ready (the core's pending work).
 
-Rules of this file:
-- Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs.
-- Writes of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in lane order.
-  A lane that does small work on the loop reports before `submit` returns: the same turn then goes on with it.
-- Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others).
-- A peer counts as silent only after the sockets are read: a turn steps its inbox before its ticks, and a tick that
-  comes late waits until they are.
-- A lane failure is final: the node stops taking part, and its peers continue without it.
+Rules of this file: - Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs. - Writes
+of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in the order of the
+lane's jobs. A lane that does small work on the loop reports before `submit` returns. The same turn then processes the
+report. - Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others). - A
+peer counts as silent only after the sockets have been read: a turn processes its inbox before its ticks, and a late
+tick waits until the sockets have been read. - A lane failure is final: the node stops taking part, and its peers
+continue without it.
 """
 
 from __future__ import annotations
@@ -37,10 +36,11 @@ APPLY_GATHER_MS = 10
 APPLY_GATHER_MAX = 256
 """The number of gathered committed entries at which they are applied without waiting for more, also on a follower."""
 ROUNDS_MAX = 4
-"""The rounds in which one turn goes on with what its own lanes reported before others get the loop: each may be a sync.
+"""The most rounds in one turn. Each round processes what the lanes reported in the round before, and may take as long
+as a sync.
 """
 LATE_TICKS = 1
-"""The lateness of a tick, in ticks, above which the loop must have stood still."""
+"""The delay of a tick, in ticks, above which the event loop must have stood still."""
 
 
 class MessageSender(Protocol):
@@ -72,12 +72,12 @@ class DriverLanes(NamedTuple):
     append: LaneRunner[PersistJob]
     apply: LaneRunner[list[Entry]]
     apply_bytes: int = APPLY_BYTES
-    """Bytes of entries at which the work of the apply lane is cut (`apply_lane.pieces`)."""
+    """The most bytes of entries in one piece of work of the apply lane (`apply_lane.pieces`)."""
 
 
 class DriverInbox:
     """Collects the driver's inputs until its next turn, and schedules that turn. It is made before the driver, because
-    lanes, transport and services, which the driver needs, fill it. Event loop only."""
+    the driver needs lanes, transport and services, and these fill the inbox. Event loop only."""
 
     __slots__ = (
         "_loop",
@@ -101,10 +101,10 @@ class DriverInbox:
         self.reads: list[Callable[[bool], None]] = []
         """Callbacks of reads that wait for a ReadIndex round that has not begun."""
         self.turn: Callable[[], object] = lambda: None
-        """The driver's function that runs a turn; the driver sets it when it is made, before that it does nothing."""
+        """The driver's function that runs a turn; it does nothing until the driver has been made and has set it."""
         self.turn_queued = False
         self.turning = False
-        """True while a turn runs: inputs are then seen before it ends, or wake another turn at its end."""
+        """True while a turn runs: new inputs are then processed before it ends, or another turn follows."""
         self.stopped = False
 
     def wake(self) -> None:
@@ -181,20 +181,21 @@ class RaftDriver:
         self._ticks = 0
         self.stages = StageTimes() if stages is None else stages
         self._now_ms = 0.0
-        """The time at the beginning of this turn, plus the time that its own lanes have taken since, in milliseconds.
+        """The time in milliseconds: that at the beginning of this turn, plus the time that lanes have taken on the loop
+        since.
         """
         self._timer: asyncio.TimerHandle | None = None
         self._tick_due_s = 0.0
         self._jobs_out = 0
         self._gathered: list[Entry] = []
-        """Committed entries that are gathered for the apply lane."""
+        """Committed entries that have not been passed to the apply lane yet."""
         self._gather_timer: asyncio.TimerHandle | None = None
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
         self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
         self._read_context = 0
         self.turns = 0
         self.implausible: Signal[[NodeId, ImplausibleMessageError]] = Signal()
-        """Signal that a peer sent a message that cannot be true; the core has ignored it."""
+        """Emitted when a peer has sent an implausible message, which the core has ignored."""
         self.wake = inbox.wake
         inbox.turn = self._turn
 
@@ -220,7 +221,7 @@ class RaftDriver:
     def _turn(self) -> None:
         inbox = self._inbox
         inbox.turn_queued = False
-        # A node that failed says nothing more: what it would send may rest on state that is not on disk.
+        # A failed node sends nothing more: its messages might depend on state that is not on disk.
         if inbox.stopped:
             return
         self.turns += 1
@@ -263,7 +264,7 @@ class RaftDriver:
         raw, inbox = self.raw, self._inbox
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         self._now_ms = now_ms
-        # One reading for the whole turn: what is stepped together has one time, on every run of a seed.
+        # The clock is read once per turn, so inputs of one turn have one time, in every run of a simulator's seed.
         raw.set_clock(wall_ms, now_ms)
         if inbox.persisted or inbox.applied:
             self._take_reports()
@@ -272,7 +273,7 @@ class RaftDriver:
             for message in messages:
                 try:
                     raw.step(message)
-                # No message ends a node: the core has changed nothing, and its sender is judged apart.
+                # No message may stop a node. The core has changed nothing, and `implausible` reports the sender.
                 except ImplausibleMessageError as error:
                     self.implausible(message.from_id, error)
         if inbox.closed_peers:
@@ -290,7 +291,7 @@ class RaftDriver:
             drains, inbox.persisted = inbox.persisted, []
             for persisted in drains:
                 self._jobs_out -= persisted.jobs
-                # None if there were no entries, or no space for them: nothing more is on disk than before.
+                # None if there were no entries, or no space for them: no more entries are on disk than before.
                 if persisted.last is not None:
                     raw.persisted(persisted.last)
                     self.stages.synced.append((persisted.last.index, self._now_ms))
@@ -299,7 +300,7 @@ class RaftDriver:
         if inbox.applied:
             runs, inbox.applied = inbox.applied, []
             for applied in runs:
-                # The core first: whoever is told next may ask for reads at this index.
+                # The core is told first, because the proposer, which is told next, may ask for reads at this index.
                 raw.applied(applied.entries[-1].index)
                 self._proposer.on_applied_run(applied)
             self._serve_reads()
@@ -318,15 +319,15 @@ class RaftDriver:
     def _handle(self, ready: Ready) -> None:
         if ready.members_changed:
             self._proposer.on_members(self.raw)
-        # These promise nothing about the disk. What does is in messages_after_persist, and waits for the lane.
+        # These messages do not depend on the disk. Those that do are in messages_after_persist and wait for the lane.
         if ready.messages:
             self._transport.send(ready.messages)
-        # Term, vote and entries are on disk before any message that tells of them leaves.
+        # Term, vote and entries must be on disk before any message that depends on them is sent.
         if ready.entries or ready.hard_state is not None:
             self._jobs_out += 1
             self._append.submit(PersistJob(ready.hard_state, ready.entries, ready.messages_after_persist))
         elif ready.messages_after_persist:
-            # They may depend on entries of an earlier Ready that are still on the lane.
+            # These messages may depend on entries of an earlier Ready that are still on the lane.
             if self._jobs_out:
                 self._jobs_out += 1
                 self._append.submit(PersistJob(None, (), ready.messages_after_persist))
@@ -355,10 +356,10 @@ class RaftDriver:
             self._on_install(ready.install)
 
     def _apply_soon(self, entries: Sequence[Entry]) -> None:
-        """Gathers committed entries for the apply lane. A leader applies at once, because clients wait. Elsewhere
-        entries collect for APPLY_GATHER_MS: passing one to the lane costs more than applying it, and a follower that
-        keeps up would spend a third of its time on wake-ups. A no-op is applied at once: its leader compares sums with
-        this node before it accepts writes."""
+        """Gathers committed entries for the apply lane. A leader passes them on at once, because clients wait. Other
+        nodes collect entries for APPLY_GATHER_MS: passing an entry to the lane costs more than applying it, and a
+        follower that keeps up would spend a third of its time on thread switches. A no-op is applied at once: its
+        leader compares sums with this node before it accepts writes."""
         self._gathered.extend(entries)
         urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
         if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
@@ -386,7 +387,7 @@ class RaftDriver:
         self._read_context += 1
         try:
             self.raw.read_index(self._read_context)
-        # Not the leader: the read is unconfirmed, never answered from a state that may be old.
+        # This node is not the leader. The read is not confirmed, because the state may be out of date.
         except NotLeaderError:
             _tell(callbacks, False)
             return
@@ -436,7 +437,8 @@ class RaftDriver:
 
 
 def _tell(callbacks: list[Callable[[bool], None]], confirmed: bool) -> None:
-    """Calls back reads with the confirmation. A callback that fails must not affect the others or stop the node."""
+    """Calls each read's callback with `confirmed`. A callback that fails must not affect the others or stop the
+    node."""
     for done in callbacks:
         try:
             done(confirmed)

@@ -1,5 +1,4 @@
-"""Requests that come again while the log has not decided about their first arrival: both have one message, and one
-outcome."""
+"""Handles sends that are repeated while their first arrival is undecided. Both share one message and one outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class RepeatedSends:
-    """Finds the first arrival of a send that is under way, and lets the repetition share its outcome."""
+    """Finds the first arrival of a repeated send that is queued or proposed, and lets the repetition share its
+    outcome."""
 
     def __init__(
         self,
@@ -25,8 +25,8 @@ class RepeatedSends:
         replies: SendReplies,
         note_level: Callable[[int], None],
     ) -> None:
-        """`pending`: the proposed entries that are undecided. `note_level` is told the acknowledgement level of a
-        repetition that has one."""
+        """`pending`: the proposed entries that are undecided. `note_level` is called with the acknowledgement level of
+        a repetition, if that is not the default."""
         self._pending = pending
         self._queue, self._paced = flow.queue, flow.paced
         self._twins, self._replies, self._note_level = twins, replies, note_level
@@ -43,21 +43,21 @@ class RepeatedSends:
         """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It
         replaces the first if that needs no answer any more; otherwise it may wait beside it, if `room`."""
         old = entry.sends[at]
-        # The first has its answer (UNKNOWN, or an early one): its place is free, and the repetition waits there.
+        # The first arrival has been answered (UNKNOWN, or early), so the repetition takes its place.
         if at in entry.muted:
             entry.muted.remove(at)
-        # Both may still hear: which of the two its client listens to is not known here.
+        # Both may still receive an answer: this node does not know on which connection the client waits.
         elif room and not old.connection.closed:
             self._twins.add(send)
             return
         else:
             self._give_way(old)
-        # It may have asked for another queue: it is told where the message is.
+        # The repetition may name another queue. Its answer names the queue that has the message.
         send.slot, send.queue_id = old.slot, old.queue_id
         entry.sends[at] = send
         if send.ack:
             self._note_level(send.ack)
-        if entry.answered:  # this request has a deadline of its own
+        if entry.answered:  # the repetition has a deadline of its own
             entry.answered = False
             entry.arrived_ms = send.received_ms
         old.hold.decided()

@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 REFUSED_PER_TURN = 16
-"""The most sends that one turn refuses in an overload. A refusal costs as much as a stored send, and many clients come
-again at once: what is left over waits, and slows them down."""
+"""The most sends that one turn refuses in an overload. A refusal costs as much as a stored send, and many clients
+repeat a refused send at once. Sends above this number keep waiting, which slows their clients down."""
 
 
 class Refuse(Protocol):
-    """Answers sends of which nothing was proposed, and forgets what is known of them."""
+    """A function that answers sends that were not proposed, and removes all records of them."""
 
     def __call__(self, sends: list[Send], tell: Callable[[Send, str], None], remark: str) -> None:
         """Answers each of `sends` by `tell`, a method of SendReplies, with the remark."""
 
 
 class SendFlow:
-    """The sends before the queue, and what is refused of it. Event loop only."""
+    """The sends that wait before the queue for the log, the queue itself, and the refusals. Event loop only."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class SendFlow:
         sync_ms: Callable[[], float],
         metrics: ProposalFigures | None = None,
     ) -> None:
-        """`sync_ms` is that of `AdmissionLimit`."""
+        """`sync_ms` is passed to `AdmissionLimit`."""
         config, clock = context.config, context.clock
         self._clock, self._raw, self._wake = clock, context.raw, context.wake
         self._state, self._gate = state, gate
         self._replies, self._refuse = replies, refuse
         self.limit = AdmissionLimit(config.flow, sync_ms)
-        """The limit on undecided sends, which this node learns while it leads."""
+        """The limit on undecided sends, which this node adjusts while it leads."""
         self.queue = SendQueue(config.limits, self.limit)
         """The sends that wait for their entry."""
         quotas = QuotaRules(state.quotas, state.access)
@@ -80,13 +80,13 @@ class SendFlow:
         )
         """The sends that wait for their quota."""
         self.creations = MinuteRates(quotas, (NEW_TOPICS, NEW_GROUPS), gate, clock.monotonic_ms)
-        """The judge of how many topics and groups somebody may make."""
+        """Limits how many topics and consumer groups a user or address may create per minute."""
         self.learnt = LearntUse(
             state.learnt,
             partial(_part_of_queues, state),
             *([] if metrics is None else [metrics.learnt]),
         )
-        """The topics with learnt limits and what they get."""
+        """Counts what the topics with learnt limits get."""
 
     def reload(self, config: Config) -> None:
         """Applies other limits."""
@@ -95,7 +95,7 @@ class SendFlow:
         self.limit.reload(config.flow)
 
     def forget(self) -> None:
-        """Forgets what was let through and learned, because this node has become leader again."""
+        """Forgets all counts of earlier terms, because this node has become leader again."""
         self.limit.forget()
         self.paced.buckets.forget()
         self.paced.backlogs.forget()
@@ -108,7 +108,7 @@ class SendFlow:
 
     def admit(self, sends: list[Send], now_ms: int) -> list[Send]:
         """Returns the sends of one read that are within the quota of their owner; they have no hold yet. The others
-        wait, or are refused if there is no room for that. Called while `paced.active`."""
+        wait in `paced`, or are refused if there is no room. Called while `paced.active`."""
         going, refused = self.paced.admit(sends, now_ms)
         for send, bucket in refused:
             send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)
@@ -141,12 +141,12 @@ class SendFlow:
         self.paced.backlogs.topic_changed(name)
 
     def log_closes(self, now_ms: int) -> None:
-        """Queues all sends: a command that closes the log will be proposed, and nothing may come behind it."""
+        """Queues all sends: a command that closes the log will be proposed, and no message may follow it."""
         if len(self.paced):
             self._go_on(self.paced.take_all(), now_ms)
 
     def _go_on(self, sends: list[Send], now_ms: int) -> None:
-        """Queues sends that waited for their quota, for whichever reason they go on now."""
+        """Queues sends that waited for their quota, whether the quota allows them now or another rule releases them."""
         if sends and self.learnt.active:
             self.learnt.came(sends, now_ms)
         for send in sends:

@@ -1,5 +1,5 @@
-"""Gives sends of clients that do not identify them an identity, by which repeated sends are recognised
-(docs/adr/0011-duplicate-sends.md), and names the sessions of clients that do (`names_of`, docs/adr/0098).
+"""Gives an identity to sends whose clients do not identify them, so that repeated sends are recognised
+(docs/adr/0011-duplicate-sends.md). For clients that do, computes the ids of their sessions (`names_of`, docs/adr/0098).
 
 The Python client identifies its sends (a name for its session, and a sequence). For every other client, the node that
 holds its connection does so: each connection is a session of its own, with a random id that no client sees. A send
@@ -28,7 +28,8 @@ KEY_MAX = 128
 ID_SIZE = 16
 """Bytes of a session's id."""
 SLICES = b"raftmq-w"
-"""The first half of the id that the sender of a staged attempt brings; the other half is the attempt's number."""
+"""The first 8 bytes of the session id that the sender of a staged write uses; the other 8 bytes are the number of the
+attempt."""
 _OWNER_SIZE = 8
 _NAMES_MAX = 4096
 """The names that are kept: about 500 bytes each."""
@@ -63,7 +64,8 @@ class SessionIds(NamedTuple):
 
 
 def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> SessionIds:
-    """Returns the ids of the session that a client names with the 16 bytes `brought`, in a cluster of that level."""
+    """Returns the ids of the session that a client names with the 16 bytes `brought`. `owner`: id of the proven user, 0
+    if none is. `level`: the level of the cluster."""
     if level < OWNERS_LEVEL:
         return SessionIds(brought)
     own, unowned = session_id(kind, owner, brought), session_id(kind, 0, brought)
@@ -72,7 +74,8 @@ def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Sessi
 
 
 def names_in(kind: SessionKind, owner: int, text: str, level: int) -> SessionIds:
-    """Returns the ids of the session that a client names in the field raftmqPid; NO_NAMES if that is malformed."""
+    """Returns the ids of the session that a client names in the field raftmqPid; NO_NAMES if `text`, its value, is
+    malformed."""
     # Checked first, because a long text must not be kept.
     return _names_in(kind, owner, text, level) if len(text) == 2 * ID_SIZE else NO_NAMES
 
@@ -86,7 +89,8 @@ def _names_in(kind: SessionKind, owner: int, text: str, level: int) -> SessionId
         brought = bytes.fromhex(text)
     except ValueError:
         return NO_NAMES
-    return names_of(kind, owner, brought, level) if len(brought) == ID_SIZE else NO_NAMES  # `fromhex` skips blanks
+    # Needed because `fromhex` skips blanks.
+    return names_of(kind, owner, brought, level) if len(brought) == ID_SIZE else NO_NAMES
 
 
 def content_hash(owner: int, unique_key: str, body: bytes) -> int:
@@ -198,7 +202,7 @@ class ConnectionSession:
 
     @property
     def pending(self) -> int:
-        """The number of this connection's sends that are not answered yet."""
+        """The number of sends of this connection that have no final answer yet."""
         return self.next_sequence - self.low - len(self._settled)
 
     def issue(self) -> tuple[bytes, int, int]:

@@ -1,4 +1,4 @@
-"""The queue of sends that wait for their entry; it decides which of them the next entry takes.
+"""Queues the sends that wait for their entry, and decides which of them the next entry takes.
 
 The oldest send comes first, as long as the next entry takes all waiting sends, or all of them are of one owner and one
 topic. Otherwise `cluster.replication.fair_order` orders them.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @twin
 def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Send], int]:
     """Removes sends from the front, up to `bytes_left` stored bytes and `count_left` messages, but at least one.
-    Returns them and the bytes of their requests."""
+    Returns them and the bytes of their requests (`Send.size`)."""
     sends: list[Send] = []
     size = 0
     while waiting and count_left > 0:
@@ -66,25 +66,27 @@ class SendQueue:
         self.waiting: deque[Send] = deque()
         """The sends that came last, oldest first. All of them, unless some are in `_fair`."""
         self._mixed = False
-        """True if they are of several owners or topics. Looked at once a read of a connection, which has one owner;
-        that it has several topics shows at the next."""
+        """True if they are of several owners or topics. Updated once per read of a connection. A read has one owner; if
+        it has several topics, this is noticed at the next read."""
         self._replaced = False
-        """True if a repetition may have the place of its first, which came earlier, or a send may be behind later
-        ones."""
+        """True if the sends may not be in the order of their arrival: a repetition may have replaced its first arrival,
+        or a send may have been added late."""
         self.is_ordered = True
         """True if the sends that `cut` returned last are oldest first."""
         self._fair = FairOrder()
-        """The sends that came before, if those of one owner and topic would hold up others."""
+        """The sends that arrived before those in `waiting`, in fair order. Used if the sends of one owner and topic
+        would delay others."""
         self._returned: deque[Send] = deque()
-        """Sends that go first: those that were taken and put back, and those that a change of their topic waits for."""
+        """Sends that go first: those that were taken and put back, and those that must precede a change of their
+        topic."""
         self._alone = 0
-        """The number of returned sends that get an entry each, because one of them made a batch fail."""
+        """The number of sends in `_returned` that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
         """The bytes of the requests of all sends; 0 if there is none."""
         self._names: dict[tuple[bytes, int], Send] | None = None
-        """(id of the session, sequence) -> send, from the first search for a repetition until no send waits. In an
-        overload most sends are repetitions of refused ones: a search through the queue for each took most of the
-        leader's time."""
+        """(id of the session, sequence) -> send, kept from the first search for a repetition until no send waits; else
+        None. In an overload most sends are repetitions of refused ones: a search through the queue for each took most
+        of the leader's time."""
 
     def __len__(self) -> int:
         return len(self._returned) + self._fair.count + len(self.waiting)
@@ -107,19 +109,19 @@ class SendQueue:
             self._came(sends)
 
     def add_late(self, send: Send) -> None:
-        """Adds a send that may have come before others that wait."""
+        """Adds a send that may have arrived before others that already wait."""
         self._replaced = True
         self.add([send], send.size)
 
     def _came(self, sends: list[Send]) -> None:
-        """Keeps the names of sends that came, or came back."""
+        """Records the identities of sends that were added or put back."""
         names = self._names
         if names is not None:
             for send in sends:
                 names[send.producer_id, send.sequence] = send
 
     def _gone(self, sends: list[Send]) -> None:
-        """Counts sends that were taken out, and forgets their names."""
+        """Subtracts sends that were removed, and forgets their identities."""
         self.bytes -= sum([send.size for send in sends])
         if self._names is not None:
             self._forget_names(sends)
@@ -143,7 +145,7 @@ class SendQueue:
 
     @property
     def has_light(self) -> bool:
-        """True while an owner that sends less than its share waits for others' sends in flight."""
+        """True while an owner that sends less than its share has to wait for other owners' sends in flight."""
         return self._fair.has_light
 
     def first(self) -> Send:
@@ -187,8 +189,8 @@ class SendQueue:
             self._mixed = False
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
-        """Puts back the sends that were taken last, because they were not proposed after all. `alone`: next time each
-        gets its own entry."""
+        """Puts back the sends that were taken last, because they were not proposed after all. `alone`: True to give
+        each of them an entry of its own next time."""
         self._returned.extendleft(reversed(sends))
         self.bytes += sum([send.size for send in sends])
         self._came(sends)

@@ -1,7 +1,7 @@
 """Logs slow requests: which request, of which client, how long it took, and the stage that was slow.
 
 Sends are examined once per entry, any other request when it is answered. At most one line a second is logged, with the
-number of requests that got no line. All are counted.
+number of requests that got no line. All slow requests are counted.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ until it is on the leader's own disk. majority: until it is committed. apply: un
 QUOTA = "quota"
 """The stage of a send that waited for a quota: from receipt until it might go on."""
 LEADER = "leader"
-"""The stage of a request on a node that passed it on: until a leader had answered or was found. The other stages of
-requests that make no entry are those of their verbs (`cluster.requests.verb.Stage`)."""
+"""The stage of a request on a node that forwarded it: until a leader had answered or was found. A request that makes no
+entry otherwise has the stage of its verb (`cluster.requests.verb.Stage`)."""
 TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 """The header fields that name the object of a request in the log line."""
 
@@ -66,7 +66,8 @@ class RequestFigures(Protocol):
 
     @property
     def sends(self) -> str:
-        """The name under which all sends are logged and counted, because an entry contains those of every verb."""
+        """The name under which all sends are logged and counted, because one entry may contain sends of several
+        verbs."""
 
     def answered(self, code: int, response: int, seconds: float) -> None:
         """Counts a request of that code that was answered after that many seconds."""
@@ -90,7 +91,7 @@ class SlowRequests:
         self._figures = figures
         self._sends = "sends" if figures is None else figures.sends
         self.bound_ms = math.inf
-        """The milliseconds above which a request is slow; check before a call."""
+        """The milliseconds above which a request is slow; callers compare with it before they call."""
         self._entry: dict[str, float] | None = None
         """The stages, with their milliseconds, of the slow entry whose commands are being answered; None if there is
         none."""
@@ -151,8 +152,8 @@ class SlowRequests:
     # --- all other requests ------------------------------------------------------------------------------------------
 
     def answered(self, request: AnsweredRequest, response: int, arrived_s: float) -> None:
-        """Examines a request that came at `arrived_s` and is answered now. A pull that was held has no such time
-        (infinity)."""
+        """Examines a request that came at `arrived_s` and is answered now. `arrived_s` is infinite for a pull that was
+        held, which never counts as slow."""
         now_s = self.clock_s()
         seconds = now_s - arrived_s
         if seconds < 0:
@@ -167,7 +168,8 @@ class SlowRequests:
     def passed_on(
         self, name: str, client: tuple[str, int], ext: Mapping[str, str], took_ms: float, now_ms: int
     ) -> None:
-        """Logs a request that this node held for a leader and has let go, `took_ms` after it came."""
+        """Logs a request that this node held for a leader and has answered or given up, `took_ms` milliseconds after
+        its arrival."""
         self._slow(name, {LEADER: took_ms}, 1, now_ms, {"client": _address(client), **_objects(ext)})
 
     # --- the line ----------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ class ProposalMetrics:
         self.slow = SlowRequests(context.config, context.clock.monotonic_s, context.stages, requests)
         self.hot = HotSpots(context.clock.monotonic_ms())
         self._until_look = STRIDE
-        """The number of acknowledged messages up to the next one that `hot` looks at."""
+        """The number of acknowledged messages until the next one that `hot` samples."""
 
     def reload(self, config: Config) -> None:
         """Applies changed bounds."""

@@ -1,8 +1,8 @@
-"""Sends the driver's messages with `replication.thrifty`: some appends wait in `raftlog.core.held_appends`, which says
-which and why. This is its clock, its timer, and its view of acknowledgements.
+"""Sends the driver's messages with `replication.thrifty`: some appends are held back by `raftlog.core.held_appends`,
+which says which and why. This module supplies its clock and timer, and tells it of acknowledgements.
 
 It sits between the driver and the transport, and the driver does not know of it: to the driver, a message that waits
-here is a message on a slow network.
+here looks like a message on a slow network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from raftlog.core.raw_node import RawNode
 from raftlog.messages import AppendEntriesReply, Message
 
 ROUNDING_MS: Final = 0.6
-"""Milliseconds by which a timer is set later: the loop's are whole ones, and one that comes early is set again."""
+"""Milliseconds that are added to a timer: the loop rounds to whole milliseconds, and a timer that fires early must be
+set again."""
 
 
 class ThriftySender:
@@ -33,7 +34,8 @@ class ThriftySender:
         receive: Callable[[Message], None],
         flush: Callable[[RawNode], object],
     ) -> None:
-        """`receive` takes each message from a peer; `flush` is that of `RaftDriver`."""
+        """`inner` sends messages. `receive` gets each message from a peer. `flush` is the argument `flush` of
+        `RaftDriver`."""
         self._inner = inner
         self.appends = appends
         self._loop = loop
@@ -44,7 +46,7 @@ class ThriftySender:
         """Set while anything is held; one timer serves many appends."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Sends those messages that need not wait, and what waited and is due."""
+        """Sends those messages that need not wait, and the held messages that are due."""
         appends, now_ms = self.appends, 1000 * self._clock_s()
         leaving = appends.leave(messages if isinstance(messages, list) else list(messages), now_ms)
         if leaving:
@@ -59,7 +61,8 @@ class ThriftySender:
         self._receive(message)
 
     def flush(self, raw: RawNode) -> None:
-        """Sends what is held if the turn has begun with a reason for it, before anything is proposed."""
+        """Sends the held messages, before anything is proposed, if the beginning of the turn gave a reason to send
+        them. Then calls the driver's `flush`."""
         if self.appends.held and self.appends.why_whole():
             self._inner.send(self.appends.give_out())
         self._flush(raw)

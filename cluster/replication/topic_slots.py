@@ -1,9 +1,9 @@
-"""The topics as the send path needs them, in one term of leadership: what may be sent to each, and the next offset of
-each queue.
+"""Keeps the data of topics that the send path needs, in one term of leadership: what may be sent to each topic, and the
+next offset of each queue.
 
 A slot is kept until its topic, or what all topics depend on, changes. While a change of the topic is proposed and not
-applied, there is no slot: what is checked against a topic goes into the log before a change of it or behind it, never
-beside it, so that apply never has to reject a row.
+applied, there is no slot: sends that were checked against a topic are in the log entirely before or after a change of
+it. So apply never has to reject a row.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class TopicSlots:
-    """The topics that sends were checked against, and those that may not be sent to now. Event loop only."""
+    """The topics that sends were checked against, and the topics that accept no sends now. Event loop only."""
 
     def __init__(self, state: BrokerState, early: EarlyAnswers) -> None:
-        """`early` knows the level of acknowledgement of a topic that names none."""
+        """`early` has the default acknowledgement level, for topics that name none."""
         self._state, self._early = state, early
         self._slots: dict[str, TopicSlot] = {}
         self.plain: dict[bytes, TopicSlot] = {}
@@ -39,10 +39,10 @@ class TopicSlots:
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self.barriers = TopicBarriers()
         self.drain = DrainGrace(state)
-        """Says if the group drains, and refuses sends for it."""
+        """Decides whether sends are refused because the group drains."""
 
     def slot(self, topic: str) -> TopicSlot | None:
-        """Returns the topic as the send path needs it; None if it does not exist or a change of it is pending."""
+        """Returns the topic's slot; None if it does not exist or a change of it is pending."""
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
@@ -50,14 +50,14 @@ class TopicSlots:
             if config is None or self.changing(topic):
                 return None
             slot = self._slots[topic] = slot_of(config, self._early.default, self._cursor)
-            # Refused by permission, not by absence: clients must ask for their route again.
+            # The slot has no permission to write, instead of being absent, so that clients ask for their route again.
             if not self.drain.takes(topic):
                 slot.perm &= ~PERM_WRITE
         return slot
 
     def changing(self, topic: str) -> bool:
-        """Returns True while a proposed change of the topic is not applied: its sends wait. In a log that is closed, or
-        about to be, each topic is as one whose change does not end."""
+        """Returns True while a proposed change of the topic is not applied: its sends wait. Returns True for every
+        topic if the log is closed or about to be."""
         return topic in self.barriers or self.drain.is_closed
 
     def refuse_topics(self, gathered: frozenset[str]) -> None:
@@ -66,7 +66,7 @@ class TopicSlots:
             self.forget()
 
     def look(self, now_ms: int) -> None:
-        """Takes note of what the group does at this monotonic time."""
+        """Updates, at this monotonic time, whether the group drains and refuses sends."""
         if self.drain.look(now_ms):
             self.forget()
 
@@ -81,8 +81,8 @@ class TopicSlots:
         self.plain.clear()
 
     def begin_term(self) -> None:
-        """Drops everything, after the no-op of a term is applied: counters start from applied state, without what an
-        old term had in flight."""
+        """Drops everything, after the no-op of a term is applied: queue offsets then start from the applied state,
+        without proposals of an earlier term."""
         self.forget()
         self.drain.begin()
         self._cursors.clear()
@@ -104,7 +104,8 @@ class TopicBarriers:
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
         self._of_all = 0
-        """The commands in flight after which no topic may take a message: each one is a barrier of all topics."""
+        """The number of commands in flight after which no topic may take a message. Each is a barrier for all
+        topics."""
 
     def __bool__(self) -> bool:
         return bool(self._count or self._of_all)

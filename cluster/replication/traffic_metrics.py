@@ -1,4 +1,4 @@
-"""The metrics of entries and messages: what this node proposed, settled and stored.
+"""Counts entries and messages for the metrics: what this node proposed, settled and stored.
 
 All are updated once per batch, never per message. docs/metrics.md lists names and meanings.
 """
@@ -89,5 +89,5 @@ class TrafficMetrics(ServiceMetrics):
         return self._stored.messages.values.items()
 
     def look(self) -> None:
-        """Removes the series of deleted topics, whichever node was asked to delete them."""
+        """Removes the series of deleted topics."""
         self._stored.forget_all_but(self._state.topics)

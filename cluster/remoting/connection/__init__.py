@@ -1,1 +1,1 @@
-"""Clients' connections: accepts them, reads frames, writes answers, and bounds what they hold."""
+"""Handles clients' connections: accepts them, reads frames, writes answers, and bounds the memory that they use."""

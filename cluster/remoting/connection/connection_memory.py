@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 
 SMALL_FRAME_BYTES = 256 << 10
-"""Frames up to this many bytes are read whatever others hold, because each connection has at most one."""
+"""Frames up to this many bytes are read even if other connections hold all the memory, because each connection has at
+most one."""
 EARLY_BYTES = 64 << 10
-"""Bytes of a larger frame that must arrive before room is reserved for it, because it costs a sender nothing to
-announce a length."""
+"""Bytes of a larger frame that must arrive before room is reserved for it, because any sender can announce a great
+length at no cost."""
 FIRST_ANSWER_BYTES = 256 << 10
-"""An answer up to this many bytes is made whatever others hold, for a client that has read all earlier answers."""
+"""An answer up to this many bytes is made even if other connections hold all the memory, for a client that has read all
+earlier answers."""
 COUNTED_BYTES = 16 << 10
 """Answers above this many bytes are counted when they are made, smaller ones once per turn of the loop."""
 CLOGGED_BYTES = 64 << 10
@@ -40,19 +42,19 @@ FRAME_HEAD_BYTES = 64 << 10
 PROGRESS_BYTES = 4 << 10
 """Bytes of an unfinished frame that a client must send within `limits.stalled_ms`, unless it finishes one."""
 PRESSED_MS, PRESSED_BYTES = 1_000, 64 << 10
-"""The stricter demand on a client that holds room while others wait for it: it must send so many bytes within so many
-milliseconds."""
+"""The stricter demand on a client that holds room while others wait for it: it must send PRESSED_BYTES bytes within
+PRESSED_MS milliseconds."""
 PRESSED_TAKES_MS = 2_000
 """Milliseconds within which a client must read some of its answers while others wait for room (besides
 `limits.stalled_ms`)."""
 
 
 class ConnectionMemory:
-    """The accounts of one node. Time advances only with `tick`."""
+    """The memory accounts of one node's connections. Time advances only with `tick`."""
 
     def __init__(self, limits: LimitsSection, soon: Soon, gate: Gate) -> None:
         self.gate = gate
-        """The accounts of what the requests of these connections keep in flight."""
+        """The accounts of the bytes that requests of these connections keep in flight."""
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
         """Bytes of answers that were made, or are about to be, and that no client has read."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)
@@ -73,7 +75,7 @@ class ConnectionMemory:
         self._oversize.resize(max(largest, limits.node_inflight_bytes_max // 4))
 
     def frame_room(self, size: int) -> Room:
-        """Returns the account for an unfinished frame of that size."""
+        """Returns the account to which an unfinished frame of `size` bytes counts."""
         return self.unfinished if size <= self._message_frame_max else self._oversize
 
     @property
@@ -92,7 +94,7 @@ Sizes = Mapping[int, Callable[[], int]]
 
 
 def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
-    """Returns the estimate for each request with a large answer. `limits` returns those in force."""
+    """Returns the estimate for each request with a large answer. `limits` returns the limits in force."""
 
     def bound(size: Size) -> Callable[[], int]:
         return lambda: size(state, limits())
@@ -101,7 +103,8 @@ def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
 
 
 def with_room(handlers: Mapping[int, Handler], sizes: Sizes) -> dict[int, Handler]:
-    """Returns the handlers; those with large answers wait for memory first."""
+    """Returns the handlers by request code. Those of requests with large answers are wrapped: they wait for memory
+    first."""
     return {code: _waiting(handler, sizes[code]) if code in sizes else handler for code, handler in handlers.items()}
 
 
@@ -110,6 +113,6 @@ def _waiting(handler: Handler, size: Callable[[], int]) -> Handler:
         if not request.room_for(size(), lambda: handle(request)):
             return
         request.promise(size())
-        handle_late(handler, request)  # it must be answered, so that its room comes back
+        handle_late(handler, request)  # an answer releases the reserved memory, so the request must be answered
 
     return handle

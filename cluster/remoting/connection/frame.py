@@ -1,4 +1,4 @@
-"""A request frame as it came from a client. It is passed along until the request is answered."""
+"""Holds a request frame as received from a client. The node passes it along until the request is answered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from raftmq_wire.codec import Header
 
 
 class Frame(msgspec.Struct, gc=False):
-    """A request frame. One is made for each request; as a Struct it is made without running Python code."""
+    """A request frame. A msgspec.Struct, because one is made for each request and a Struct is made without running
+    Python code."""
 
     path: ReplyPath
     """The connection through which the frame came, and through which the answer goes back."""
@@ -20,23 +21,24 @@ class Frame(msgspec.Struct, gc=False):
     """The encoding of its header, JSON or RocketMQ's binary one; the answer's header has the same."""
     header: Header
     header_bytes: bytes
-    """The header as it came. A node that forwards the request forwards these bytes unchanged."""
+    """The header as received. A node that forwards the request forwards these bytes unchanged."""
     body: bytes
     size: int
     """Bytes of header and body. They count against the limits until the request is answered."""
     identity: Identity | None = None
-    """The identity of a send, issued by the node with the client's connection; None otherwise. It is never derived from
-    what the client brought (see `cluster.broker.sends.send_request.Origin`)."""
+    """The identity of a send, issued by the node with the client's connection; None otherwise. It never depends on what
+    the client sent (see `cluster.broker.sends.send_request.Origin`)."""
     user: int = 0
-    """Id of the user who signed the request, as verified by the node with the connection; 0: no user."""
+    """Id of the user who signed the request, as verified by the node with the client's connection; 0 if the request has
+    no proven user."""
     judged: int = 0
-    """The version of users and rules by which this node judged the request; 0: it did not."""
+    """The version of users and rules by which this node judged the request; 0 if it did not judge the request."""
     unsure: Callable[[Frame, str], None] | None = None
-    """Called, with this frame and the reason, instead of a refusal: a former leader had the send and may have stored
-    it. None if nobody had it."""
+    """Called with this frame and a reason in place of a refusal, because a former leader received the send and may have
+    stored it. None if no leader has received it."""
 
     def may_be_stored(self, unsure: Callable[[Frame, str], None]) -> None:
-        """Makes `unsure` answer where this send would be refused, because an earlier attempt may have been stored."""
+        """Makes `unsure` answer when this send would be refused, because an earlier leader may have stored it."""
         self.unsure = unsure
 
     @property

@@ -1,4 +1,5 @@
-"""The open connections of clients: how many there may be, which give way to others, and what ends with them."""
+"""Keeps the open connections of clients: limits their number, closes some in favour of others, and ends the sessions of
+closed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENDS_S: Final = 1.0
-"""Seconds until a connection over the quota of its user ends: its first request has an answer by then."""
+"""Seconds after which a connection above the quota of its user is closed. Its first request is answered by then."""
 
 
 class OpenConnections:
@@ -61,7 +62,7 @@ class OpenConnections:
         """The open connections, oldest first."""
 
     def tick(self, now_ms: int) -> None:
-        """Closes those that are stuck or idle for too long. Called several times a second."""
+        """Closes connections that have been stuck or idle for too long. Called several times a second."""
         self.stuck.tick(now_ms)
         self.idle.tick(now_ms)
 
@@ -71,9 +72,9 @@ class OpenConnections:
         self.memory.reload(limits)
 
     def full(self, opening: int = 0, address: str = "") -> str:
-        """Returns the reason why no more connections may be accepted, with `opening` on their way; "" if they may. A
-        client of an `address` that has few connections takes the place of an idle one of the address that has most;
-        while users are enforced, that of another connection without a user."""
+        """Returns the reason why another connection may not be accepted, given `opening` connections that are not open
+        yet; "" if it may. If there is no room and `address` has few connections, an idle connection of the address with
+        the most is closed. While users are enforced, a connection without a proven user is closed instead."""
         limit = self._limits.connections_max
         if address:
             is_free = self.idle.make_room(address, opening, limit, self._evict)
@@ -84,8 +85,9 @@ class OpenConnections:
         return f"limits.connections_max = {self._limits.connections_max} is reached"
 
     def opened(self, connection: RemotingConnection) -> bool:
-        """Counts the connection; refuses it above limits.connections_max, and above the quota of its address. A
-        refusal for a quota is no line of the log: a client that ignores it would fill that."""
+        """Counts the new connection. Returns False to refuse it, above limits.connections_max or the quota of its
+        address. A refusal for a quota is not logged, because a client that connects again and again would fill the
+        log."""
         if why := self.full():
             logger.warning("connection refused: %s", why)
             return False
@@ -96,8 +98,8 @@ class OpenConnections:
         return True
 
     def proven(self, connection: RemotingConnection, user: int) -> None:
-        """Records that the first user has signed on the connection. If the user opens too many connections, this one
-        ends: its earlier requests are answered, later ones are refused."""
+        """Records the first user that has signed on the connection. If this user opens too many connections, this one
+        is closed after ENDS_S; its earlier requests are answered, later ones are refused."""
         self.idle.proven(connection)
         over = self._rates.take(CONNECTIONS, user, connection.peer_address[0])
         if over is not None:
@@ -121,12 +123,12 @@ class OpenConnections:
             self._end_session(connection)
 
     def drop(self) -> None:
-        """Closes all connections: clients connect to another node and send unanswered requests again."""
+        """Closes all connections. Their clients connect to another node and repeat unanswered requests there."""
         for connection in list(self.all):
             connection.abort()
 
     def _evict(self, connection: RemotingConnection) -> None:
-        self.all.pop(connection, None)  # its place is free before its transport reports the end
+        self.all.pop(connection, None)  # frees the place of the connection before its transport reports the end
         connection.abort()
 
     def _is_used(self, connection: RemotingConnection) -> bool:

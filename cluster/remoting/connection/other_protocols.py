@@ -1,7 +1,7 @@
-"""Clients of other protocols that connect to a remoting port by mistake, and the answers that they get in their own
+"""Recognises clients of other protocols that connect to a remoting port by mistake, and answers them in their own
 protocol.
 
-The first four bytes of each, read as the length of a frame, mean more than any limit allows (TLS: 353 MiB, see
+The first four bytes of each such protocol, read as the length of a frame, exceed every limit (TLS: 353 MiB, see
 `cluster.runtime.tls.port_security`), so they are recognised where an oversized frame is refused.
 """
 
@@ -20,18 +20,18 @@ class Guest(NamedTuple):
     """A protocol that is not served at this port."""
 
     says: str
-    """The words of the node's log about the client."""
+    """The description of the client in the node's log."""
     answer: bytes
-    """The answer in the client's protocol; empty if there is none that it would show."""
+    """The answer in the client's protocol; b"" if such clients show no answer."""
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
-    """An HTTP/2 frame of stream 0 without flags (RFC 9113, 4.1)."""
+    """Returns an HTTP/2 frame of stream 0 without flags (RFC 9113, 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes((kind, 0, 0, 0, 0, 0)) + payload
 
 
 def _go_away(text: str) -> bytes:
-    """SETTINGS, which has to come first, and GOAWAY with a text (RFC 9113, 3.4 and 6.8)."""
+    """Returns a SETTINGS frame, which has to come first, and a GOAWAY frame with a text (RFC 9113, 3.4 and 6.8)."""
     return _frame(_SETTINGS, b"") + _frame(_GOAWAY, bytes(4) + _PROTOCOL_ERROR.to_bytes(4, "big") + text.encode())
 
 
@@ -57,5 +57,6 @@ _BEGINS: Final[dict[bytes, Guest]] = {
 
 
 def guest_of(begun: bytes) -> Guest | None:
-    """Returns the protocol that begins with these bytes, at least four; None if it is none of those known here."""
+    """Returns the protocol that begins with these bytes, at least four; None if they begin no protocol that is known
+    here."""
     return _BEGINS.get(begun[:4]) or _BEGINS.get(begun[:2])

@@ -45,7 +45,7 @@ class RemotingRequest(Untracked):
     user: int
     """Id of the user who signed the request; 0: it is not signed, or the signature was not checked."""
     judged: int
-    """The version of users and rules by which the request was judged; 0: it was not."""
+    """The version of users and rules by which the request was judged; 0 if it was not judged."""
     received: Frame | None = None
     """The frame as it came, if another node may have to answer the request; None otherwise."""
     _answered: bool = False
@@ -54,8 +54,8 @@ class RemotingRequest(Untracked):
 
     @classmethod
     def of(cls, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> RemotingRequest:
-        """Makes the request of a frame. Raises CodecError if the ext fields are not an object of values; with
-        `reads_ext` off, the property `ext` raises it instead."""
+        """Makes the request of a frame. `reads_ext`: True to read the ext fields at once, which raises CodecError if
+        they are not an object of values. With False, the property `ext` reads them and raises it."""
         header = frame.header
         return cls(
             header,
@@ -112,7 +112,7 @@ class RemotingRequest(Untracked):
 
     def hold(self) -> None:
         self._arrived_s = math.inf
-        if self.received is None:  # else another node may have to answer, and reads all of it
+        if self.received is None:  # dropped only if no other node may have to answer, which would need the whole frame
             self.drop()
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
@@ -127,21 +127,23 @@ class RemotingRequest(Untracked):
         if self._promised is None:
             path = self.connection
             self._promised = promised = path.room.share()
-            if path.forwarded:  # the memory of a forwarded request is the node's: it is not released with the client
+            # A forwarded request has no client connection here, so its memory is not released when the client
+            # disconnects.
+            if path.forwarded:
                 path.on_close.append(lambda: promised.hold(0))
         self._promised.hold(size)
 
     def given_away(self) -> Share | None:
-        """Ends the request here without an answer, because another node gives it. Returns the memory that is reserved
-        for the answer, which the caller holds from now on."""
+        """Ends the request on this node without an answer, because another node answers it. Returns the memory that was
+        reserved for the answer, which the caller now holds; None if none was."""
         promised, self._promised, self._answered = self._promised, None, True
         if self._ended is not None:
             self._ended(self)
         return promised
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers once; a oneway request is never answered. If the answer cannot be encoded, an error is sent
-        instead."""
+        """Answers the request at the first call; a oneway request is never answered. If the answer cannot be encoded,
+        an error is sent instead."""
         if not self._may_answer(code):
             return
         try:
@@ -164,8 +166,8 @@ class RemotingRequest(Untracked):
             self.connection.write_parts(answer.heads.head(self.opaque), answer.body)
 
     def _may_answer(self, code: int) -> bool:
-        """Returns True for the first answer, gives the request's memory back and counts the request. Returns False for
-        a later answer, and for a oneway request."""
+        """Releases the request's memory, counts the request, and returns True, if this is its first answer. Returns
+        False for a later answer, and for a oneway request."""
         if self._promised is not None:
             self._promised.hold(0)
             self.connection.room_given_back()

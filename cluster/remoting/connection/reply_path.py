@@ -1,4 +1,5 @@
-"""The path of an answer to the client, whose connection is on this node or on one that forwards."""
+"""Defines the path of an answer to a client, whose connection is on this node or on another node that forwards its
+requests."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class ReplyPath:
     """True if another node holds the client's connection."""
 
     def __init__(self, peer_address: tuple[str, int], listener: str, room: Room, gate: Gate) -> None:
-        """`peer_address` is the client's own ip and port, `room` the memory for answers that it has not read."""
+        """`peer_address`: the client's own ip and port. `room`: the memory for answers that the client has not read.
+        `gate`: the accounts of its requests in flight."""
         self.room = room
         self.peer_address = peer_address
         self.listener = listener
@@ -54,10 +56,11 @@ class ReplyPath:
         self.session: ConnectionSession | None = None
         """The session of this connection in the send path (`replication.send_identity`)."""
         self.line: OrderLine | None = None
-        """The order of requests of this connection that were held here; None until the first one is held."""
+        """The order of the requests of this connection that this node held for a leader; None until the first one is
+        held."""
 
         self.calls: ClientCalls | None = None
-        """Requests to the client that it has not answered; None before the first."""
+        """Requests of this node to the client that the client has not answered; None before the first."""
 
     @property
     def owner(self) -> Hashable:
@@ -68,7 +71,8 @@ class ReplyPath:
         return math.inf
 
     def tell_closed(self) -> None:
-        """Calls each of `on_close`, once: the connection, or the request that another node forwarded, has ended."""
+        """Calls each function in `on_close` once, because the connection, or the request that another node forwarded,
+        has ended."""
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
             callback()
@@ -88,11 +92,12 @@ class ReplyPath:
         self.write(head + body)
 
     def unanswered(self) -> None:
-        """Called when a oneway request is over. Does nothing here, because a connection stays open."""
+        """Called when a oneway request has ended without an answer. Does nothing here, because a connection stays
+        open."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if there is memory for an answer of `size` bytes now. Otherwise `again` is called when there is,
-        unless the client has disconnected by then."""
+        """Returns True if there is memory for an answer of `size` bytes now. Otherwise returns False, and calls `again`
+        when there is memory, unless the client has disconnected by then."""
         if self.room.fits(size):
             return True
         self.room.wait(size, lambda: None if self.closed else again())
@@ -105,7 +110,8 @@ class ReplyPath:
         """Does nothing here: only paths that limit the work of their client count it."""
 
     def room_given_back(self) -> None:
-        """Continues requests that wait behind one whose reserved memory is free again. Does nothing here."""
+        """Called when a request has released its reserved memory, so that waiting requests may continue. Does nothing
+        here."""
 
     def consumers_changed(self, group: str) -> None:
         self.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
@@ -128,7 +134,7 @@ _opaque = 0
 
 
 def next_opaque() -> int:
-    """Returns the next id of a server-to-client request. These ids are independent of the clients'."""
+    """Returns the next id of a server-to-client request. They are independent of the ids of the client's requests."""
     global _opaque
     _opaque = (_opaque + 1) & 0x7FFFFFFF
     return _opaque
@@ -149,7 +155,7 @@ Ended = Callable[[ClientAnswer | None], None]
 
 
 class ClientCalls:
-    """Requests to the client of one connection. Every call ends once: with the answer, or with None."""
+    """Requests to the client of one connection. Each call ends exactly once: with the client's answer, or with None."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Ended] = {}
@@ -176,13 +182,13 @@ class ClientCalls:
             ended(answer)
 
 
-# Keeps the order of one client connection on a node that forwards its requests (docs/guarantees.md, "Consumer
+# Keeps the order of the requests of one client connection, on a node that forwards them (docs/guarantees.md, "Consumer
 # offsets").
 #
 # Requests that change offsets, topics or groups, and all sends, are forwarded to a leader in the order in which they
 # came, on one connection between the nodes, which keeps that order. A write without an identity is forwarded a second
-# time only if the leader said that it did nothing, and if no later such write was forwarded, or carried out by this
-# node, since.
+# time only if two conditions hold: the leader said that it did nothing with it, and no later such write was forwarded
+# or carried out by this node meanwhile.
 
 
 class OrderLine:
@@ -194,7 +200,7 @@ class OrderLine:
         self._waiting: set[int] = set()
         """Numbers of requests that the present leader has not received."""
         self._order: list[int] = []
-        """A heap of those numbers; it also contains some of requests that no longer wait."""
+        """A heap of the numbers in `_waiting`. It may also contain numbers of requests that no longer wait."""
         self._newest = self._newest_sent = 0
 
     @property
@@ -222,7 +228,7 @@ class OrderLine:
         return not 0 < self.first < number
 
     def sent(self, number: int, code: int) -> None:
-        """Records that a leader, which may be this node, has received the request."""
+        """Records that a leader, which may be this node, has received the request. `code`: its request code."""
         self._waiting.discard(number)
         if code in ONE_TRY:
             self._newest_sent = max(self._newest_sent, number)

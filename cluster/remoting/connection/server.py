@@ -1,12 +1,13 @@
-"""The connections of the remoting protocol: one asyncio.Protocol per connection, no task or future per request.
+"""Implements the connections of the remoting protocol: one asyncio.Protocol per connection, and no task or future per
+request.
 
 All frames of one read are parsed in one loop; replies are collected per connection and sent in one write per loop
 iteration. A malformed or oversized frame closes its connection, is logged once, and affects no other connection. An
-oversized one is answered first, by its header alone.
+oversized frame is answered before that, as soon as its header has arrived.
 
 The memory of a connection is reserved before the work (`cluster.remoting.connection.connection_memory`). Reading is
-paused while its client reads no answers, while an answer waits for memory, or while there is none for the arriving
-frame; received frames wait in order. A connection without progress for long is closed
+paused while the client reads no answers, while an answer waits for memory, or while there is no memory for the arriving
+frame. Received frames wait in order. A connection that makes no progress for long is closed
 (`cluster.remoting.connection.stuck_clients`).
 """
 
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONG_FRAME_BYTES = 4096
-"""Parsing a header longer than this is charged separately; that of others is part of taking out the frame. Only longer
-frames are compared with their rows here: `cluster.remoting.handler_table` keeps the limits below this."""
+"""The cost of parsing a header longer than this is charged separately. Only frames longer than this are compared here
+with the limit of their request code; `cluster.remoting.handler_table` enforces the limits below this."""
 WORKS_MAX = 16
 """The most pieces of a connection's work that may wait for their turns. At this limit no more frames are dispatched."""
 STEP_UNITS = 250
@@ -67,7 +68,7 @@ _UNKNOWN = ("127.0.0.1", 0)
 
 
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
-    """Joins the parts of a frame, without its length prefix."""
+    """Returns a frame, without its length prefix, made of header and body."""
     return b"".join(((serialize_type << 24 | len(header)).to_bytes(4, "big"), header, body))
 
 
@@ -84,12 +85,12 @@ class Dispatch:
         raise NotImplementedError
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """Takes sends among the frames of a read, from index `at` on. Called before `on_request` where there may be
-        sends. Returns the index of the first frame for `on_request`."""
+        """Takes sends among the frames of a read, from index `at` on. Called before `on_request` if the frame at `at`
+        may be a send. Returns the index of the first frame for `on_request`."""
         return at
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
-        """Handles a request whose body is longer than its row allows. The body is not passed, and may not have
+        """Handles a request whose body is longer than its request code allows. The body is not passed, and may not have
         arrived. Only a frame of at most LONG_FRAME_BYTES reaches `on_request` with such a body."""
         raise NotImplementedError
 
@@ -113,7 +114,7 @@ class Dispatch:
 
 
 class Leaving(Dispatch):
-    """Replaces a connection's dispatch when the node is about to close it."""
+    """Replaces the dispatch of a connection that the node is about to close."""
 
     def __init__(self, before: Dispatch, remark: str) -> None:
         self._before = before
@@ -186,12 +187,12 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._unsent = self.room.share()
         """Unsent bytes for the client, without those of the current loop iteration."""
         self._unfinished: Share | None = None
-        """The memory reserved for the arriving frame, if it is a large one."""
+        """The memory reserved for the arriving frame, if it is a large one; None otherwise."""
         self._wanted: Waiter | None = None
-        """The connection's place in the queue for that memory; None if it does not wait."""
+        """The connection's place in the queue for that memory; None if the connection does not wait for memory."""
         self._waits = 0
-        """The number of causes to wait: answers that wait for memory, plus one while too much work waits for its turn,
-        plus one while frames do."""
+        """The number of reasons why the connection waits: the number of answers that wait for memory, plus one while
+        too much work waits for its turn, plus one while frames wait for a turn."""
         self._works = 0
         """The number of pieces of work that wait for their turns."""
         self._turn_wanted = False
@@ -216,13 +217,14 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Registers the connection of a client."""
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        # uvloop's transport is no subclass of asyncio.Transport.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self.opened_s = self._loop.time()
         self.secure = transport.get_extra_info("sslcontext") is not None
         peer = transport.get_extra_info("peername")
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else _UNKNOWN
         self.born_host = pack_host(*self.peer_address)
-        self.in_flight = self._memory.gate.holder(self.peer_address[0])  # nothing was asked before
+        self.in_flight = self._memory.gate.holder(self.peer_address[0])  # no request has arrived yet: no user is known
         if not self._dispatch.on_open(self):
             self.closed = self._halted = True
             transport.abort()
@@ -238,7 +240,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.received += len(data)
         try:
             buffer, frames = self._buffer.feed(data)
-            METER.units += 2 * CALL_UNITS + (len(data) >> 10) + ITEM_UNITS * len(frames)  # the answers' write, too
+            # Also charges for writing the answers.
+            METER.units += 2 * CALL_UNITS + (len(data) >> 10) + ITEM_UNITS * len(frames)
             if frames:
                 self.finished = True
                 if self._unfinished is not None or self._wanted is not None:
@@ -312,7 +315,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.abort()
 
     def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
-        """Dispatches frames until one has to wait; keeps those behind it."""
+        """Dispatches frames until one has to wait; keeps that frame and the later ones."""
         at, count = 0, len(frames)
         while at < count:
             if self.session is not None and (at := self._dispatch.take_sends(self, buffer, frames, at)) == count:
@@ -345,7 +348,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 rest = frames[at:]
                 if rest and not self.closed:
                     first = rest[0][0]
-                    kept = buffer[first : rest[-1][1]]  # the read alone, not a large frame before it
+                    kept = buffer[first : rest[-1][1]]  # counts only this read, not a large frame before it
                     self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
                 return
 
@@ -380,8 +383,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 yield
 
     def _begin_large_frame(self) -> None:
-        """Refuses the arriving frame by its header, or reserves memory for it. A refused frame is neither kept nor
-        awaited: touching that much memory for the first time would block this node longer than an honest request."""
+        """Refuses the arriving large frame by its header, or reserves memory for it. A refused frame is neither kept
+        nor awaited: touching that much memory for the first time would block this node longer than an honest
+        request."""
         buffer = self._buffer
         if isinstance(buffer, LongFrame):
             self._refuse_oversized(buffer)
@@ -476,7 +480,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._set_reading()
 
     def _is_over(self) -> bool:
-        """Returns True if more bytes wait for this client than allowed, or any while the node is above its limit."""
+        """Returns True if too many bytes wait for this client, or if any wait while all clients together exceed the
+        node's limit."""
         node = self._memory.unsent
         return self.room.taken >= self.room.size or (self._unsent.held > 0 and node.taken >= node.size)
 
@@ -516,8 +521,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._halt()
 
     def write_all(self, data: bytes) -> None:
-        """Queues the answers to all sends of an entry, back to back. They do not wait for more answers, which would
-        cost an iteration of the loop. The transport itself joins what is written in one iteration."""
+        """Writes the answers to all sends of an entry, back to back. Does not wait for more answers, which would cost
+        an iteration of the loop. The transport itself joins the bytes that are written in one iteration."""
         if self.closed:
             return
         self._out.append(data)
@@ -537,7 +542,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             size = len(data)
             self._transport.write(data)
         self.handed += size
-        if size >> 10:  # the call itself was charged with the read
+        if size >> 10:  # the write call itself was already charged with the read
             METER.units += size >> 10
         if self._clogged or self._unsent.held or size > CLOGGED_BYTES:
             self.count_unsent()
@@ -586,7 +591,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     @property
     def holds_room(self) -> bool:
-        """True if its frame holds memory that others may need, and the client, not this node, delays it."""
+        """True if its unfinished frame holds memory that others may need, and the client, not this node, causes the
+        delay."""
         return self._unfinished is not None and not self._waits
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -606,7 +612,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._transport.close()
 
     def end_in(self, seconds: float) -> None:
-        """Closes the connection after a time."""
+        """Closes the connection after so many seconds."""
         self._loop.call_later(seconds, self.leave_now)
 
     def leave_now(self) -> None:

@@ -1,9 +1,9 @@
-"""Closes clients that use resources of this node without making progress, and clients that are idle.
+"""Closes the connections of clients that use resources of this node without making progress, and of idle clients.
 
 A client uses resources while it reads none of its answers, or sends no more of a frame that it has begun. Such a
 connection is closed, and its memory is free for others. A slow client stays connected as long as it makes progress.
-Only connections with something unfinished are checked, twice a second. If a check comes late, this node stood still and
-no client could make progress, so that time counts for none of them.
+Only connections with something unfinished are checked, twice a second. If a check is late, this node stood still and no
+client could make progress. So that time does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOK_MS = 500
 
 
 class _Progress:
-    """Times since which a connection has made no progress, in both directions."""
+    """The times since which one connection has made no progress, for each direction."""
 
     __slots__ = ("received", "since_ms", "taken", "taken_ms")
 
@@ -42,7 +42,7 @@ class _Progress:
         self.taken, self.taken_ms = connection.handed - connection.unsent_bytes, now_ms
 
     def pardon(self, ms: int) -> None:
-        """Excludes `ms` of the time, in which this node itself stood still."""
+        """Does not count `ms` milliseconds, in which this node itself stood still."""
         self.since_ms += ms
         self.taken_ms += ms
 
@@ -59,7 +59,7 @@ class StuckClients:
         return len(self._watched)
 
     def follow(self, connection: RemotingConnection) -> None:
-        """Watches the connection until nothing of it is unfinished."""
+        """Watches the connection until it has no unfinished work."""
         self._watched.setdefault(connection, None)
 
     def forget(self, connection: RemotingConnection) -> None:
@@ -107,21 +107,22 @@ class StuckClients:
         return ""
 
 
-# Idle clients: closed after IDLE_S, as in RocketMQ's broker, and earlier if newcomers need their places.
+# Idle clients: closed after IDLE_S, as in RocketMQ's broker, and earlier if new clients need their places.
 #
 # A client with a waiting pull, or with a heartbeat within the last 120 s, is not idle (it is a member of a group:
-# `cluster.broker.groups.group_members`). All connections are checked within LOOK_S, a slice at each tick. The time in
-# which this node stood still counts for none of them.
+# `cluster.broker.groups.group_members`). All connections are checked within LOOK_S, SLICE of them at each tick. The
+# time in which this node stood still counts for none of them.
 
 IDLE_S = 120.0
 """Seconds without data after which a client is closed (RocketMQ: serverChannelMaxIdleTimeSeconds)."""
 LEAVES_S = 5.0
-"""Seconds without data after which a connection may be closed for a newcomer. A forwarded write is decided by then."""
+"""Seconds without data after which a connection may be closed in favour of a new one. A forwarded write is decided by
+then."""
 LOOK_S = 5.0
 SLICE = 256
 """Connections that one tick checks."""
 TICK_MAX_S = 0.2
-"""Seconds. If a tick comes later than this, the node itself was late."""
+"""Seconds. If more have passed since the last tick, the node itself stood still."""
 
 
 class Uses(Protocol):
@@ -135,14 +136,14 @@ class IdleClients:
     """The open connections of clients. Event loop only."""
 
     def __init__(self, is_used: Uses, enforces: Callable[[], bool] = lambda: False) -> None:
-        """`enforces` returns True while users are enforced: the last quarter of the places is then for connections that
-        have proven one."""
+        """`enforces` returns True while users are enforced: the last quarter of the places is then reserved for
+        connections with a proven user."""
         self._is_used = is_used
         self._seen: dict[RemotingConnection, tuple[int, float]] = {}
         """Connection -> (bytes received at the last check, time at which they were found to have grown)."""
         self._told = Seldom(logger)
         self._now_s = 0.0
-        """Seconds of this object's own clock. It advances by at most TICK_MAX_S with each tick."""
+        """The time in seconds on this object's own clock. It advances by at most TICK_MAX_S with each tick."""
         self._ticked_ms: int | None = None
         self._round: list[RemotingConnection] = []
         self._due_s = 0.0
@@ -165,9 +166,9 @@ class IdleClients:
             self._places.proven(connection.peer_address[0], connection)
 
     def make_room(self, address: str, opening: int, limit: int, close: Callable[[RemotingConnection], None]) -> bool:
-        """Makes room for a client of `address`, in addition to `opening` connections that are not open yet: if
-        addresses have to share, closes a connection that is idle or whose user is not proven. Returns True if there is
-        a place."""
+        """Makes room for a client of `address`, in addition to `opening` connections that are not open yet: if no place
+        is left, closes a connection, with `close`, that is idle or has no proven user. Returns True if there is a
+        place. `limit`: the most connections."""
         leaving, is_free = self._places.make_room(address, opening, limit)
         if leaving is not None:
             self._told.warn("a client makes room for another one", "few places are left")

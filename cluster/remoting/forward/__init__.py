@@ -1,1 +1,1 @@
-"""Requests that this node forwards to the leader, with what it states about their senders."""
+"""Forwards requests to the leader, together with what this node knows about their senders."""

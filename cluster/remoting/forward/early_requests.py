@@ -1,8 +1,8 @@
-"""Requests of other nodes' clients that came before this node could handle them.
+"""Keeps requests of other nodes' clients that arrived before this node could handle them.
 
-Its writes are not open yet, for milliseconds after its election; or it has no connection to the sender yet, so that an
-answer would be lost. They are handled in the order in which they came, a few in each turn. Requests that the same node
-forwards in the meantime wait behind them: they may belong to the same client.
+There are two reasons. This node's writes are not open yet, for milliseconds after its election. Or it has no connection
+to the sending node yet, so an answer would be lost. They are handled in the order in which they came, a few in each
+turn. Requests that the same node forwards in the meantime wait behind them: they may belong to the same client.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Early(NamedTuple):
 
 
 class EarlyRequests:
-    """The requests that wait, in the order in which each node forwarded them."""
+    """The requests that wait on this node, in the order in which each node forwarded them."""
 
     def __init__(self, gate: Gate) -> None:
-        """`gate` has the memory for them."""
+        """`gate` accounts for their memory."""
         self._gate = gate
         self._waiting: dict[NodeId, OrderedDict[int, _Early]] = {}
         """Node -> forward id -> request; only nodes with waiting requests."""
@@ -54,7 +54,8 @@ class EarlyRequests:
         return self._waiting.keys()
 
     def put(self, node: NodeId, forwarded: Forwarded, frame: bytes) -> bool:
-        """Keeps a request for later. Returns False if there is no room for it."""
+        """Keeps a request for later. `forwarded`: the header of its FORWARD frame. Returns False if there is no room
+        for it."""
         hold = self._gate.hold_early(len(frame))
         if hold is None:
             return False
@@ -73,8 +74,9 @@ class EarlyRequests:
     def client_gone(self, node: NodeId, client: RelayedClient) -> None:
         """Forgets the sends of a client that has disconnected.
 
-        The other node reports one send after the other, but all are forgotten with the first: if the client sends them
-        again over another connection in the meantime, a send that stayed would be stored before one that was forgotten.
+        The other node reports one send after the other, but all are forgotten at the first report. Otherwise, if the
+        client had sent them again over another connection, a later send that was still here could be stored before an
+        earlier one.
         """
         for forward_id in list(self._clients.get(node, {}).get(client, ())):
             if _is_awaited_send(self._waiting[node][forward_id].frame):
@@ -86,7 +88,7 @@ class EarlyRequests:
         return early and (early.forwarded, early.frame)
 
     def drop(self, node: NodeId) -> None:
-        """Forgets the requests of a node whose connection closed; it will forward them again."""
+        """Forgets the requests of a node whose connection closed; the node will forward them again."""
         for early in self._waiting.pop(node, {}).values():
             early.hold.ended()
         self._clients.pop(node, None)
@@ -109,6 +111,6 @@ class EarlyRequests:
 def _is_awaited_send(frame: bytes) -> bool:
     try:
         header = decode_header(frame[0], header_bytes(frame))
-    except CodecError:  # it is answered later, by itself
+    except CodecError:  # this request is answered later, on its own
         return False
     return header.code in SENDS and not header.flag & FLAG_ONEWAY

@@ -1,4 +1,5 @@
-"""The header of a FORWARD frame: a client's request on its way to the leader (`cluster.runtime.peer_frames.Kind`)."""
+"""Decodes the header of a FORWARD frame, which carries a client's request to the leader
+(`cluster.runtime.peer_frames.Kind`)."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ class Forwarded(NamedTuple):
     listener: str
     identity: Identity | None
     term: int
-    """The term in which the addressed node leads."""
+    """The term in which the receiving node leads, as far as the sender knows."""
     user: int
-    """Id of the user who signed the request; 0: no user."""
+    """Id of the user who signed the request; 0 if no user signed it."""
 
 
 def header_bytes(frame: bytes, at: int = 0) -> bytes:

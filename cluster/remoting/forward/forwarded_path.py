@@ -1,4 +1,5 @@
-"""The stand-in, on the leader, for a client that is connected to another node. It represents one forwarded request."""
+"""The stand-in, on the leader, for a client that is connected to another node. One stand-in exists for each forwarded
+request."""
 
 from __future__ import annotations
 
@@ -73,19 +74,19 @@ class ForwardedPath(ReplyPath):
         self._end()
 
     def client_gone(self) -> None:
-        """Ends the request, because no client waits for its answer any more."""
+        """Ends the request, because its client has disconnected."""
         self.closed = True
         self._end()
 
     def hand_back(self) -> None:
-        """Returns the request to the node that holds it, because this node no longer leads and has not proposed it. The
-        holder forwards it to the next leader itself (one hop)."""
+        """Returns the request to the node with the client's connection, because this node no longer leads and has not
+        proposed it. That node forwards it to the next leader."""
         self._end()
         self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
 
     def _end(self) -> None:
-        """Calls all who keep something of this path (`on_close`): its only request is over."""
+        """Calls the functions in `on_close`, because the only request of this path has ended."""
         name = self._peer, self._id
-        if self._open.get(name) is self:  # after a lost connection, the same request may have come once more
+        if self._open.get(name) is self:  # after a lost connection, the same request may have been forwarded here again
             del self._open[name]
         self.tell_closed()

@@ -1,12 +1,12 @@
 """Forwards requests that only the leader can answer: a node that does not lead holds them, forwards them and delivers
 the answers, once each.
 
-The node that holds the client's connection stays responsible. It keeps the request until an answer comes, forwards a
-send to the next leader when this one goes, and gives every send an identity, so that a send that is forwarded twice is
-stored once. Sends and other writes are forwarded in the order of their connection (`reply_path`), those without an
-identity only once. Any other request is forwarded to at most LEADERS_MAX leaders, because a request that two of them
-did not survive may have ended them. A forwarded request is never forwarded again (one hop). A send that
-two leaders had is never answered as refused: the first may have stored it. At the deadline a forwarded
+The node that holds the client's connection stays responsible. It keeps the request until an answer arrives, and
+forwards a send to the next leader when the present one is lost. It gives every send an identity, so that a send that is
+forwarded twice is stored once. Sends and other writes are forwarded in the order of their connection (`reply_path`),
+those without an identity only once. Any other request is forwarded to at most LEADERS_MAX leaders, because a request
+that two leaders did not survive may have made them fail. A forwarded request is never forwarded again (one hop). A send
+that two leaders have received is never answered as refused: the first may have stored it. At the deadline a forwarded
 write is UNKNOWN, one that was never forwarded is refused (14), and a read of offsets is left unanswered: old clients
 take any error there for "no offset".
 """
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HELD_PER_UNIT = 8
-"""Held requests that are looked at in one microsecond of work."""
+"""Held requests that are examined in one microsecond of work."""
 _LOOKED_AT_MAX = 512
-"""Held requests that one step looks at while there is nothing to do for them."""
+"""The most held requests that one step examines while none of them needs an action."""
 _HELD, _LOST, _EARLY, _GONE = ("held requests",), ("lost requests",), ("early requests",), ("gone clients",)
 """The owners of the cut work (`cluster.runtime.turns.work.Turns`): a change of leader concerns thousands of requests at
 once."""
@@ -72,14 +72,14 @@ class NamesSends(Protocol):
     """Assigns identities to sends (`cluster.remoting.handlers.send`)."""
 
     def name_held(self, frame: Frame) -> Identity | None:
-        """Returns the identity for a send that this node takes over; None if it needs none. Raises CodecError."""
+        """Returns the identity for a send that this node takes over; None if the send needs none. Raises CodecError."""
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
         """Keeps the identity of a send that got no final answer, so that its retry uses the same one."""
 
 
 class Forwarder:
-    """Forwards requests. It contains both ends: that on the node with the connection, and that on the leader."""
+    """Forwards requests, on the node with the client's connection, and handles forwarded requests, on the leader."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class Forwarder:
     ) -> None:
         """`leads` returns True if this node leads and its writes are open. `local` handles a request as the leader.
         `room` is the memory for answers on their way to clients. `trusted` returns True if every peer has proven the
-        cluster's secret, so that its word about a client's user counts. `level` returns the level of the cluster."""
+        cluster's secret, so that this node believes which user a peer states. `level` returns the level of the
+        cluster."""
         self._room = room
         self.reload(context.config)
         self._clock = context.clock
@@ -117,13 +118,15 @@ class Forwarder:
         """Client behind another node -> pieces of work of its requests that wait here."""
         self._early = EarlyRequests(gate)
         self._open: dict[tuple[NodeId, int], ForwardedPath] = {}
-        """Costly requests and sends of other nodes' clients that are not answered: they end if the client is gone."""
+        """(node, forward id) -> path of each unanswered costly request or send of another node's client. They end if
+        the client disconnects."""
         self.client_gone: Signal[[ReplyTo]] = Signal()
-        """Sent with the path of each send of another node's client that is gone."""
+        """Emitted with the path of each send of another node's client that has disconnected."""
         self._admitting = False
         """True while early requests are handled."""
         self._passing = self._again = False
-        """True while held requests are passed on; true if the first of them must be looked at once more."""
+        """`_passing`: True while held requests are being forwarded. `_again`: True if they must be examined again from
+        the first."""
         self._level = level
         self._soon = context.loop.call_soon
         self._turns = context.turns
@@ -150,7 +153,7 @@ class Forwarder:
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
     def _term(self) -> int:
-        """Returns the term that this node knows."""
+        """Returns the newest term that this node knows."""
         return self._raw.term
 
     # --- the node that holds the connection --------------------------------------------------------------------------
@@ -186,7 +189,7 @@ class Forwarder:
         self._pass_on(forward_id, held)
 
     def keep_behind(self, lines: list[OrderLine]) -> Callable[[], None]:
-        """Holds back what comes later in these lines; the returned function lets it go on."""
+        """Makes later requests in these order lines wait; the returned function releases them."""
         number = next(self._ids)
         for line in lines:
             line.join(number)
@@ -252,7 +255,7 @@ class Forwarder:
             yield from reversed(newer)
 
     def _admit_early(self) -> None:
-        """Handles the early requests once writes are open, or another node leads, and there is a connection for the
+        """Handles the early requests once writes are open, or once another node leads, if there is a connection for the
         answer."""
         if self._early and not self._admitting:
             self._admitting = True
@@ -277,7 +280,7 @@ class Forwarder:
 
     def clients_closed(self, closed: Collection[ReplyTo]) -> None:
         """Remembers the sends of closed connections, whose clients may send them again. Tells the leader which costly
-        requests and sends have no client any more that waits for them."""
+        requests and sends have lost their clients."""
         charge(1 + len(self._held) // _HELD_PER_UNIT)
         gone = [forward_id for forward_id, held in self._held.items() if held.frame.path in closed]
         for forward_id in gone:
@@ -312,7 +315,7 @@ class Forwarder:
         self._early.drop(peer)
         for name, path in [each for each in self._open.items() if each[0][0] == peer]:
             if path.is_send:
-                del self._open[name]  # its client may be there, and its node forwards it again
+                del self._open[name]  # the client may still be connected to its node, which forwards the request again
             else:
                 self._gone(name)
         charge(1 + len(self._held) // _HELD_PER_UNIT)
@@ -330,11 +333,11 @@ class Forwarder:
             self.pump()
 
     def _answer_lost(self, peer: NodeId, lost: list[int]) -> WorkSteps:
-        """Answers the requests that this peer had, and that no other one may carry out."""
+        """Answers the requests that this peer had received and that no other node may carry out."""
         for forward_id in lost:
             held = self._drop(forward_id)
             if held is None:
-                continue  # another attempt was answered meanwhile
+                continue  # another attempt of this request was answered meanwhile
             charge(FRAME_UNITS)
             if held.frame.header.code in WRITES:
                 self._answer_unknown(held.frame, f"the connection to the leader ({self._object_of(peer)}) was lost")
@@ -362,25 +365,27 @@ class Forwarder:
 
     def _pass_on(self, forward_id: int, held: ForwardedRequest) -> None:
         if held.is_orphan:
-            # Its client is gone. A leader would begin the request after it was told that it ended (seed 961000021). It
-            # would store a send before the copies that the client sends again (seed 946000080).
+            # Its client has disconnected, so the request is not forwarded. A leader might begin the request after it
+            # was told of its end (seed 961000021). It might store a send before the repetitions that the client sends
+            # over another connection (seed 946000080).
             self._drop(forward_id)
             if self._closings.hears(held.frame.path):
                 self._remember(held.frame)
             return
         if held.one_try and held.spent:
-            return  # the node that has it answers, or the deadline passes
+            return  # the node that has the request answers it, or the deadline passes
         leader, line = self._leader(), held.line
         if held.is_with(leader):
             if line is not None:
-                line.leave(forward_id)  # that leader is back, and has it
+                line.leave(forward_id)  # that leader is connected again, and has the request
             return
         if line is not None:
-            line.join(forward_id)  # also what a former leader has: nothing that came later may go to the next one first
+            # Also applies to requests that a former leader has: no later request may go to the next leader before them.
+            line.join(forward_id)
             if not line.may_go(forward_id):
                 return
         if held.spent:
-            return  # it comes back, or is answered, or the deadline passes: until then, sends behind it wait
+            return  # sends behind this one wait until it is returned or answered, or until its deadline
         if self._leads():
             if line is not None:
                 line.sent(forward_id, held.frame.header.code)
@@ -416,7 +421,7 @@ class Forwarder:
         return held
 
     def _look_at(self, held: ForwardedRequest) -> None:
-        """Reports a request that leaves this node late."""
+        """Reports a request to the log of slow requests, if it leaves this node late."""
         slow = self._slow
         if slow is None or held.waits_for_leader:
             return
@@ -434,7 +439,7 @@ class Forwarder:
             held.line.join(forward_id)
 
     def _on_handed_back(self, forward_id: int, held: ForwardedRequest) -> None:
-        """Takes back a request with which the leader did nothing."""
+        """Takes back a request that the leader returned without having done anything with it."""
         if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
             self._drop(forward_id)
             remark = "nothing was done: the leader changed, and a later request overtook it; try again"
@@ -468,7 +473,7 @@ class Forwarder:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a forwarded request, or the answer to one. Raises WireError."""
+        """Handles a forwarded request, or the answer to one. Raises WireError if the frame is malformed."""
         with _contained():
             if kind == Kind.FORWARD:
                 self._on_forward(peer, header, payload)
@@ -493,14 +498,14 @@ class Forwarder:
                 self._gone((peer, gone))
                 return
         forwarded = decode_forward(header)
-        if not self._transport.connected(peer):  # it could not be handed back either
+        if not self._transport.connected(peer):  # the request could not be returned to its node either
             self._early.put(peer, forwarded, frame)
             return
         self._admit_early()
         self._serve(peer, forwarded, frame, behind=peer in self._early.nodes())
 
     def _serve(self, peer: NodeId, forwarded: Forwarded, frame: bytes, *, behind: bool = False) -> None:
-        """Handles a request that another node forwarded. `behind`: earlier ones of that node wait."""
+        """Handles a request that another node forwarded. `behind`: True if earlier requests of that node wait here."""
         forward_id, client, listener, identity, term, user = forwarded
         path = ForwardedPath(
             self._transport,
@@ -513,13 +518,13 @@ class Forwarder:
             self.gate,
             self._open,
         )
-        # The request is for the leader of that term. If it arrives late, after a partition, it was forwarded to another
-        # leader since. A commit of an offset, which has no identity, would then be carried out a second time over a
-        # newer one.
+        # The request is for the leader of the term that it names. If it arrives late, after a partition, it has been
+        # forwarded to another leader meanwhile. A commit of an offset, which has no identity, would then be carried out
+        # a second time over a newer one.
         if term != self._term() or self._leader() != self._own_id:
             path.hand_back()
             return
-        open_now = self._leads() and not behind  # what came while writes were not open goes first
+        open_now = self._leads() and not behind  # requests that arrived before writes were open are handled first
         if not open_now and self._early.put(peer, forwarded, frame):
             return
         header = header_bytes(frame)
@@ -538,7 +543,7 @@ class Forwarder:
             return
         path.is_send = request.code in SENDS
         if (path.is_send or request.code in COSTLY) and not request.flag & FLAG_ONEWAY:
-            self._open[peer, forward_id] = path  # its answer takes it out again
+            self._open[peer, forward_id] = path  # its answer removes it from `_open`
         if self._works[path.owner] >= WORKS_MAX:
             self._refuse_busy(passed_on, _TOO_MUCH)
         else:
@@ -563,7 +568,7 @@ class Forwarder:
         if held is None:
             return
         if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
-            return  # the answer is about its own attempt only; another node has the request by now, or will soon
+            return  # the answer is only about its own attempt; another node has received the request, or will soon
         self._drop(forward_id)
         stored, unknown = reply.code == ResponseCode.SUCCESS, is_unknown(reply.code, reply.remark)
         refused = not (stored or unknown)
@@ -585,7 +590,7 @@ class Forwarder:
 
     def _settle(self, held: ForwardedRequest, *, stored: bool) -> None:
         """Settles the identity of a send that got a final answer. If a retry was refused, that says nothing about the
-        first attempt, so its identity stays reserved for a retry."""
+        first attempt, so the identity stays remembered for a retry."""
         frame = held.frame
         if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
@@ -602,7 +607,7 @@ class Forwarder:
 
 @contextmanager
 def _contained() -> Iterator[None]:
-    """Turns whatever a malformed frame raises into a WireError."""
+    """Converts any exception that a malformed frame raises into a WireError."""
     try:
         yield
     except (CodecError, TypeError, ArithmeticError, ValueError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Hands a request that its handler could not answer, because this node does not lead, to the leader."""
+"""Passes a request to the leader if its handler could not answer it because this node does not lead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PassOn(Protocol):
 
 
 class Handover:
-    """The way to the leader for requests with which nothing was done. The router keeps their frames
+    """Forwards requests that their handlers have not carried out to the leader. The router keeps their frames
     (`Request.may_come_back`)."""
 
     def __init__(self, pass_on: PassOn, leads: Callable[[], bool]) -> None:
@@ -29,8 +29,8 @@ class Handover:
         self._leads = leads
 
     def to_leader(self, request: Request) -> bool:
-        """Returns True if another node answers the request. Otherwise its handler answers: this node leads, or
-        cannot pass the request on."""
+        """Forwards the request to the leader. Returns True if another node now answers it. Returns False if this node
+        leads or cannot forward it; the handler must then answer."""
         if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
             return False
         frame, promised = request.received, request.given_away()
@@ -40,5 +40,5 @@ class Handover:
         if promised is not None:
             promised.hold(0)
             frame.path.room_given_back()
-        frame.path.hand_back()  # it comes from another node, which passes it on to the next leader
+        frame.path.hand_back()  # the request was forwarded by another node, which forwards it to the next leader
         return True

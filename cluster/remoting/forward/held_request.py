@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from cluster.runtime.resource_budget import Share
 
 LEADERS_MAX = 2
-"""The most leaders that may receive a request, one after the other, and disconnect without an answer; then it is given
-up."""
+"""The most leaders that may receive a request, one after the other, and disconnect without an answer. Then the request
+is given up."""
 
 
 class ForwardedRequest:
-    """A client's request that this node keeps until an answer came."""
+    """A client's request that this node keeps until it is answered."""
 
     __slots__ = (
         "came_ms",
@@ -40,7 +40,7 @@ class ForwardedRequest:
         self.came_ms = came_ms
         self.deadline_ms = deadline_ms
         self.promised: Share | None = None
-        """The memory reserved for its answer, if that may be a large one."""
+        """The memory reserved for its answer, if that may be a large one; None otherwise."""
         self.sent_to: NodeId = NOBODY
         self.was_sent = False
         self.tries = 0
@@ -55,13 +55,13 @@ class ForwardedRequest:
         self.tries += 1
 
     def came_back(self) -> None:
-        """Records that the leader did nothing with it."""
+        """Records that the leader has returned the request without having done anything with it."""
         self.tries -= 1
         if self.one_try:
             self.was_sent = False
 
     def left_its_leader(self) -> None:
-        """Records that no leader has it."""
+        """Records that no leader has the request, because the one that had it is lost."""
         self.sent_to = NOBODY
 
     @property
@@ -99,5 +99,5 @@ class ForwardedRequest:
 
     @property
     def spent(self) -> bool:
-        """True if no further node may carry it out, this node included."""
+        """True if no further node, this node included, may carry out the request."""
         return self.tries >= (1 if self.one_try else LEADERS_MAX)

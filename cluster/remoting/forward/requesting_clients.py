@@ -1,14 +1,14 @@
-"""States which clients asked for a commit of an offset (15) or for a queue lock (41, 42), from the heartbeats of their
-connection.
+"""States, in forwarded requests, which clients asked for a commit of an offset (15) or for a queue lock (41, 42), from
+the heartbeats of their connection.
 
 Only the node with the connection knows these clients. It writes them into an ext field of the request that it forwards,
 in place of what the client wrote there, and the leader trusts that field in forwarded requests only.
 
 - CLIENTS of a commit: the clients that the connection's heartbeats named for the group. The leader drops a commit for a
-  queue that another client holds. The node with the connection cannot decide that, because its rows may not show the
-  lock yet. Over a connection without heartbeats a client may name itself (`named_by_client`): that can only make its
-  commit be dropped.
-- STANDING of a lock: what the heartbeats said of the client that the request names.
+queue that another client holds. The node with the connection cannot decide that, because its rows may not show the lock
+yet. Over a connection without heartbeats a client may name itself (`named_by_client`). A false name can only cause its
+own commit to be dropped. - STANDING of a lock: whether the connection's heartbeats named the client of the request
+(`Standing`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 CLIENTS: Final = "raftmqClients"
 """Name of the ext field with a JSON list of client ids. A leader that does not know the field accepts every commit."""
 CLIENTS_MAX = 16
-"""The most clients of one connection. If there are more, they are not told apart, and their commits are accepted."""
+"""The most clients of one connection. If there are more, no clients are stated, and their commits are accepted."""
 
 _encode = metered_json.encode
 _decode_clients = metered_json.decoder(list[str])
 
 
 def committers(request: Request, group: str, members: Members) -> frozenset[str]:
-    """Returns the clients that may have sent a commit; none if neither the connection nor the commit names any."""
+    """Returns the clients that may have sent a commit; an empty set if neither the connection nor the commit names
+    any."""
     if request.connection.forwarded:
         return _listed(request.ext)
     known = members.clients_of(request.connection, group, request.user)
@@ -82,7 +83,7 @@ def name_committers(frame: Frame, members: Members) -> Frame:
 
 
 def with_field(frame: Frame, ext: dict[str, str], name: str, value: str | None) -> Frame:
-    """Returns the request with these ext fields and that one; without it if the value is None."""
+    """Returns the request with the ext fields `ext` and the field `name`; without that field if `value` is None."""
     header = frame.header
     ext = {**ext, name: value} if value is not None else {key: ext[key] for key in ext if key != name}
     written = encode_frame(
@@ -99,8 +100,8 @@ def with_field(frame: Frame, ext: dict[str, str], name: str, value: str | None) 
 
 
 STANDING: Final = "raftmqStanding"
-"""Name of the ext field with a Standing. A node that does not know the field forwards requests without it, and they
-count as a member's."""
+"""Name of the ext field with a Standing. A node that does not know the field forwards requests without it, and the
+leader treats them as requests of a member."""
 
 
 class _NamedClient(msgspec.Struct, rename="camel"):
@@ -149,6 +150,6 @@ def name_standing(frame: Frame, members: Members) -> Frame:
     try:
         named = _decode_named(frame.body)
         standing = _standing(frame.path, named.consumer_group, named.client_id, frame.user, members)
-    except MALFORMED:  # the leader refuses it
+    except MALFORMED:  # the leader refuses such a request
         standing = Standing.STRANGER
     return with_field(frame, ext_of(frame.header), STANDING, standing.value)

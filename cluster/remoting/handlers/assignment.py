@@ -1,7 +1,8 @@
-"""Requests before consuming: the queues assigned to a client (400), and the check of its filter (46).
+"""Handles the requests that consumers send before they consume: for the queues assigned to a client (400), and for the
+check of its filter (46).
 
-400 is sent by consumers that leave the choice of queues to the broker, above all POP consumers. There is no POP here:
-the answer is mode PULL, RocketMQ's default. It is about the queues and the members in all groups of brokers that have
+400 is sent by consumers that leave the choice of queues to the broker, above all POP consumers. RaftMQ has no POP: the
+answer is mode PULL, RocketMQ's default. It takes into account the queues and members in all groups of brokers that have
 the topic (docs/adr/0111). Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
 """
 
@@ -79,7 +80,7 @@ class Assignments:
         in_steps(self._services, request, self._answer(request, question))
 
     def _answer(self, request: Request, question: AssignmentQuery) -> WorkSteps:
-        """Makes the answer. A null in it makes the client change nothing."""
+        """Makes the answer to 400, step by step. If it contains null, the client changes nothing."""
         placed = read_queues(self._services, question.topic)
         group = self._members.consumers.get(question.consumer_group)
         share = STRATEGIES.get(question.strategy_name or "")

@@ -51,16 +51,16 @@ class NodeFigures:
         self._started_ms = started_ms
 
     def by_name(self) -> dict[str, str]:
-        """Returns the figures that mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in
-        RocketMQ, is the value of a figure that does not exist here: sends and pulls wait in no queue of threads, and
-        nothing locks the page cache."""
+        """Returns the figures that mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N" is, as in
+        RocketMQ, the value of a figure that does not exist: here sends and pulls do not wait for threads, and nothing
+        locks the page cache."""
         uptime_ms = self._services.monotonic_ms() - self._started_ms
         given = self._rates.given()
         rates = {
             "putTps": self._rates.taken(),
             "getTransferredTps": given,
             "getTransferedTps": given,
-        }  # 4.9 spells it so
+        }  # RocketMQ 4.9 misspells it like this
         waits = [
             f"{pool}ThreadPoolQueue{what}" for pool in ("send", "pull", "ack") for what in ("Size", "HeadWaitTimeMills")
         ]
@@ -79,7 +79,7 @@ class NodeFigures:
 
 
 TOPIC_PUT_NUMS, QUEUE_PUT_NUMS = "TOPIC_PUT_NUMS", "QUEUE_PUT_NUMS"
-"""RocketMQ's names of the counts of 315 that there are."""
+"""RocketMQ's names of the counts that 315 can return here."""
 QUEUE_DIGITS_MAX = 10
 COUNT_FIELDS = ("statsMinute", "statsHour", "statsDay")
 """The fields of BrokerStatsData, for each of WINDOWS_MS."""
@@ -146,7 +146,7 @@ class BrokerFigures:
         routes."""
         group = text(request, "producerGroup")
         members = self._members.producers.get(group)
-        if members is None:  # RocketMQ's words and code
+        if members is None:  # the same remark and code as RocketMQ's
             raise Refused(Reason.ERROR, f"the producer group[{group[:120]}] not exist")
         steps = table_body(b'{"connectionSet":[', in_order(members), connection_row, b"]}")
         answer_in_steps(self._services, request, steps)
@@ -170,7 +170,8 @@ class BrokerFigures:
         answer_in_steps(self._services, request, self._counted(config.id, queues))
 
     def _counted(self, topic_id: int, queues: range) -> BodySteps:
-        """Makes RocketMQ's BrokerStatsData."""
+        """Makes the body of the answer: RocketMQ's BrokerStatsData with the messages of the topic, or of these
+        queues."""
         until_ms = self._services.log_time_ms()
         counts = yield from stored_lately(self._services.state, topic_id, queues, until_ms)
         return _encode(
@@ -182,7 +183,7 @@ class BrokerFigures:
 
 
 def _no_counts(name: str, key: str) -> Refused:
-    """RocketMQ's code and words."""
+    """Returns the refusal for a count that does not exist, with RocketMQ's code and remark."""
     return Refused(Reason.ERROR, f"The stats <{name[:120]}> <{key[:120]}> not exist")
 
 
@@ -215,7 +216,8 @@ ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
     "autoCreateTopicEnable": lambda config: config.topics.auto_create,
     "maxMessageSize": lambda config: config.limits.message_bytes_max,
     "messageDelayLevel": lambda config: config.timer.delay_levels,
-    # Nobody can change these here. exportConfigs of 4.9.8 fails where one of them is missing.
+    # These settings cannot be changed. They are listed because exportConfigs of RocketMQ 4.9.8 fails if one of them is
+    # missing.
     "autoCreateSubscriptionGroup": lambda config: True,
     "brokerId": lambda config: 0,
     "filterServerNums": lambda config: 0,
@@ -227,7 +229,7 @@ ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
 
 
 def broker_settings(config: Config) -> bytes:
-    """Returns the body of the answer."""
+    """Returns the body of the answer to 26: the configuration as lines `name=value`."""
     told: dict[str, _Value] = {name: value(config) for name, value in ROCKETMQ_NAMES.items()}
     told |= cluster_values(config)
     return "".join(f"{name}={_text(value)}\n" for name, value in told.items()).encode()

@@ -1,5 +1,5 @@
-"""Operators' requests about consumers: resets of offsets (222, 314), and requests that a client itself answers (307
-GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
+"""Handles operators' requests about consumers: resets of offsets (222, 314), and requests that a client itself answers
+(307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
 
 307 and 309 are sent on to the client's connection, on whichever node that is, and its answer is returned unchanged
 (RocketMQ: AdminBrokerProcessor.callConsumer). The body of 222 is JSON with objects as keys, as the tools expect it.
@@ -35,8 +35,8 @@ _encode = metered_json.encode
 
 
 class ConsumerRequests:
-    """Handles resets of offsets (222, 314; on the leader) and what clients answer (307, 309; on any node). `note`:
-    `cluster.remoting.request.NoteChange`."""
+    """Handles resets of offsets (222, 314; on the leader) and requests that clients answer (307, 309; on any node).
+    `note`: `cluster.remoting.request.NoteChange`."""
 
     def __init__(
         self, services: Services, resets: OffsetResets, relay: ClientRelay, rights: Rights, note: NoteChange
@@ -86,8 +86,9 @@ class ConsumerRequests:
         self._resets.clone(source, to, topic, party_of(request), done)
 
     def _consume_directly(self, request: Request) -> None:
-        """Sends the message to the client, which consumes it at once and answers with the result. The asker may have to
-        read it, and the user of the client that gets it to consume it."""
+        """Sends the message to the client, which consumes it at once and answers with the result. If rules are
+        enforced, the asking user must be allowed to read the message, and the user of the receiving client to consume
+        it."""
         try:
             _, position = decode_message_id(text(request, "msgId"))
         except MessageFormatError as error:
@@ -107,7 +108,7 @@ class ConsumerRequests:
         def answer(outcome: ClientAnswer | Refused) -> None:
             if not isinstance(outcome, Refused):
                 request.reply(outcome.code, outcome.remark or None, outcome.ext, outcome.body)
-            elif outcome.reason is Reason.NO_CONSUMER:  # RocketMQ's words and code
+            elif outcome.reason is Reason.NO_CONSUMER:  # the same remark and code as RocketMQ's
                 remark = f"The Consumer <{group}> <{client_id[:255]}> not online"
                 refuse(request, Refused(Reason.ERROR, remark))
             else:

@@ -106,7 +106,8 @@ class GroupStats:
 
 
 def in_order(group: ProducerGroup | ConsumerGroup) -> list[Member]:
-    """Sorts members by client id, unless there are more than SORTED_MAX: sorting those would take a long step."""
+    """Returns the members of a group, sorted by client id. Above SORTED_MAX members they are not sorted, because that
+    would block the event loop."""
     members = list(group.values())
     return sorted(members, key=attrgetter("client_id", "user")) if len(members) <= SORTED_MAX else members
 

@@ -1,4 +1,4 @@
-"""Heartbeats (34), unregistering clients (35) and the list of a group's consumers (38).
+"""Handles heartbeats (34), unregistrations of clients (35) and requests for the list of a group's consumers (38).
 
 34 and 35 concern the node that holds the connection and are never forwarded; the leader answers 38.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 REMARK_MAX = 1_000
 """The most characters of the remark about groups in which a client was refused."""
 GROUP_UNITS = 15
-"""Units of work of recording a client in one group."""
+"""The cost of recording a client in one group, in units of `raftlog.work`."""
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _FROM_WHERE = (
@@ -93,8 +93,8 @@ class ProducerData(msgspec.Struct, rename="camel", gc=False):
 
 
 class HeartbeatData(msgspec.Struct, rename="camel"):
-    """Body of HEART_BEAT. `without_sub`: True if the subscriptions are those of the last heartbeat with this
-    fingerprint."""
+    """Body of HEART_BEAT. `without_sub`: True if subscriptions are left out because they are the same as in the last
+    heartbeat with this fingerprint."""
 
     client_id: ClientId = msgspec.field(name="clientID")
     consumer_data_set: Annotated[list[ConsumerData], msgspec.Meta(max_length=HEARTBEAT_GROUPS_MAX)] | None = None
@@ -133,7 +133,7 @@ class Heartbeats:
         in_steps(self._services, request, self._note(request, data))
 
     def _note(self, request: Request, data: HeartbeatData) -> Generator[None]:
-        """Registers the client in each group, then proposes what is new to the log, and answers."""
+        """Registers the client in each group, proposes new groups to the log, and answers."""
         changed = False
         for producer in data.producer_data_set or ():
             charge(GROUP_UNITS)
@@ -162,7 +162,8 @@ class Heartbeats:
         known = self._members.consumers.get(consumer.group_name)
         before = known.members.get(data.client_id) if known is not None else None
         member.fingerprint = data.heartbeat_fingerprint
-        # Nodes that do not know the rule would answer 38 without it, so that it would change with each leader.
+        # Below this level some nodes do not know the rule and would answer 38 differently, so the answer would change
+        # with the leader.
         member.by_topic = consumer.raftmq_by_topic and self._services.state.level >= BY_TOPIC_LEVEL
         subscriptions = None if data.without_sub else _subscriptions(consumer)
         model = _enum_name(consumer.message_model, _MESSAGE_MODELS)
@@ -175,9 +176,9 @@ class Heartbeats:
     def _propose_news(
         self, groups: list[str], request: Request, ext: dict[str, str], refused: list[str]
     ) -> Generator[None]:
-        """Answers the heartbeat, after the groups were written to the log if this node can do that. Only groups that no
-        entry can hold are an error, those in which the client was refused, and those that are over its quota: what
-        could not be written now is proposed again by the next heartbeat."""
+        """Answers the heartbeat, after the groups were written to the log if this node can do that. Three kinds of
+        groups are reported as an error: those that no entry can hold, those in which the client was refused, and those
+        above its quota. Other groups that could not be written now are proposed again by the next heartbeat."""
         limited: list[str] = []
 
         def done(result: ProposeResult | None) -> None:
@@ -193,14 +194,15 @@ class Heartbeats:
         yield from self._news.propose(groups, party_of(request), done, limited)
 
     def _unregister(self, request: Request) -> None:
-        in_steps(self._services, request, self._leave(request, text(request, "clientID")))  # after its heartbeats
+        # Handled after the client's earlier heartbeats.
+        in_steps(self._services, request, self._leave(request, text(request, "clientID")))
 
     def _leave(self, request: Request, client_id: str) -> Generator[None]:
         group = request.ext.get("consumerGroup")
         charge(GROUP_UNITS)
         ends = group and self._services.writes_open() and gives_up(request, group, client_id, self._members)
         self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"), request.user)
-        if group and ends:  # an orderly leave hands its queues over at once
+        if group and ends:  # the queues of a client that leaves in order go to other clients at once
             charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
             self._locks.unlock(group, client_id, None, lambda _: None, request.user)
         request.reply(ResponseCode.SUCCESS)
@@ -238,7 +240,7 @@ def _answer_together(request: Request, group: ConsumerGroup, ids: set[str] | Non
 
 
 def _parse(body: bytes) -> HeartbeatData:
-    """Decodes a heartbeat. All of it is checked before any part takes effect. Raises Refused (29)."""
+    """Decodes the body of a heartbeat, and checks all of it before any part takes effect. Raises Refused (29)."""
     try:
         data = _decode(body)
     except MALFORMED as error:

@@ -1,5 +1,5 @@
-"""Requests about stored messages: finds them by key (12) or by the position in an offsetMsgId (33), sends one back
-(36), recalls one (370), and finds the entries of the Raft log that hold them (700005).
+"""Handles requests about stored messages: finds them by key (12) or by the position in an offsetMsgId (33), sends one
+back (36), recalls one (370), and finds the entries of the Raft log that hold them (700005).
 
 Each handler decodes the fields, calls the broker and answers with its outcome.
 """
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 MESSAGES_MAX = 64
 """The most messages that a query returns (RocketMQ: maxMsgsNumBatch)."""
 UNIQUE_MESSAGES_MAX = 32
-"""The most messages that a query for a UNIQ_KEY returns, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
+"""The most messages that a query for a UNIQ_KEY returns, even if it asks for more (RocketMQ: defaultQueryMaxNum)."""
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
 TAGS = "T"
 """The `indexType` of a query for a tag (RocketMQ 5.5: MessageConst.INDEX_TAG_TYPE)."""
 
 
 class QueryRequests:
-    """Handlers of queries of single messages, 12 and 33."""
+    """Handles queries for messages by key (12) and by position (33)."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class QueryRequests:
         metrics: RequestMetrics | None = None,
         handover: Handover | None = None,
     ) -> None:
-        """`handover` gives a query to the leader that only the leader may answer with "there is none"; without one it
-        is refused."""
+        """`handover` forwards a query that found nothing to the leader, because only the leader may answer "not found".
+        Without a `handover`, such a query is refused."""
         self._services = services
         self._queries = queries
         self._metrics = metrics
         self._handover = handover
 
     def codes(self) -> Handlers:
-        """Returns request code -> its handler. Every node answers what it finds."""
+        """Returns request code -> its handler. Every node answers with the messages that it finds."""
         return {
             RequestCode.QUERY_MESSAGE: refusing(self._by_key),
             RequestCode.VIEW_MESSAGE_BY_ID: refusing(self._by_position),
@@ -213,7 +213,7 @@ _POSITION_SIZE = 8
 
 
 class EntryRequests:
-    """The handler of 700005."""
+    """Handles 700005: finds the log entries of messages."""
 
     def __init__(self, services: Services, read: ReadEntries) -> None:
         self._services = services

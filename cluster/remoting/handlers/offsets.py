@@ -1,4 +1,4 @@
-"""Consumer offsets and queue bounds (codes 14, 15, 29, 30, 31, 32). Leader only."""
+"""Handles requests about consumer offsets and queue bounds (codes 14, 15, 29, 30, 31, 32), on the leader only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OffsetRequests:
         group, topic, queue_id = text(request, "consumerGroup"), text(request, "topic"), integer(request, "queueId")
         set_zero = request.ext.get("setZeroIfNotFound", "true").lower() != "false" and not self._begins_at_time(group)
         offset = self._offsets.stored_or_zero(group, topic, queue_id, zero_if_whole=set_zero)
-        if offset is None:  # lets the client's ConsumeFromWhere decide
+        if offset is None:  # this code lets the client's ConsumeFromWhere decide
             raise Refused(Reason.NOT_FOUND, f"group {group} has no offset of {topic} queue {queue_id}")
         request.reply(ResponseCode.SUCCESS, None, {"offset": str(offset), **self._services.topic_identity(topic)})
 
@@ -72,8 +72,8 @@ class OffsetRequests:
 
     def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
         """Returns the client that has locked the queue for ordered consumption, if it is another one than the
-        committing client. RocketMQ accepts such a commit, and the holder reads again or skips messages. A commit that
-        RocketMQ drops for another reason, a reset, it answers with SUCCESS and a remark."""
+        committing client. RocketMQ accepts such a commit, and the holder reads again or skips messages. RocketMQ also
+        drops commits during a reset; it answers these with SUCCESS and a remark."""
         config = self._services.state.topics.get(topic)
         if config is None:
             return None
@@ -100,13 +100,14 @@ class OffsetRequests:
         return self._offsets.min_offset(topic, queue_id)
 
     def _told(self, field: str, ask: Callable[[Request, str, int, OffsetAnswer], None]) -> Handler:
-        """Returns a handler that may have to read the tier first."""
+        """Returns a handler that calls `ask` and answers with the number that `ask` passes to its callback, in the ext
+        field `field`. `ask` may have to read the tier first."""
 
         def answered(request: Request) -> None:
             def told(number: int | Refused | None) -> None:
                 if isinstance(number, Refused):
                     refuse(request, number)
-                else:  # -1 for an empty queue, as RocketMQ says it
+                else:  # -1 for an empty queue, as in RocketMQ
                     request.reply(
                         ResponseCode.SUCCESS, None, {field: str(-1 if number is None else number), **identity}
                     )
@@ -140,7 +141,8 @@ def name_of(request: Request, level: int) -> CommitId | None:
 
 
 def _answer_update(request: Request, result: ProposeResult) -> None:
-    """Answers a commit. Apply rejects an offset only if the topic was deleted in the meantime."""
+    """Answers a commit (15) with the result of its entry. Apply rejects an offset only if the topic was deleted in the
+    meantime."""
     if result.results and not result.results[0].ok:
         refuse(request, Refused(Reason.NO_TOPIC, "the topic was deleted meanwhile"))
     else:

@@ -1,5 +1,5 @@
-"""Pulls (codes 11, 361): any node answers from its own applied state. docs/wire-protocol.md has the table of
-answers."""
+"""Handles pulls (codes 11, 361). Any node answers them from its own applied state. docs/wire-protocol.md has the table
+of answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ToLeader = Callable[[Request], bool]
 
 
 class PullRequests:
-    """Handlers of pulls."""
+    """Handles pulls."""
 
     def __init__(
         self, pulls: Pulls, elsewhere: PullElsewhere, to_leader: ToLeader, metrics: DeliveryMetrics | None = None
@@ -129,7 +129,8 @@ class PullReply(Untracked):
         return self._to_leader(self._request)
 
     def answered(self, answer: PullAnswer) -> None:
-        """Answers the pull. Every answer carries all four numbers, because Java clients unbox them without a check."""
+        """Answers the pull. Every answer has all four numbers (next, least and greatest offset, and the suggested
+        broker id), because Java clients unbox them without a check."""
         if answer.for_many is None:
             self._request.reply(_CODES[answer.outcome], answer.remark, _ext_of(answer), answer.body)
         else:
@@ -161,7 +162,7 @@ class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """The ext fields of a pull (PullMessageRequestHeader), decoded at once. Numbers are texts (Java, Go) or numbers
     (C++).
 
-    If they do not match, or contain other fields, they are decoded one by one, which tells what is wrong.
+    If the fields do not match, or there are other fields, they are decoded one by one, which finds the wrong field.
     """
 
     consumerGroup: RequiredName
@@ -205,9 +206,10 @@ def decode_pull(request: Request) -> PullRequest:
         fields.queueOffset,
         fields.maxMsgNums,
         fields.maxMsgBytes,
-        # The node that holds the connection waits for an answer no longer than for that of a send.
+        # The node with the client's connection waits for the answer to a pull no longer than for the answer to a send.
         fields.suspendTimeoutMillis if flags & FLAG_SUSPEND and not forwarded else 0,
-        # Not if another node has held the pull: later commits of its connection may have arrived here before it.
+        # The offset is not committed if another node has held the pull: later commits of its connection may have
+        # arrived before it.
         fields.commitOffset if flags & FLAG_COMMIT_OFFSET and not forwarded else -1,
         Expression(fields.expressionType, fields.subscription) if own else None,
         0 if own else fields.subVersion,
@@ -242,8 +244,8 @@ def read_one_by_one(request: Request) -> PullFields:
 def compares_tags(request: Request, expression_type: str | None, flags: int) -> bool:
     """Returns True if the client itself drops messages whose tags do not match its subscription.
 
-    Java and C++ clients do (both in PullAPIWrapper), but not with a class filter, nor with anything but tags; C++ has
-    only tags and sends no type. Go compares tags too, but its pulls say TAG whatever its subscription is. Node.js
+    Java and C++ clients do (both in PullAPIWrapper), but only with tags, and not with a class filter. C++ clients have
+    only tags and send no type. Go compares tags too, but its pulls say TAG whatever its subscription is. Node.js
     (ali-ons, which calls itself a Java client of version 121) accepts messages without a tag.
     """
     if flags & FLAG_CLASS_FILTER or expression_type not in (None, "", "TAG"):

@@ -1,5 +1,5 @@
-"""LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): locks of queues, so that one client of a group consumes a queue in
-order.
+"""Handles LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): locks of queues, with which one client of a group consumes a
+queue in order.
 
 Body of both: `{"consumerGroup", "clientId", "mqSet": [{"topic", "brokerName", "queueId"}, ...]}`; 41 is answered with
 `{"lockOKMQSet": [...]}`, its queues as the client named them. Clients ask every 20 s, at the broker whose name the
@@ -89,8 +89,8 @@ class QueueLockRequests:
         )
 
     def _named(self, body: LockBody) -> dict[Queue, list[MessageQueue]]:
-        """Returns queue -> the client's names for it. Queues of unknown topics are left out, and no client gets their
-        locks."""
+        """Decodes the queues of a body. Returns queue -> the client's names for it. Queues of unknown topics are left
+        out, and no client gets their locks."""
         named: dict[Queue, list[MessageQueue]] = {}
         for queue in body.mq_set:
             topic_id = self._locks.topic_id(queue.topic)

@@ -1,11 +1,11 @@
-"""Replies of RocketMQ's request-reply messaging (324, 325 SEND_REPLY_MESSAGE): each is pushed to the client that sent
-the request (326).
+"""Handles replies of RocketMQ's request-reply messaging (324, 325 SEND_REPLY_MESSAGE). Each reply is pushed to the
+client that sent the request (326).
 
-The properties REPLY_TO_CLIENT and CORRELATION_ID of the reply name that client and its request. The node that takes the
-request notes who waits (`RequesterNotes`). Any node accepts the reply, and the node that holds the requester's
-connection delivers it (`cluster.broker.groups.reply_delivery`). It is not stored: RocketMQ keeps a copy in the
-topic `<cluster>_REPLY_TOPIC`, which nobody reads. If the client does not confirm the reply, the replier gets an error
-and may send it again: the requester recognises it by its correlation id.
+The properties REPLY_TO_CLIENT and CORRELATION_ID of the reply name that client and its request. The node that receives
+the request records which client waits (`RequesterNotes`). Any node accepts the reply, and the node that holds the
+requester's connection delivers it (`cluster.broker.groups.reply_delivery`). The reply is not stored. RocketMQ keeps a
+copy in the topic `<cluster>_REPLY_TOPIC`, which nobody reads. If the client does not confirm the reply, the replier
+gets an error and may send it again: the requester recognises it by its correlation id.
 """
 
 from __future__ import annotations

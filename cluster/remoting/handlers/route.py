@@ -1,10 +1,10 @@
-"""The requests of a name server: routes of topics, and lists of topics (codes 105, 106, 101, 206, 216, 219, 224, 304,
-351).
+"""Handles the requests of a name server: for routes of topics, and for lists of topics (codes 105, 106, 101, 206, 216,
+219, 224, 304, 351).
 
-Every node answers from its own applied state. Before it calls a topic unknown it asks the group (ReadIndex), so a topic
-is visible everywhere as soon as the request that made it was answered. `cluster.placement.route_map` has the names and
-addresses of brokers; which client may see the aliases is decided here (docs/adr/0010-broker-names.md). JSON is compact
-and in key order, because the Go client splits it as text.
+Every node answers from its own applied state. Before it answers that a topic is unknown, it confirms with the leader
+(ReadIndex) that its state is current. So a topic is visible on every node as soon as the request that created it was
+answered. `cluster.placement.route_map` has the names and addresses of brokers; which client may see the aliases is
+decided here (docs/adr/0010-broker-names.md). JSON is compact and in key order, because the Go client splits it as text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ JAVA = "JAVA"
 HOLD_MS = 50
 """Milliseconds by which the first route on a connection of a C++ client is delayed. 10 ms after its start the client's
 heartbeat connects to every node that it knows by then, under a lock; a send that finds the lock taken fails at once,
-five times over."""
+and so do its retries."""
 
 _encode = metered_json.encode
 _name = attrgetter("name")
@@ -114,8 +114,8 @@ class Routes:
         self._answer_about(request, topic, lambda: self._topic_config_body(topic), lambda: self._about(topic))
 
     def _about(self, topic: str) -> dict[str, str]:
-        """Returns what RocketMQ's TopicConfig has no field for: the topic's identity, and the number of queues that it
-        has or had if some are hidden."""
+        """Returns ext fields with what RocketMQ's TopicConfig has no field for: the topic's identity, and, if some
+        queues are hidden, their total number."""
         state, identity = self._services.state, self._services.topic_identity(topic)
         config = state.topics.get(topic)
         stored = 0 if config is None else state.stored_queues(config)
@@ -130,7 +130,8 @@ class Routes:
         body_of: Callable[[], bytes | None],
         ext_of: Callable[[], dict[str, str] | None] = lambda: None,
     ) -> None:
-        """Answers with the body. If there is none, asks the group before it answers that the topic is unknown."""
+        """Answers with the body that `body_of` makes for the topic. If there is none, confirms with the leader that
+        this node's state is current before it answers that the topic is unknown."""
 
         def is_answered() -> bool:
             try:
@@ -150,7 +151,7 @@ class Routes:
                 return
             if ok:
                 request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(topic).remark)
-            else:  # 17 would make a producer create a topic that may well exist
+            else:  # code 17 would make a producer create a topic that may exist
                 remark = f"no leader can confirm now whether topic {topic} exists; try again"
                 request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
@@ -165,7 +166,7 @@ class Routes:
         rows: list[dict[str, Any]] = []
         order: list[str] = []
         for group, queues in held:
-            # A tool asks each broker name of a route for its figures, and adds them up.
+            # A tool asks each broker name of a route for its figures and adds them up, so it must not see aliases.
             is_written = queues["perm"] & PERM_WRITE and request.connection not in self._tools
             further = self._aliases(group, request) if is_written else []
             names = [alias.name for alias in further]
@@ -177,9 +178,9 @@ class Routes:
             _note(request.connection, self._shown)
         config = self._services.state.topics.get(topic)
         withheld = config is not None and self._is_withheld(request, config)
-        # Aliases first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name with that
-        # address, and that of the group is without write.
-        # Who has asked for the table of brokers gets the groups' names first, and looks them up there.
+        # Aliases come first: `mqadmin updateTopicPerm -b ADDRESS` compares with the permission of the first name that
+        # has this address, and the group's own name has no write permission. A client that has asked for the table of
+        # brokers gets the groups' names first, because it looks them up in the table.
         brokers = [*readers, *aliases] if request.connection in self._informed else [*aliases, *readers]
         shown = [] if withheld else [_broker_fields(data) for data in brokers]
         body: dict[str, Any] = {"brokerDatas": shown, "filterServerTable": {}}
@@ -204,7 +205,8 @@ class Routes:
         node does not know the addresses of one of them: with a route of fewer queues, keys would move to other
         queues."""
         group, topics = self._map.group_of(topic), self._services.config.topics
-        if topic in AUTO_CREATE_NAMES and topics.auto_create:  # also where an earlier release let a person create it
+        # Also if an operator could create this topic in an earlier release.
+        if topic in AUTO_CREATE_NAMES and topics.auto_create:
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
             group = self._group_of_new()
             return [(group, _queue_data(group.name, perm, topics.default_queues, topics.default_queues, 0))]
@@ -218,7 +220,8 @@ class Routes:
                 )
                 for each, (read, write) in placed
             ]
-        if topic == self._services.config.cluster.name + REPLY_SUFFIX:  # replies are pushed, and not stored
+        # Replies are pushed and not stored, so this topic has no queues.
+        if topic == self._services.config.cluster.name + REPLY_SUFFIX:
             return [(group, _queue_data(group.name, PERM_READ | PERM_WRITE, 1, 1, 0))]
         return []
 
@@ -240,7 +243,7 @@ class Routes:
         self._note_tool(request)
         own, *others = known = self._map.groups()
         named = [group.brokers(connection.listener) for group in others]
-        # Another group may have no listener of that name, and then nothing that a client could ask.
+        # Another group may have no listener with that name, so it has no address for this client.
         groups = [own.brokers(connection.listener), *(group for group in named if group.addresses)]
         groups.sort(key=_name)
         brokers = [*groups]
@@ -319,8 +322,7 @@ class Routes:
         return ";".join(part for each in parts for part in each)
 
     def _succeed(self, request: Request) -> None:
-        """Answers 216 with success: a topic's route is deleted with the topic (215), so there is nothing else to
-        delete."""
+        """Answers 216 with success. A topic's route is deleted with the topic (215), so there is nothing to do."""
         request.reply(ResponseCode.SUCCESS)
 
 
@@ -373,7 +375,7 @@ def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_f
 
 
 def _repeats_safely(request: Request) -> bool:
-    """Returns False for clients to which several broker names would do harm (docs/adr/0010-broker-names.md).
+    """Returns False for clients that must not see several broker names (docs/adr/0010-broker-names.md).
 
     Node.js (ali-ons), which calls itself a Java client of version 121, compresses a message again for each repetition
     and marks it as compressed once, so that it cannot be read. C++ reports a still older version, and repeats sends
@@ -401,7 +403,7 @@ def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> li
 
 def _ordered(names: list[str], queues: int) -> list[str]:
     """Returns the parts `name:queues` of an `orderTopicConf`: the queues that producers of an ordered topic use, in
-    their order, whichever broker is known at present. They are the same as in the route, so that a key keeps its queue
+    their order, for all brokers, reachable or not. They are the same as in the route, so that a key keeps its queue
     when `order` is set."""
     return [f"{name}:{queues}" for name in names] if queues else []
 

@@ -1,5 +1,5 @@
-"""Sends (codes 10, 310 and 320): decodes the header, calls the broker, answers a refusal. `send_reply` writes the
-outcomes.
+"""Handles sends (codes 10, 310 and 320): decodes the header, calls the broker, and answers refusals. `send_reply`
+answers stored sends.
 
 This is the hot path: no task, no future, no log line per message.
 """
@@ -86,7 +86,8 @@ class SendHeader(msgspec.Struct, gc=False, rename=_LETTERS | _IDENTITY):
     low_sequence: Unsigned63 = 0
 
 
-# The same fields by their long names (SendMessageRequestHeader): renames are not inherited, so it is built.
+# The same fields under their long names (SendMessageRequestHeader). Field renames are not inherited, so the class is
+# built at run time.
 _SendHeaderV1 = msgspec.defstruct(
     "_SendHeaderV1",
     [
@@ -112,7 +113,8 @@ def send_header_of(code: int, ext: dict[str, str]) -> SendHeader:
 
 
 def decode_send_header(header: Header) -> SendHeader:
-    """Returns the fields of a send request of either form. Raises CodecError naming the field that does not fit."""
+    """Returns the fields of a send request with long or short names. Raises CodecError, which names the faulty
+    field."""
     try:
         fields = _decode_v1(header.extFields) if header.code == 10 else _decode_v2(header.extFields)
     except MALFORMED as error:
@@ -121,7 +123,7 @@ def decode_send_header(header: Header) -> SendHeader:
 
 
 ASKS = "REPLY_TO"
-"""Begins the name of the property by which a send asks for a reply."""
+"""The beginning of the name of the property with which a send asks for a reply."""
 V3_4_9 = 121
 """Protocol version of the first RocketMQ whose consumers send their own maximum of redeliveries (MQVersion.V3_4_9)."""
 
@@ -145,7 +147,7 @@ class SendHandler:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits. `Sends` gets them from the node."""
+        """Applies other limits. The node passes them to `Sends` itself."""
         self.intake = self._make_intake(limits)
         """Takes plain sends before their headers are decoded."""
 
@@ -171,7 +173,7 @@ class SendHandler:
 
     def name_held(self, frame: Frame) -> Identity | None:
         """Returns the identity under which this node forwards a client's send to one leader after the other. None if
-        the client has set one, or if the send is oneway. Raises CodecError if its header is malformed."""
+        the client has set an identity, or if the send is oneway. Raises CodecError if its header is malformed."""
         decoded = decode_send_header(frame.header)
         if ASKS in decoded.properties:
             self._note_requester(frame, decoded.properties)
@@ -191,7 +193,7 @@ class SendHandler:
 
 @shortcut
 class Intake:
-    """Handles plain sends in the native kernel. This Python version takes none, because it has no shorter path."""
+    """Handles plain sends in the native kernel. This Python version takes no sends, because it has no shorter path."""
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class Intake:
         new_key: Callable[[], bytes],
         origin_of: Callable[[ReplyPath, bytes, bytes, int, int], Frame],
     ) -> None:
-        """`room` returns the bytes that sends of a user may take for a holder (`cluster.flow.gate.Gate.room`); it is
+        """`room` returns the bytes that sends of a user may take on a connection (`cluster.flow.gate.Gate.room`); it is
         asked once for the sends of a read. `submit` takes and queues them (`Proposals.submit_plain`). `suffix` contains
         the properties that the broker adds to every message. `slot_of` returns a topic that `Proposals.plain` does not
         contain, None if its sends are not plain. `new_key` makes a UNIQ_KEY. `origin_of` makes the request of a send
@@ -215,7 +217,7 @@ class Intake:
         self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int, judge: SendJudge | None = None
     ) -> int:
         """Queues the plain sends among the frames of a read, from index `at` on; returns the index of the first other
-        frame. With a `judge`, only sends with a right signature of a user who may send to the topic are plain."""
+        frame. With a `judge`, only sends with a valid signature of a user who may send to the topic are plain."""
         return at
 
 

@@ -1,4 +1,5 @@
-"""Writes the answers to sends: from byte templates, appended per connection, written once per loop iteration."""
+"""Writes the answers to sends. They are made from byte templates, collected per connection, and written once per loop
+iteration."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class SendReplyWriter:
         self._metrics = metrics
 
     def refuse(self, frame: Frame, refused: Refused) -> None:
-        """Answers a request that never became a send: as refused, or as unknown if a former leader had it."""
+        """Answers a request that never became a send: as refused, or as unknown if a former leader may have stored
+        it."""
         if frame.unsure is not None:
             frame.unsure(frame, refused.remark)
             return
@@ -132,7 +134,7 @@ def acknowledge(
 
 
 def _as_json(key: str) -> bytes:
-    """Escapes a key for a place between the quotes of a JSON string."""
+    """Returns a key escaped for use between the quotes of a JSON string."""
     return (key if key.isalnum() else json.dumps(key)[1:-1]).encode()
 
 

@@ -1,5 +1,5 @@
-"""Requests of staged writes (700001 to 700004, 700007 and 700008, codes of RaftMQ): decode the fields, call the broker,
-answer with its outcome.
+"""Handles requests of staged writes (700001 to 700004, 700007 and 700008, codes of RaftMQ): decodes the fields, calls
+the broker, and answers with its outcome.
 
 The formats are drawn in docs/wire-protocol.md. `cluster.broker.transactions.staged_writes` explains their meaning.
 """
@@ -72,7 +72,7 @@ class StagedWriteHandlers:
             integer_in(request, "bornTimestamp", 0, INT64_MAX, 0),
             request.body,
         )
-        # A connection of this protocol is a path of sends as well.
+        # Every connection of this protocol is also a ReplyTo, the path for answers to sends.
         self._writes.stage(cast("SendPath", request.connection), party_of(request), asked, _answered(request))
 
     def _commit(self, request: Request) -> None:

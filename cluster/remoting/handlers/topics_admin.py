@@ -1,4 +1,5 @@
-"""Administration of topics and consumer groups: create, change and delete (codes 17, 215, 200, 207, 201).
+"""Handles the administration of topics and consumer groups: creates, changes and deletes them (codes 17, 215, 200, 207,
+201).
 
 Leader only: the router forwards these before they come here. A write is answered after it is applied.
 """
@@ -120,7 +121,8 @@ class TopicsAdmin:
         if request.ext.get("topicFilterType") == "MULTI_TAG":
             raise Refused(Reason.INVALID, "topicFilterType is MULTI_TAG, only SINGLE_TAG is allowed")
         if is_true(request.ext.get(NOT_HIDING_FIELD)):
-            judge = partial(self._put_unless_hiding, config=config)  # by all that was acknowledged until now
+            # Checked against everything that was acknowledged until now.
+            judge = partial(self._put_unless_hiding, config=config)
             after_read_index(self._services, request, lambda request: in_steps(self._services, request, judge(request)))
         else:
             self._put(request, config)
@@ -155,7 +157,8 @@ class TopicsAdmin:
         delete_group(self._services, name, done, clean_offsets=clean)
 
     def _deleted(self, request: Request, about: str, says: str) -> Done:
-        """Answers a deletion. Deleting what does not exist succeeds, because the caller has what it wanted."""
+        """Returns a callback that answers a deletion. Deleting something that does not exist succeeds, because the
+        result is the same."""
         trace = asked_by(request, says)
 
         def done(result: ProposeResult) -> None:
@@ -172,7 +175,7 @@ class TopicsAdmin:
 
 
 def _reply(request: Request, result: ProposeResult, *, absent_is_fine: bool = False, remark: str | None = None) -> None:
-    """Answers a change; `remark` goes with its success."""
+    """Answers a change by its result; a successful one with `remark`."""
     answer = result.results[0] if result.results else None
     if answer is None or answer.ok or (absent_is_fine and answer.code == "not_found"):
         reply_written(request, result, remark=remark)

@@ -1,8 +1,8 @@
-"""END_TRANSACTION (37) from producers, and CHECK_TRANSACTION_STATE (39) to them. `broker.transactions` explains their
-meaning.
+"""Handles END_TRANSACTION (37) from producers, and sends CHECK_TRANSACTION_STATE (39) to them. `broker.transactions`
+explains their meaning.
 
 Clients send 37 to any node and do not wait for an answer. A follower forwards the request to the leader and keeps it
-until the leader has confirmed it (`remoting.forward`). A leader that was deposed before it carried the request out
+until the leader has confirmed it (`remoting.forward`). A leader that was deposed before it has carried the request out
 forwards it to the next leader. Facts in docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and
 Broker2Client.checkProducerTransactionState.
 """
@@ -43,7 +43,7 @@ class TransactionRequests:
     """Handles END_TRANSACTION (37), on the leader."""
 
     def __init__(self, transactions: Transactions, handover: Handover) -> None:
-        """`handover` gives a request to the next leader with which nothing was done, because this node was deposed."""
+        """`handover` forwards a request to the next leader if this node was deposed before it carried it out."""
         self._transactions = transactions
         self._handover = handover
 
@@ -81,7 +81,7 @@ def parse(request: Request) -> Ending:
 def _answer(request: Request, end: End | Refused) -> None:
     code, remark = answer_of(end) if isinstance(end, Refused) else (ResponseCode.SUCCESS, None)
     if request.flag & FLAG_ONEWAY and request.connection.forwarded:
-        # The client hears nothing; the node that holds its connection forgets the request.
+        # The client gets no answer. The node with its connection forgets the request.
         answer = encode_frame(
             code, request.opaque, FLAG_RESPONSE, remark=remark, language="JAVA", reader=request.language
         )

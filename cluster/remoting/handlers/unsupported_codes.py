@@ -1,10 +1,10 @@
-"""Requests with an unsupported code: refused with a remark, counted, logged once, and slowed down when repeated.
+"""Handles requests with an unsupported code: refuses, counts and logs them, and delays the answers to repeated ones.
 
-A client that takes a refusal for "not now" asks again at once: an orderly C++ consumer asked for its queue locks
-several thousand times a second before nodes had any. The answers to a code that one connection repeats are therefore
-delayed, longer each time and never longer than DELAY_MAX_MS; other requests of the connection are not delayed. Only the
-answers wait, a bounded number of them. The known codes of tools are never delayed: a tool asks once for each topic and
-group that it prints, whatever the answer is, and a person waits for it.
+A client that takes a refusal for "not now" asks again at once. For example, an orderly C++ consumer asked for its queue
+locks several thousand times a second before nodes had any. The answers to a code that one connection repeats are
+therefore delayed, longer each time and never longer than DELAY_MAX_MS; other requests of the connection are not
+delayed. Only the answers wait, a bounded number of them. The known codes of tools are never delayed: a tool asks once
+for each topic and group that it prints, whatever the answer is, and a person waits for it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ QUIET_MS = 10_000
 WAITING_MAX, CONNECTION_WAITING_MAX = 4_096, 32
 """The most answers that wait, per node and per connection; a further one is given at once."""
 LOGGED_MAX = 1_024
-"""The most pairs of client and code that are remembered as logged. The oldest is forgotten, and logged again if it
-comes again."""
+"""The most pairs of client and code that are remembered as logged. Above this, the oldest pair is forgotten, and is
+logged again if it occurs again."""
 OTHER = "other"
 
 
 class _Repeats:
-    """The refusals of one connection: their number and last time for each code, and the answers that wait."""
+    """The refusals on one connection: for each code, their number and the time of the last one, and the number of
+    waiting answers."""
 
     __slots__ = ("cancels", "codes")
 
@@ -60,7 +61,7 @@ class RefusedCodes:
         self._answers = 0
 
     def refuse(self, request: Request) -> None:
-        """Answers with 3 (REQUEST_CODE_NOT_SUPPORTED), at once or a little later."""
+        """Answers with 3 (REQUEST_CODE_NOT_SUPPORTED), at once, or after a delay of at most DELAY_MAX_MS."""
         name = REFUSED_NAMES.get(request.code)
         code = str(request.code) if name else OTHER
         language = request.language if request.language in LANGUAGES else "OTHER"

@@ -1,6 +1,6 @@
-"""Users and rules as mqadmin of RocketMQ 5 manages them (codes 3001 to 3010), and the mode (700006).
+"""Handles requests about users and rules, as mqadmin of RocketMQ 5 sends them (3001 to 3010), and the mode (700006).
 
-Leader only, and only for a Super (an administrator). The first Super comes from a file
+Only the leader answers them, and only for a Super (an administrator). The first Super comes from a file
 (`cluster.broker.access.user_admin`). The answer about a user does not contain its secret (RocketMQ sends it in plain
 text).
 """
@@ -77,7 +77,7 @@ _encode = metered_json.encode
 
 
 class UserRequests:
-    """Handlers of requests about users and rules."""
+    """Handles requests about users and rules."""
 
     def __init__(self, services: Services, users: UserAdmin, judge: Judge) -> None:
         self._services = services
@@ -102,7 +102,7 @@ class UserRequests:
         }
 
     def _asker(self, request: Request) -> Asker:
-        """Returns the Super who asks, who is judged in every mode. Raises Refused (16)."""
+        """Returns the Super who sent the request. Raises Refused (16) in every mode if the sender is no Super."""
         user, address = self._access.by_id.get(request.user), request.connection.peer_address[0]
         if why := self._judge.why_no_super(user, address):
             raise Refused(Reason.NO_PERMISSION, FIRST_SUPER if why is NO_SUPER else why)
@@ -153,7 +153,7 @@ class UserRequests:
 
     def _remove_rules(self, request: Request) -> None:
         """Removes rules. Removing one that does not exist succeeds, because mqadmin sends the request to every node of
-        a cluster, and all have one log."""
+        a cluster, and the first one takes effect on all."""
         asker, name = self._asker(request), _subject(request)
         resource = request.ext.get("resource") or None
         policy = _choice("policyType", request.ext.get("policyType"), _POLICIES)
@@ -188,8 +188,8 @@ class UserRequests:
         answer_in_steps(self._services, request, self._acls(subject, resource))
 
     def _acls(self, subject: str, resource: str) -> BodySteps:
-        """Returns, as JSON, the users and their rules, filtered by parts of the user's name and of the resource. Yields
-        after each user, so that a long list does not block the event loop."""
+        """Makes, in steps, a JSON list of the users and their rules. `subject` and `resource` filter it by parts of the
+        user's name and of the resource's. One step is one user, so that a long list does not block the event loop."""
         parts: list[bytes] = []
         for name, user in self._access.users.items():
             charge(1)
@@ -220,7 +220,8 @@ def _answering(request: Request, *, absent_is_fine: bool = False) -> Changed:
 
 
 def _choice(field: str, given: str | None, known: dict[str, Any]) -> Any:
-    """Returns the known value for `given`, None if it is not given. Raises Refused (29)."""
+    """Returns the value in `known` that `given` names; None if `given` is empty. Raises Refused (29) if it names
+    none."""
     if not given:
         return None
     if given.lower() not in known:

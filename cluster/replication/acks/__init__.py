@@ -1,1 +1,2 @@
-"""Acknowledgement levels: what must have happened before a send is answered, and answers before the commit."""
+"""Implements acknowledgement levels: they say what must have happened before a send is answered. Some levels answer
+before the commit."""

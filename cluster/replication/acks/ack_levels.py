@@ -1,4 +1,4 @@
-"""Acknowledgement levels: what must have happened before a send is answered.
+"""Defines the acknowledgement levels, which say what must have happened before a send is answered.
 
 The default, `quorum+fsync`, is the guarantee of docs/guarantees.md. The others are requested by name: for all topics by
 RocketMQ's keys (`flush_disk_type`, `broker_role`), for one topic by its attribute `ack.level`, for one message by its
@@ -29,15 +29,16 @@ class Ack(IntEnum):
     QUORUM_FSYNC = 0
     """The message is committed and applied: a majority has it on disk."""
     LEADER = 1
-    """The leader has the message: on disk (SYNC_FLUSH), written (ASYNC_FLUSH), in memory (with the transient store
-    pool)."""
+    """The leader has the message: on disk (SYNC_FLUSH), passed to the operating system (ASYNC_FLUSH), or in memory
+    (with the transient store pool)."""
     QUORUM = 2
-    """A majority has written the message; no node needs to have synced it."""
+    """A majority has passed the message to its operating systems; no node needs to have synced it."""
     ALL = 3
     """The message is committed, applied, and on the disk of every voter."""
     DEGRADED = 4
     """The default level while the majority is slow: the leader has the message on disk, and was in contact with a
-    majority a moment ago (`cluster.replication.acks.degradation`). Nobody can ask for it."""
+    majority a moment ago (`cluster.replication.acks.degradation`). Only the leader itself chooses this level: no
+    message or topic can request it."""
 
 
 EARLY: Final = frozenset((Ack.LEADER, Ack.QUORUM, Ack.DEGRADED))
@@ -52,7 +53,7 @@ NAMES: Final[dict[str, Ack]] = {
 
 
 class LevelError(ValueError):
-    """An unknown acknowledgement level; the text lists the valid ones."""
+    """Raised for an unknown acknowledgement level. Its text lists the valid ones."""
 
 
 def default_level(modes: ModesSection) -> Ack:
@@ -63,14 +64,15 @@ def default_level(modes: ModesSection) -> Ack:
 
 
 def name_of(level: int) -> str:
-    """Returns the level's name in configuration and properties; that of a degraded send is leader."""
+    """Returns the level's name in configuration and properties; "leader" for DEGRADED."""
     if level == Ack.DEGRADED:
         level = Ack.LEADER
     return next(name for name, known in NAMES.items() if known == level)
 
 
 def level_named(name: str, where: str) -> Ack:
-    """Returns the level with this name. Raises LevelError, which names `where` it came from."""
+    """Returns the level with this name. Raises LevelError if there is none; its text names `where` the name comes
+    from."""
     level = NAMES.get(name)
     if level is None:
         raise LevelError(f"{where}={name}: an acknowledgement level is one of {', '.join(NAMES)}")
@@ -81,6 +83,7 @@ def ack_of(properties: bytes, default: int) -> int:
     """Returns the level of a message with these properties; `default` if they specify none. Raises LevelError."""
     if PROPERTY in properties and (value := property_of(properties, PROPERTY)):
         return level_named(value.decode("utf-8", "replace"), "property ACK_LEVEL")
-    if WAIT_FALSE in properties and property_of(properties, WAIT) == b"false":  # every RocketMQ client writes WAIT=true
+    # Every RocketMQ client writes WAIT=true, so only WAIT=false means something.
+    if WAIT_FALSE in properties and property_of(properties, WAIT) == b"false":
         return Ack.LEADER
     return default

@@ -1,11 +1,11 @@
-"""Degradation by name: while the majority is slow and the leader is not, sends of the default level are answered at
-level `leader` (docs/adr/0107).
+"""Degrades answers: while the majority is slow and the leader is not, sends of the default level are answered at level
+`leader` (docs/adr/0107).
 
-Off unless `replication.degrade` names the level; a weaker default (`modes`) is not degraded further. Only answers come
-earlier: commit, visibility and votes wait for the disks of a majority as always, and the loss window is that of every
-early answer (`early_answers`). A degraded answer also needs contact with a majority: a leader that lost it acknowledges
-nothing, as without degradation. ReadIndex rounds prove the contact; they begin as soon as the leader suspects that the
-majority is slow.
+It is off unless `replication.degrade` names the level. A weaker default level (`modes`) is not degraded further. Only
+the answers come earlier. Commit, visibility and votes wait for the disks of a majority as always. The number of
+messages that may be lost is limited as for all early answers (`early_answers`). A degraded answer also needs contact
+with a majority: a leader that has lost contact acknowledges nothing. ReadIndex rounds prove the contact; they begin as
+soon as the leader suspects that the majority is slow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Degradable(Protocol):
         """True if this node leads and accepts writes."""
 
     def degrade(self, in_contact: Callable[[], bool] | None) -> None:
-        """Answers new sends of the default level at level `leader` while `in_contact` is true; None: no longer."""
+        """Answers new sends of the default level at level `leader` while `in_contact` is true; None ends this."""
 
 
 class Degradation:
@@ -57,7 +57,7 @@ class Degradation:
         metrics: ModeMetrics,
     ) -> None:
         """`own_sync_ms` returns the mean time of a sync on this node. `read_index` begins a round in which a majority
-        confirms that this node leads, and calls back with its result."""
+        confirms that this node leads, and calls its argument with True or False."""
         self._take(context.config)
         self._raw = context.raw
         self._clock = context.clock
@@ -70,13 +70,14 @@ class Degradation:
         self._quorum = SlowQuorum()
         self._due_ms = self._looked_ms = 0
         self._contact_ms = NEVER
-        """The time at which a round began that a majority has confirmed since."""
+        """The time in milliseconds at which the last round began that a majority has confirmed; NEVER if none has."""
         self._term = -1
         raft = context.config.raft
         self._contact_ms_max = raft.election_ticks * raft.tick_ms
-        """The time for which contact counts: that after which a leader that hears no majority gives up."""
+        """The milliseconds for which a confirmed round counts as contact: the time after which a leader that hears no
+        majority steps down."""
         self.why = ""
-        """The figures that decided, while sends are answered early; "" if they are not."""
+        """The figures, for people, because of which sends are answered early; "" if they are not."""
 
     def reload(self, config: Config) -> None:
         """Applies a changed configuration."""
@@ -95,7 +96,7 @@ class Degradation:
             self._forget("this node does not lead any more")
 
     def in_contact(self) -> bool:
-        """Returns True if a majority was in contact with this leader a moment ago."""
+        """Returns True if a majority has confirmed, within the last election timeout, that this node leads."""
         return self._clock.monotonic_ms() - self._contact_ms < self._contact_ms_max
 
     def tick(self, now_ms: int) -> None:

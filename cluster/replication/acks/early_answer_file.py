@@ -1,5 +1,5 @@
-"""The file DATA/EARLY: entries answered before they were committed and still undecided, and how many such entries were
-lost.
+"""Keeps the file DATA/EARLY: the undecided entries whose sends were answered before the commit, and the number of such
+entries that were lost.
 
 After a restart, a node that was killed can report from the file how many of its early answers were lost. The file is
 one page, overwritten before each early answer is sent, and never synced: it survives the end of the process, not of the
@@ -43,7 +43,8 @@ class LostAnswers(NamedTuple):
 
 
 def encode(records: dict[EntryId, int], lost: LostAnswers) -> bytes:
-    """Returns the page with these records, entry -> messages, and totals."""
+    """Returns the page with these records (entry -> its messages that were answered early) and the totals of lost
+    answers."""
     rest = _REST.pack(FORMAT, 0, len(records), *lost) + b"".join(
         [_RECORD.pack(term, index, messages, 0) for (term, index), messages in records.items()]
     )
@@ -63,12 +64,12 @@ def decode(page: bytes) -> tuple[dict[EntryId, int], LostAnswers] | None:
 
 
 class Ledger:
-    """The ledger of early answers: the file DATA/EARLY, and its content in memory. Event loop only; a write costs a few
-    microseconds and no sync."""
+    """Records early answers in the file DATA/EARLY and in memory. Event loop only; a write costs a few microseconds and
+    no sync."""
 
     def __init__(self, fs: FileSystem, directory: Path, room: int) -> None:
-        """`room`: the most entries that may be answered early and undecided at a time. Raises nothing: without the
-        file, no send is answered early."""
+        """`room`: the most entries that may be answered early and undecided at a time. Never raises: if the file cannot
+        be used, no send is answered early."""
         self._fs = fs
         self._path = directory / NAME
         self.resize(room)
@@ -81,7 +82,7 @@ class Ledger:
             self._load()
 
     def resize(self, room: int) -> None:
-        """Changes `room`. Entries that are already answered stay, even if they are more."""
+        """Changes `room`. Entries that are already recorded stay, even if there are more than `room`."""
         self.room = min(room, RECORDS_MAX)
         """The most entries that may be answered early and undecided at a time."""
 
@@ -106,7 +107,7 @@ class Ledger:
 
     def note(self, entry_id: EntryId, messages: int) -> bool:
         """Records that messages of an entry are to be answered early. Returns True once that is written; False if there
-        is no room or no file: then the answer must wait."""
+        is no room or no file: the sends must then wait for the commit."""
         known = self._records.get(entry_id)
         if known is None and len(self._records) >= self.room:
             return False
@@ -120,13 +121,13 @@ class Ledger:
         return False
 
     def kept(self, entry_id: EntryId) -> None:
-        """Removes an entry that was committed. That is written with the next record: until then a restart would find
-        the entry in its log."""
+        """Removes an entry that was committed. The file is written only with the next record: after a restart before
+        that, this node finds the entry in its log."""
         self._records.pop(entry_id, None)
 
     def lose(self, entry_id: EntryId) -> int:
-        """Removes an entry that another entry replaced, and counts its early answers as lost. Returns the number of
-        them."""
+        """Removes an entry that another entry replaced, and counts its early answers as lost. Returns their number; 0
+        if the entry was not recorded."""
         messages = self._records.pop(entry_id, 0)
         if messages:
             self.lost = LostAnswers(self.lost.messages + messages, self.lost.entries + 1)

@@ -1,10 +1,10 @@
 """Answers sends before their entry is committed (levels `leader`, `quorum`), or only when it is on every disk (`all`).
 
-An early answer changes only its own time: the entry is committed, applied and visible when a majority has it on disk,
-as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. The answer is
-sent only after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at a time:
-that is the loss window. An entry that was answered early and then replaced by another is counted and logged. A node
-that was killed in between does so after its restart.
+An early answer changes only the time of the answer: the entry is committed, applied and visible when a majority has it
+on disk, as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. The
+answer is sent only after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at
+a time: that is the loss window. An entry that was answered early and then replaced by another is counted and logged. A
+node that was killed before it could do so does it after its restart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class AnswerStage(IntEnum):
-    """The condition on which a send is answered early."""
+    """The condition that must hold before a send is answered early."""
 
     MEMORY = 0
     """No condition: the entry is in the leader's memory."""
@@ -71,8 +71,8 @@ class EarlyAnswers:
         metrics: ModeMetrics | None = None,
         group: int = FIRST_GROUP,
     ) -> None:
-        """`ledger` records early answers; if it is None, no send is answered early. `group`: the group of brokers of
-        this node."""
+        """`ledger` records early answers; if it is None, no send is answered early. `group`: the number of this node's
+        group of brokers."""
         self._in_contact: Callable[[], bool] | None = None
         """Returns True if this leader was in contact with a majority a moment ago; None unless sends of the default
         level are answered early, because the majority is slow."""
@@ -91,16 +91,17 @@ class EarlyAnswers:
         """Node -> highest index that the node passed to its operating system in this term, this node included."""
         self._written_term = 0
         self.wants_own: Signal[[]] = Signal()
-        """Signal that an answer waits until this node has written the entry: the log reports its writes only on demand.
-        """
+        """Emitted when an answer waits until this node has written an entry: the log reports its writes only on
+        demand."""
         self.wants_quorum: Signal[[]] = Signal()
-        """Signal that an answer waits until a majority has written the entry: peers report their writes only on demand.
-        """
+        """Emitted when an answer waits until a majority has written an entry: peers report their writes only on
+        demand."""
         self.window_messages_max = 0
         """The highest number of messages so far that were answered early and undecided at one time."""
 
     def reload(self, modes: ModesSection) -> None:
-        """Applies changed modes. Entries that are already proposed are answered as they were promised."""
+        """Applies changed modes. Entries that are already proposed are answered at the level that they were proposed
+        with."""
         self._pool = modes.transient_store_pool_enable
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
@@ -118,7 +119,7 @@ class EarlyAnswers:
 
     def degrade(self, in_contact: Callable[[], bool] | None) -> None:
         """Begins to answer sends of the default level early, as long as `in_contact` says that a majority was in
-        contact with this leader a moment ago. None ends that: sends that are open wait for the commit."""
+        contact with this leader a moment ago. None ends this: sends that are not answered yet wait for the commit."""
         self._in_contact = in_contact
         if in_contact is None:
             for index, (_, stages) in list(self._open.items()):
@@ -130,13 +131,13 @@ class EarlyAnswers:
 
     def proposed(self, pending: PendingEntry, raw: RawNode) -> None:
         """Answers the sends of a newly proposed entry that need nothing more, and registers those that are to be
-        answered early later. The entry has its place in the leader's log."""
+        answered early later. The entry is already in the leader's log."""
         stages: dict[AnswerStage, list[int]] = {}
         for at, send in enumerate(pending.sends):
             stage = self._stage(send.ack)
             if stage is not None:
                 stages.setdefault(stage, []).append(at)
-        # Without the ledger a loss could not be told later, so nothing is answered early.
+        # Without the ledger a loss could not be reported later, so nothing is answered early.
         if not stages or self.ledger is None or raw.role is not Role.LEADER:
             return
         now = stages.pop(AnswerStage.MEMORY, None)
@@ -163,7 +164,7 @@ class EarlyAnswers:
 
     def written(self, node: NodeId, entry_id: EntryId) -> None:
         """Records that a node has passed everything up to this entry to its operating system."""
-        # Reports of another term may be of entries that were replaced.
+        # A report from another term may be about an entry that was replaced.
         if entry_id.term > self._written_term:
             self._written.clear()
             self._written_term = entry_id.term
@@ -172,7 +173,7 @@ class EarlyAnswers:
 
     def settled(self, pending: PendingEntry, now_ms: int) -> None:
         """Ends the early answers of an entry that is committed and applied. Its sends of level `all` are not answered
-        with the others: they wait for every voter's disk."""
+        yet: they wait for every voter's disk."""
         self._open.pop(pending.id.index, None)
         built = pending.built
         held = [at for at, send in enumerate(pending.sends) if send.ack == Ack.ALL and at not in pending.muted]
@@ -194,9 +195,10 @@ class EarlyAnswers:
     def answer_stored(self, send: Send, *found: int) -> None:
         """Answers a repeated send that is already stored (`found`: topic id, queue, offset, position).
 
-        At level `all` the answer still waits: every voter has the message once it has all entries applied here so far.
+        At level `all` the answer waits until every voter has all entries that this node has applied so far, which
+        include the message.
         """
-        # Applied, so a majority has it on disk: that is all that the default level promises.
+        # The message is applied, so a majority has it on disk. The default level promises no more.
         if send.ack != Ack.ALL:
             self._replies.stored_before(send, *found)
             return
@@ -214,8 +216,8 @@ class EarlyAnswers:
         self._lose(pending.id)
 
     def on_applied(self, entries: Sequence[Entry]) -> None:
-        """Decides, by the applied entries, which early answers that this node gave before a restart, or in an earlier
-        term as leader, were kept or lost."""
+        """Finds out from the applied entries which early answers of this node were kept or lost: those that it gave
+        before a restart, or in an earlier term as leader."""
         undecided = self.ledger.undecided if self.ledger is not None else None
         if not undecided:
             return
@@ -225,8 +227,8 @@ class EarlyAnswers:
             self._decide(entry_id, terms.get(entry_id.index))
 
     def on_start(self, applied_index: int, term_at: Callable[[int], int | None]) -> None:
-        """Decides early answers for entries that were applied before this start. `term_at` returns the term at an
-        index; None for trimmed entries, which were committed."""
+        """Finds out which early answers were kept or lost, for entries that were applied before this start. `term_at`
+        returns the term at an index; None for trimmed entries, which were committed."""
         if self.ledger is None:
             return
         for entry_id in [entry_id for entry_id in self.ledger.undecided if entry_id.index <= applied_index]:
@@ -255,7 +257,7 @@ class EarlyAnswers:
 
     @property
     def window_messages(self) -> int:
-        """The number of messages that are answered early and undecided: the largest possible loss if this node died
+        """The number of messages that are answered early and undecided: the most that can be lost if this node dies
         now."""
         return sum(self.ledger.undecided.values()) if self.ledger is not None else 0
 
@@ -271,7 +273,7 @@ class EarlyAnswers:
         return AnswerStage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
 
     def _reached(self, stage: AnswerStage, entry_id: EntryId, raw: RawNode) -> bool:
-        # Of an older term: the next leader may replace it, whatever this disk has.
+        # The entry is of an older term: the next leader may replace it even if this disk has it.
         if entry_id.term != raw.term:
             return False
         index = entry_id.index
@@ -279,13 +281,13 @@ class EarlyAnswers:
             return raw.persisted_index >= index
         if stage is AnswerStage.DEGRADED:
             return raw.persisted_index >= index and self._in_contact is not None and self._in_contact()
-        # No report in this term yet: what peers wrote before may be another entry.
+        # A peer has not reported in this term yet: what it wrote before may be another entry.
         if self._written_term != raw.term:
             return False
         own = raw.status().node_id
         if stage is AnswerStage.WRITTEN:
             return self._written.get(own, 0) >= index
-        # By the voters in force: an answer that counted a removed one would promise too much.
+        # Counts only the present voters: an answer that counted a removed voter would promise too much.
         voters = raw.membership.voter_ids
         count = sum(self._written.get(voter, 0) >= index for voter in voters)
         return 2 * count > len(voters)
@@ -296,9 +298,9 @@ class EarlyAnswers:
         if not due or built is None or self.ledger is None:
             return
         messages = sum(len(pending.sends[at].batch) or 1 for at in due)
-        # Recorded before it is sent: an early answer that is lost must be known as lost after kill -9 too.
+        # The answer is recorded before it is sent, so that a lost early answer is known as lost even after kill -9.
         if not self.ledger.note(pending.id, messages):
-            return  # answered when it is committed
+            return  # not recorded: the sends are answered when the entry is committed
         rest = set(range(len(pending.sends))) - set(due)
         try:
             self._replies.stored(pending.sends, built, rest)
@@ -313,7 +315,8 @@ class EarlyAnswers:
     def _look_at_all(self, raw: RawNode) -> None:
         if raw.role is not Role.LEADER:
             return
-        # Every voter in force, the slowest decides: level `all` promises that any single disk is enough.
+        # The slowest of all present voters decides: at level `all`, the disk of any one voter is enough to keep the
+        # message.
         lowest = min(self._matches(raw).values(), default=-1)
         done = [wait for wait in self.waiting if wait.index <= lowest]
         if done:
@@ -339,7 +342,7 @@ class EarlyAnswers:
 
     def _decide(self, entry_id: EntryId, term: int | None) -> None:
         assert self.ledger is not None
-        # Trimmed means committed: only another term at the index proves the loss.
+        # A trimmed entry was committed. Only an entry of another term at the index proves a loss.
         if term is None or term == entry_id.term:
             self.ledger.kept(entry_id)
         else:
@@ -360,8 +363,8 @@ class EarlyAnswers:
 
 
 class Twins:
-    """Repeated sends that wait for the outcome of the first, found by identity (producer id, sequence). They are never
-    proposed; each keeps its own `Hold`."""
+    """Repeated sends that wait for the outcome of their first arrival. They are found by identity (producer id,
+    sequence). They are never proposed, and each keeps its own `Hold` (the account of its bytes in flight)."""
 
     def __init__(self, early: EarlyAnswers) -> None:
         self._early = early
@@ -373,8 +376,8 @@ class Twins:
         self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
 
     def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:
-        """Removes the repeats of decided sends from the waiting ones and returns them: (position in `sends`, repeated
-        send)."""
+        """Removes the repeats of `sends`, which are decided, from the waiting ones, and returns them as (position in
+        `sends`, repeated send)."""
         if not self.waiting:
             return []
         return [
@@ -385,8 +388,9 @@ class Twins:
         ]
 
     def beside(self, sends: list[Send]) -> list[Send]:
-        """Returns sends that were not proposed with their repeats, which no longer wait, in the order in which they
-        came: what came later on the connection of a repeat stays behind it (seed 948500088)."""
+        """Returns `sends`, which were not proposed, together with their repeats, in the order in which all of them
+        came. The repeats no longer wait here. In this order, later sends on the connection of a repeat stay behind it
+        (seed 948500088)."""
         repeats: dict[int, list[Send]] = {}
         for at, twin in self.take(sends):
             repeats.setdefault(at, []).append(twin)
@@ -394,7 +398,7 @@ class Twins:
         return sorted(found, key=lambda send: send.received_ms) if repeats else found
 
     def stored(self, sends: list[Send], built: Built) -> None:
-        """Answers the repeats of sends that are committed and applied: they are stored as well."""
+        """Answers the repeats of sends that are committed and applied: the repeats count as stored too."""
         for at, twin in self.take(sends):
             twin.hold.ended()
             first, place = sends[at], built.positions[at]
@@ -404,8 +408,8 @@ class Twins:
     def tell(
         self, sends: list[Send], tell: Callable[[Send, str], None], remark: str, muted: Collection[int] = ()
     ) -> None:
-        """Answers the sends, except those at the `muted` positions, and all their repeats by calling `tell` with
-        `remark`. A failure to answer one does not affect the others."""
+        """Calls `tell(send, remark)` for each of `sends`, except those at the positions in `muted`, and for all their
+        repeats. A failure to answer one does not affect the others."""
         for at, send in enumerate(sends):
             if at not in muted:
                 contain("answering a send", tell, send, remark)
@@ -414,7 +418,7 @@ class Twins:
             contain("answering a send", tell, twin, remark)
 
     def behind(self, sends: Iterable[Send]) -> list[Send]:
-        """Returns the repeats that wait for one of `sends`; they go on waiting."""
+        """Returns the repeats that wait for one of `sends`; the repeats go on waiting."""
         if not self.waiting:
             return []
         return [twin for send in sends for twin in self.waiting.get((send.producer_id, send.sequence), ())]

@@ -1,13 +1,14 @@
-"""Decides whether the majority is slow while the leader is not: the condition of `replication.degrade`.
+"""Decides whether the majority is slow while the leader is not. This is the condition of `replication.degrade`.
 
 An entry is on the leader's disk at one time and on those of a majority at another. The time between is the *wait*. Once
-a second the leader looks at the median of the waits that have ended since; if none has ended, at the present one. The
-majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`) and OWN_FACTOR times as long as
-a sync of the leader's own disk: if the leader's own disk is the slow one, an earlier answer would help nobody.
+a second the leader looks at the median of the waits that have ended since the last look. If none has ended, it looks at
+the present one. The majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`) and
+OWN_FACTOR times as long as a sync of the leader's own disk: if the leader's own disk is slow, an earlier answer would
+help nobody.
 
 The condition begins when the majority was slow at all of the last BEGIN_LOOKS but STRAYS, and ends when it was slow at
-none of the last END_LOOKS but STRAYS: a disk that is slow has a quick second now and then, and the other way round. A
-look without an entry finds nothing slow: who sends once a minute is never degraded.
+none of the last END_LOOKS but STRAYS: a slow disk has a quick second now and then, and a quick disk a slow one. A look
+without an entry finds nothing slow, so a cluster with one send a minute never degrades.
 
 Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 EVERY_MS: Final = 1_000
 GAP_MS: Final = 3 * EVERY_MS
-"""The time between two looks above which they do not follow on each other: the node stood still."""
+"""The most milliseconds between two looks that count as consecutive. If more have passed, the node stood still."""
 BEGIN_LOOKS: Final = 6
 END_LOOKS: Final = 10
 STRAYS: Final = 1
@@ -33,9 +34,9 @@ OWN_FACTOR: Final = 4
 def wait_of(
     stages: StageTimes, since_ms: float, now_ms: float, *, persisted_index: int, commit_index: int
 ) -> float | None:
-    """Returns the median of the milliseconds from the leader's disk to a majority's, of what was committed after
-    `since_ms`. If nothing was, returns how long the oldest entry on the leader's disk has waited; None if none does.
-    What a majority had before the leader did not wait."""
+    """Returns the median wait, in milliseconds, of the entries that were committed after `since_ms`: the time from the
+    leader's disk to a majority's disks. If none was committed, returns how long the oldest entry on the leader's disk
+    has waited; None if none waits. An entry that a majority had before the leader counts as 0."""
     synced = iter(stages.synced)
     own = next(synced, None)
     waits: list[float] = []
@@ -54,7 +55,7 @@ def wait_of(
 
 
 class SlowQuorum:
-    """The condition on one leader, from look to look."""
+    """The condition on one leader, updated with each look."""
 
     __slots__ = ("_last_ms", "_looks", "holds", "own_ms", "wait_ms")
 
@@ -77,8 +78,8 @@ class SlowQuorum:
         return self.holds or True in self._looks
 
     def look(self, now_ms: int, wait_ms: float | None, own_ms: float | None, bound_ms: int) -> None:
-        """Records the result of one check: the wait, and the mean time of a sync on the leader, both in milliseconds;
-        None if there was none."""
+        """Records one look: the wait, and the mean time of a sync on the leader, both in milliseconds; None if there
+        was none. `bound_ms`: `replication.degrade_ms`."""
         if now_ms - self._last_ms > GAP_MS:
             self._looks.clear()
         self._last_ms = now_ms

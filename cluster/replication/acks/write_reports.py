@@ -1,9 +1,9 @@
-"""Reports of writes: for the level `quorum`, nodes report what they have passed to their operating systems, before the
-sync.
+"""Exchanges reports of writes for the level `quorum`: nodes report which entries they have passed to their operating
+systems, before the sync.
 
 Nodes report only on request, because a frame per batch has its cost. A leader with such sends asks its peers every
 ASK_MS (frame WANT_WRITTEN). A follower that was asked reports its writes for LEASE_MS (frame WRITTEN: term and index of
-the last entry of a batch). Both may be lost: the send is then answered when it is committed.
+the last entry of a batch). Both frames may be lost. The send is then answered when it is committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEASE_MS = 2000
 
 
 class WrittenRelay:
-    """Both ends of the reports of writes: asks as the leader, reports as a follower. Event loop only, except for
+    """Asks peers for reports of writes as the leader, and sends such reports as a follower. Event loop only, except for
     `_on_lane`."""
 
     def __init__(
@@ -55,7 +55,8 @@ class WrittenRelay:
         early.wants_quorum.add(self._want_quorum)
 
     def tick(self, now_ms: int) -> None:
-        """Asks the peers again if need be, and stops listening to the log when no node asks any more."""
+        """Asks the peers again while sends wait for their reports, and stops listening to the log when no node asks any
+        more."""
         self._now_ms = now_ms
         if now_ms < self._ask_until and self._raw.role is Role.LEADER and now_ms >= self._ask_ms:
             self._ask()
@@ -104,7 +105,7 @@ class WrittenRelay:
         try:
             self._loop.call_soon_threadsafe(self._written, entry_id)
         except RuntimeError:
-            return  # the loop is closed: no reader is left
+            return  # the loop is closed, so nobody needs the report
 
     def _written(self, entry_id: EntryId) -> None:
         self._early.written(self._node_id, entry_id)

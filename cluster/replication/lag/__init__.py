@@ -1,4 +1,5 @@
-"""The lag of followers behind their leader: in bytes, in time, and what becomes of it.
+"""Measures and forecasts the lag of followers behind their leader, in bytes and in time.
 
-`log_times` tells the age of an entry, `forecast` the course of a lag; `follower_lag` measures each follower with both.
+`log_times` tells the age of an entry. `forecast` predicts how a lag changes. `follower_lag` uses both for each
+follower.
 """

@@ -1,4 +1,4 @@
-"""The lag of each follower as its leader measures it: in bytes and in time, with a forecast.
+"""Measures, on the leader, the lag of each follower in bytes and in time, and forecasts it.
 
 The time is the age of the oldest entry that the follower lacks. Both figures are cheap: they come from the log's index
 and from the ends of the log that the node notes once a second. A forecast starts again with each term.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EVERY_MS: Final = 1_000
 FETCHES: Final = "SNAPSHOT"
-"""The state of replication to a follower that fetches a snapshot: the log alone says nothing about its end."""
+"""The state of replication to a follower that fetches a snapshot: no forecast can be made from the log alone."""
 
 
 class Lag(NamedTuple):
@@ -31,13 +31,13 @@ class Lag(NamedTuple):
 
     size_bytes: int
     age_ms: int
-    """Age of the oldest entry that it lacks; 0 if it lacks none. At least that if the entry is older than the leader's
-    run."""
+    """Milliseconds since the oldest entry that the follower lacks was written; 0 if it lacks none. If the entry is
+    older than the leader's present run, this is a lower bound."""
 
 
 def end_of(log: SegmentedLog, index: int) -> int:
-    """Returns the position behind that entry. For an entry that the log no longer has, or whose place was lost with a
-    damaged segment, returns where the log begins."""
+    """Returns the position behind the entry `index`. If the log no longer has the entry, or its position was lost with
+    a damaged segment, returns the position where the log begins."""
     if index >= log.tail.index:
         return log.tail.end_position
     if index + 1 < max(log.first_index, 1):
@@ -60,7 +60,7 @@ class FollowerLag:
         self._term = -1
         self._samples: dict[NodeId, deque[LagSample]] = {}
         self._forecasts: dict[NodeId, Forecast | None] = {}
-        """Forecasts that were asked for since the last sample."""
+        """Node -> its forecast, for those that were asked for since the last sample."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
@@ -86,7 +86,8 @@ class FollowerLag:
     def _sampled(self, peer: PeerStatus, now_ms: int) -> deque[LagSample]:
         samples = self._samples.get(peer.node_id) or deque(maxlen=WINDOW_MS // EVERY_MS + 1)
         samples.append(LagSample(now_ms, *self.of(peer, now_ms)))
-        while now_ms - samples[0].at_ms > WINDOW_MS:  # the node stood still
+        # The node stood still: earlier samples say nothing about the present rate.
+        while now_ms - samples[0].at_ms > WINDOW_MS:
             samples.popleft()
         return samples
 
@@ -99,8 +100,8 @@ class FollowerLag:
         return self._forecasts[peer]
 
     def _kept(self) -> Kept:
-        """Returns the part of the log that is not deleted. Whole segments go for size, so up to one segment less than
-        `bytes_max` may be left."""
+        """Returns the part of the log that is not deleted. Whole segments are deleted for size, so up to one segment
+        less than `bytes_max` may be left."""
         most = self._rules.bytes_max
         return Kept(max(most - self._log.segment_size, most // 2), self._rules.keep_ms)
 

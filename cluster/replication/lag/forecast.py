@@ -1,9 +1,9 @@
 """Forecasts a follower's lag: when the follower will have caught up, or when the leader will have deleted the entries
 that it lacks, so that the follower needs a snapshot.
 
-A pure function of the lag at each second. The rate is the slope of a straight line through the last minute (least
-squares), unless the lag has taken another course since: then the last ten seconds count. A slope that noise would
-explain is none.
+The forecast depends only on samples of the lag, one per second. The rate is the slope of a straight line through the
+samples of the last minute (least squares). If the lag has changed its course since, only the last ten seconds count. A
+slope that noise could explain counts as 0.
 
 The leader deletes whole segments, oldest first, for age or for size (`cluster.retention.policy`), and never sooner than
 forecast here: `retention.delete_when`, floors and topics that keep messages longer only delay it. The exception is a
@@ -20,17 +20,18 @@ WINDOW_MS: Final = 60_000
 """Milliseconds of lag that are kept."""
 RECENT_MS: Final = 10_000
 SPAN_MIN_MS: Final = 5_000
-"""Milliseconds that samples must cover to show a course."""
+"""Milliseconds that the samples must cover for a forecast."""
 SAMPLES_MIN: Final = 5
 ERRORS: Final = 4.0
-"""A slope counts if it is so many times as large as its standard error."""
+"""A slope counts only if it is at least this many times as large as its standard error."""
 BYTES_MIN: Final = 64 << 10
 """Bytes by which the lag must have changed along the line; less is noise, whatever the error."""
 AGE_MIN_MS: Final = 500
 TURN_SHARE: Final = 0.1
-"""The share of the largest lag by which the line through the last RECENT_MS must change to show a new course."""
+"""The share of the largest lag by which the line through the last RECENT_MS must change to count as a change of
+course."""
 SECONDS_MAX: Final = 30 * 86_400
-"""A moment further away is no forecast."""
+"""The most seconds that a forecast looks ahead."""
 
 
 class LagSample(NamedTuple):
@@ -46,13 +47,13 @@ class Kept(NamedTuple):
     """The part of the log that the leader keeps."""
 
     size_bytes: int
-    """The least number of bytes at the end of the log that are not deleted for size; 0: none are."""
+    """The least number of bytes at the end of the log that are not deleted for size; 0 if all may be deleted."""
     age_ms: int
-    """Milliseconds for which an entry is kept at least; 0: none is deleted for its age."""
+    """The least milliseconds for which an entry is kept; 0 if no entry is deleted for its age."""
 
 
 class Forecast(NamedTuple):
-    """The course of a follower's lag."""
+    """A forecast of a follower's lag: its rate of change and its end."""
 
     bytes_per_s: int
     """Positive while the lag grows, negative while it shrinks, 0 if it stays the same."""
@@ -98,7 +99,7 @@ def _seconds(seconds: float | None) -> int | None:
 
 
 def _slope(times: list[float], values: list[float], change_min: float) -> float:
-    """Returns by how much the values change in a second; 0 if that is not more than noise."""
+    """Returns by how much the values change in a second; 0 if noise could explain it. `times` are in seconds."""
     whole = _line(times, values, change_min)
     recent = next(at for at, time in enumerate(times) if times[-1] - time <= RECENT_MS / 1000)
     if recent == 0 or len(times) - recent < SAMPLES_MIN:

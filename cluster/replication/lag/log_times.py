@@ -1,4 +1,4 @@
-"""The times at which the log had reached an index, kept to tell how old an entry is without reading it.
+"""Remembers when the log had reached which index, to tell how old an entry is without reading it.
 
 A node notes the end of its log once a second, so this costs nothing per entry. Followers note theirs too, so a new
 leader knows the age of what its followers lack from before it led.
@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 SAMPLES_MAX: Final = 600
-"""The most samples. When there are more, every second one of the older half goes: old times become coarser."""
+"""The most samples. When there are more, every second sample of the older half is removed, so old times become
+coarser."""
 
 
 class LogTime(NamedTuple):
@@ -26,12 +27,12 @@ _index = attrgetter("last_index")
 
 
 class LogTimes:
-    """The ends of one node's log with their times. Event loop only."""
+    """Samples of the end of one node's log. Event loop only."""
 
     def __init__(self) -> None:
         self._samples: list[LogTime] = []
-        """Invariant: both fields ascend, and at most two neighbours have one index: the ends of a time without
-        entries."""
+        """Invariant: time and index ascend, and at most two neighbours have the same index. Two such samples are the
+        beginning and the end of a time without entries."""
 
     def note(self, now_ms: int, last_index: int) -> None:
         """Records that the log ends at `last_index` now. A shorter log than before was cut because of a conflict."""
@@ -48,7 +49,7 @@ class LogTimes:
     def age_ms(self, index: int, last_index: int, now_ms: int) -> int:
         """Returns for how many milliseconds the entry `index` has been in the log, which ends at `last_index`; 0 if it
         is beyond that end. Between two samples the log is taken to have grown evenly. For an entry that is older than
-        the first sample, returns the age of that: the entry is at least as old."""
+        the first sample, returns the age of the first sample, a lower bound."""
         if index > last_index:
             return 0
         at = bisect_right(self._samples, index - 1, key=_index)
