@@ -1,1 +1,1 @@
-"""Replacements in memory of a machine's disk and database; contract tests run on them and on the real ones."""
+"""In-memory replacements of a machine's disk and database. The same contract tests run on them and on the real ones."""

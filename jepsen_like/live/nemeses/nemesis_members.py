@@ -48,8 +48,9 @@ def grow(stage: Stage, hold_s: float) -> Effect:
 
 
 def replace_leader(stage: Stage, hold_s: float) -> Effect:
-    """Adds a new node, and removes the leader while it leads; if another node can take over, the leader hands over
-    first."""
+    """Adds a new node, and removes the leader while it leads. If another node can take over, the leader first transfers
+    leadership to it.
+    """
     play = _Play(stage)
     new = play.join()
     leader = stage.leader()
@@ -102,8 +103,9 @@ def learn(stage: Stage, hold_s: float) -> Effect:
 
 
 def _long(name: str, does: str, apply: Callable[[Stage, float], Effect]) -> Nemesis:
-    """Returns a nemesis that is not part of the mix, in which every fault comes five times: each new node is sent the
-    whole log."""
+    """Returns a nemesis that is not part of the random mix. In a full run of the mix every fault comes five times, and
+    sending the whole log to each new node would take too long.
+    """
     return Nemesis(name, does, apply, NEEDS, is_mixed=False)
 
 

@@ -106,7 +106,7 @@ class Endpoint(asyncio.Transport):
         self.holds = False
         """True if this side has paused reading."""
         self._unread: list[bytes] = []
-        """Bytes that arrived at the moment in which this side paused reading."""
+        """Bytes that arrived just when this side paused reading. They are delivered when it reads again."""
         self._high, self._low = HIGH_WATER, LOW_WATER
         self._told_to_pause = False
         self.watched: ConnectionObserver | None = None
@@ -161,7 +161,9 @@ class Endpoint(asyncio.Transport):
         self.peer.move()
 
     def _press(self) -> None:
-        """Tells the writer to pause when its buffer has grown too large, and to go on when it has shrunk."""
+        """Tells this side's protocol to pause writing when the buffer has grown above HIGH_WATER, and to go on when it
+        has shrunk to LOW_WATER.
+        """
         size = self.get_write_buffer_size()
         if not self._told_to_pause and size > self._high:
             self._told_to_pause = True
@@ -238,10 +240,10 @@ class Endpoint(asyncio.Transport):
             self.network.stalled[self] = None
             return
         if self.forgotten:
-            self.out.clear()  # the dropped bytes still count as unacknowledged
+            self.out.clear()  # dropped bytes still count as unacknowledged
             return
         if self.peer.holds and not (self.peer.dead or self.peer.ended):
-            return  # it moves on when the reader does
+            return  # delivery continues when the reader reads again
         segment = self.out.popleft()
         self.buffered -= len(segment.data)
         self._press()
@@ -351,8 +353,9 @@ class Network:
         self.bytes = 0
         self.socket_buffer = SOCKET_BUFFER
         self.watch: Callable[[Address, Address], ConnectionObserver | None] = lambda dialler, listener: None
-        """Returns what is told of a new connection's bytes, None for nothing: (address of the side that dials, address
-        that it dials)."""
+        """Function (address of the side that dials, address that it dials) -> the observer of the new connection's
+        bytes; None if nothing observes them.
+        """
         self._ports = FIRST_PORT - 1
         loop.network = self
 
