@@ -182,8 +182,7 @@ class Churn:
         self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
 
     def _backfill(self, machine: CoreMachine) -> None:
-        """Fetches the older part of the member's log, as far as other members have it. After that the member may lead.
-        """
+        """Fetches the older part of the member's log, as far as others have it. After that the member may lead."""
         if machine.up and not machine.paused:
             longer = [peer.disk for peer in self.world.up() if peer.disk.first_index < machine.disk.first_index]
             if longer and machine.disk.prepend(self.rng.choice(longer)):

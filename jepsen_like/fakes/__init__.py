@@ -1,1 +1,2 @@
-"""In-memory replacements of a machine's disk and database. The same contract tests run on them and on the real ones."""
+"""Replacements of a machine's disk and database, in memory. The same contract tests run on them and on the real ones.
+"""

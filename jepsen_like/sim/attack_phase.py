@@ -118,8 +118,7 @@ class Accounts:
     """Checks the bytes and connections that nodes keep for clients, during a run and at its end."""
 
     def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
-        """`limit`: bytes of answers that a node may keep for all clients together, besides SLACK for each connection.
-        """
+        """`limit`: bytes of answers that a node may keep for all clients, besides SLACK for each connection."""
         self._limit = limit
         self._network, self._machines, self._report = network, machines, report
         self.most = 0

@@ -28,7 +28,7 @@ class Gate(NamedTuple):
     at_most: bool = False
     """True if `wanted` is an upper limit; False if it is a lower one."""
     told: str = ""
-    """For a gate over several faults, the names of the faults that missed it; "" otherwise."""
+    """Names of the faults that missed a gate over several faults; "" for other gates."""
 
     @property
     def holds(self) -> bool:

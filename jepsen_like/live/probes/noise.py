@@ -50,7 +50,7 @@ REFUSED: Final = frozenset({ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY}
 
 
 class NoiseOrders(NamedTuple):
-    """What the clients of one process are to do."""
+    """The numbers and settings of the clients of one process."""
 
     servers: str
     nodes: tuple[str, ...]

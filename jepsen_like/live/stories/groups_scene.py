@@ -127,8 +127,7 @@ class GroupsScene:
 
     @contextlib.contextmanager
     def no_key_moves(self, topics: Iterable[str]) -> Iterator[None]:
-        """Demands that during the context no ordering key of these topics gets messages in another queue than before.
-        """
+        """Demands that during the context no key of these topics gets messages in another queue than before."""
         wanted = {*topics}
         before = {place: list(queues) for place, queues in list(self.load.places.items()) if place[0] in wanted}
         yield

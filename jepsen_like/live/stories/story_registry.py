@@ -71,8 +71,8 @@ class _Lost:
         self.writes_lost = 0
         """Number of writes that power failures lost, because no sync had covered them."""
         self.served_s: list[float] = []
-        """For each client that started while the registry was away: seconds from the registry's first route until the
-        client was served.
+        """Seconds from the registry's first route until a client was served, one number for each client that started
+        while the registry was away.
         """
         places = {
             f"127.0.0.1:{node.broker_port}": (group, node.id)

@@ -247,8 +247,8 @@ class OwnProducer(Client):
             self._failed(ops, error)
 
     def _failed(self, ops: list[Op], error: Exception) -> None:
-        """Records calls that failed. Sends whose deadline passed count as refused, too: such a send may still arrive
-        while later ones go over another connection (seed 890000014).
+        """Records calls that failed. Sends of unknown outcome are added to `refused`, too: such a send may still arrive
+        after later ones that go over another connection (seed 890000014).
         """
         for op in ops:
             self.recorder.failed(op, error)

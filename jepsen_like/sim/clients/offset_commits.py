@@ -218,7 +218,7 @@ class OffsetCommits(Client):
             value = None
             deletions = [n for n, step in enumerate(self.steps) if step.kind == "delete"]
             at = max(deletions, default=-1)
-            surely = min((n for n in deletions if n >= asked.low), default=-1)  # any of them explains the answer
+            surely = min((n for n in deletions if n >= asked.low), default=-1)  # each one explains the answer
         else:
             return
         if at == -2:

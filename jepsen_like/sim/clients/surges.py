@@ -49,7 +49,7 @@ LOOK_S = 0.001
 """Time in seconds between two looks at the leader's queue."""
 SENDS_PER_TICK = 100
 TWICE_PER_TICK = 2
-"""Number of sends of the surge per look that are sent twice, once some sends are refused."""
+"""Number of sends of the surge per tick that are sent twice, once some sends are refused."""
 WAITING_MAX = 1_000
 """Sends of the surge without an answer, above which it sends no more."""
 CALM_S = 3.0
@@ -340,9 +340,7 @@ class Surges(Asker):
             self._report("flow", f"a send of a client that sends little is refused: {sent.code} {sent.remark}")
 
     def _outnumbered(self) -> bool:
-        """Returns True if so many sends in the leader's queue are of other clients that the surge competes with them
-        (MANY_OTHERS).
-        """
+        """Returns True if more sends of other clients than of the surge wait in the leader's queue."""
         return len(self._queued()) < self._others()
 
     async def _ask_beside(self, connection: RawConnection) -> str:

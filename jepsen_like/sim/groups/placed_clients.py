@@ -250,7 +250,7 @@ class PlacedReader(PlacedClient):
         if answer is None:
             return
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.offsets[queue] = max(offset, int(answer.ext["nextBeginOffset"]))  # a replica that lags knows less
+            self.offsets[queue] = max(offset, int(answer.ext["nextBeginOffset"]))  # a lagging replica knows less
         elif answer.code == ResponseCode.SUCCESS:
             self._take(queue, messages_of(answer.body))
             self.offsets[queue] = int(answer.ext["nextBeginOffset"])

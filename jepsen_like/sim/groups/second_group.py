@@ -148,7 +148,7 @@ class SecondGroup:
             world.loop, world.network, self.machines, self.monitor, faults, client_hosts, further
         )
         self._why = ""
-        """What is wrong with the first wrong route that was found; "" if none was."""
+        """The fault of the first wrong route that was found; "" if none was."""
 
     def hosts(self) -> dict[int, list[str]]:
         """Returns number of a group -> the hosts of its nodes, including removed ones."""
