@@ -1,2 +1,1 @@
-"""Replacements of a machine's disk and database, in memory. The same contract tests run on them and on the real ones.
-"""
+"""Replacements in memory of a machine's disk and database. Contract tests run on them and on the real ones."""

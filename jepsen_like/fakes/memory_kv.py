@@ -45,7 +45,7 @@ class _Family:
         return _charged(scan)
 
     def change(self) -> None:
-        """Called before a change: running scans keep the rows as they are."""
+        """Prepares a change of the rows: running scans keep the rows as they are. Must be called before each change."""
         if self.scans:
             for scan in self.scans:
                 scan.detach()
@@ -138,7 +138,7 @@ class MemoryKV:
         return self._closed
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Sets the function that is called with an error of damaged data before it is raised."""
+        """Sets the function that is called with each error about damaged data before the error is raised."""
         self.on_corruption = told
 
     def get(self, family: str, key: bytes) -> bytes | None:

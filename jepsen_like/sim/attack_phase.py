@@ -36,7 +36,9 @@ SERVED_S = 30.0
 """Time in seconds within which an honest send must succeed during the attack: 10 s, and the 20 s
 (ha.housekeeping_interval_ms) after which a node gives up a connection that has led nowhere since before the heal."""
 GIVEN_BACK_S = 10.0
-"""Time in seconds within which memory counted for requests must be given back once there are no requests."""
+"""Time in seconds within which a node must give back all memory that it counted for requests, once there are no
+requests.
+"""
 SLACK = 256 << 10
 """Bytes of answers that a node may keep for one client on top of its limits (`rooms.FIRST_ANSWER_BYTES`)."""
 FULL = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)

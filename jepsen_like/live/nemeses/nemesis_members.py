@@ -14,8 +14,9 @@ NEEDS = frozenset({Capability.MEMBERS})
 
 
 class _Play:
-    """One membership fault under way; `ended` returns its effect, with the messages acknowledged and the seconds passed
-    meanwhile."""
+    """One membership fault in progress. `ended` returns its effect, with the number of messages that were acknowledged
+    and the seconds that passed during it.
+    """
 
     def __init__(self, stage: Stage) -> None:
         assert stage.members is not None, "the subject has the capability, or the fault is not dealt"

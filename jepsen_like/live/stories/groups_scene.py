@@ -127,7 +127,7 @@ class GroupsScene:
 
     @contextlib.contextmanager
     def no_key_moves(self, topics: Iterable[str]) -> Iterator[None]:
-        """Demands that during the context no key of these topics gets messages in another queue than before."""
+        """Demands that during the context no key of these topics gets a message in a new queue."""
         wanted = {*topics}
         before = {place: list(queues) for place, queues in list(self.load.places.items()) if place[0] in wanted}
         yield

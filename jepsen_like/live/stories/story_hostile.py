@@ -34,8 +34,9 @@ HAND_S, HAND_EVERY_S = 12.0, 4.0
 each attack gets three rounds per hand.
 """
 HAND_MAX_S = 30.0
-"""The most seconds of a hand. It lasts until each of its attacks has begun as many rounds as are due; of an attack
-whose rounds take longer than the time between two, only `jepsen_like.hostile.attacker.AT_ONCE` are under way."""
+"""The most seconds of a hand. A hand lasts until each of its attacks has begun as many rounds as are due. That may take
+longer than HAND_S, because at most `jepsen_like.hostile.attacker.AT_ONCE` rounds of an attack run at the same time.
+"""
 WINDOW_S = 100.0
 """Seconds of a hand in which rounds begin, if all attacks are played at once. Such a hand is long, and each attack
 begins a round every EVERY_S.

@@ -136,7 +136,9 @@ def _slow_rate(scene: Scene, watched: WatchedFollower) -> tuple[dict[str, Any], 
 
 
 def demand_found(scene: Scene, watched: WatchedFollower, began_s: float, told: list[str]) -> float | None:
-    """Demands a finding in time; returns the seconds that it took, None without one."""
+    """Demands that a finding reports the follower within FOUND_S seconds of `began_s`; returns the seconds until the
+    finding, None if none came.
+    """
     found = watched.found(began_s)
     if found is None:
         scene.demand(False, f"node {watched.node} is slow, and no finding says so")

@@ -1,4 +1,4 @@
-"""The user of the load in a secured run: it has the rights that the load's clients need, and no other."""
+"""The user of the load in a secured run. It has only the rights that the load's clients need."""
 
 from __future__ import annotations
 

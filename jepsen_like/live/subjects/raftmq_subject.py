@@ -167,8 +167,9 @@ class RaftMQSubject(RaftMQNodes):
 
     @property
     def load_options(self) -> ClientOptions:
-        """The further arguments with which clients of the load connect: as a user that has the rights they need, and no
-        other, if the cluster has users."""
+        """The further arguments with which clients of the load connect. If the cluster has users, they connect as a
+        user that has only the rights that they need.
+        """
         options = self.client_options
         if self._load_user is not None:
             options |= {"access_key": NAME, "secret_key": self._load_user.secret}

@@ -178,8 +178,9 @@ class RunRegistry(OfProcesses):
             self._fabric.close()
 
     def leader(self, told: Iterable[Mapping[str, Any]]) -> int:
-        """Returns the process that leads, according to what the processes sent to nodes; the first one if none is
-        known."""
+        """Returns the process that leads, according to the states that the processes reported to nodes (`told`); the
+        first process if none is known to lead.
+        """
         return next((each["leader"] for each in told if each["leader"] in self.ids), self.ids[0])
 
     def _children(self, number: int) -> list[psutil.Process]:

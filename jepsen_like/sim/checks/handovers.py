@@ -56,8 +56,9 @@ class Reigns:
         """
         self._roles: dict[NodeId, Role] = {}
         self._told: dict[NodeId, int] = {}
-        """Node -> the term in which it campaigned without a pre-vote, which a node does only if its leader told it
-        to."""
+        """Node -> the term in which it campaigned without a pre-vote, which a node does only if the leader asked it to
+        (TimeoutNow).
+        """
 
     def turn(self, node: NodeId, raft: Raft, now_s: float) -> None:
         """Records the node's role after a turn of its driver."""

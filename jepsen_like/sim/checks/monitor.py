@@ -143,9 +143,9 @@ class Monitor:
         self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
         """Function that is called after each driver turn. The nemesis sets it for faults that wait for a state."""
         self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """Function that is called after a lane's work, before the node is told."""
+        """Function that is called after a lane's work, before the node gets the result."""
         self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """Function that is called after the node is told of a lane's work."""
+        """Function that is called after the node has received the result of a lane's work."""
         self.on_ending: Callable[[], None] = lambda: None
         """Function that is called when a process ends, while its node can still be read."""
         self.log: Callable[[str], None] = lambda line: None

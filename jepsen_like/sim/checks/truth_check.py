@@ -35,7 +35,7 @@ SEGMENT_SIZE = 1 << 26
 
 
 def told(state: BrokerState) -> dict[str, Any]:
-    """Returns what groups of brokers have in common, as readers of a state see it, by kind."""
+    """Returns the truth (what all groups of brokers have in common) as readers of this state see it: kind -> rows."""
     access = state.access
     return {
         "topics": {name: topic_row(topic) for name, topic in state.topics.items()},
@@ -63,7 +63,7 @@ KINDS: dict[str, tuple[TruthKind, ...]] = {
     "quotas": (TruthKind.QUOTA,),
     "learnt": (TruthKind.LEARNT,),
 }
-"""Kind in `told` -> the kinds of names in the journal that it is made of."""
+"""Kind of rows in `told` -> the kinds of names in the truth journal from which these rows are made."""
 BY_NAME = ("topics", "groups")
 """Kinds in `told` whose rows have the journal's names."""
 

@@ -52,7 +52,7 @@ class ResetJudge:
     def __init__(self, report: Report, now: Callable[[], float]) -> None:
         self._report, self._now = report, now
         self._asking: dict[int, float] = {}
-        """Queue -> time in seconds at which its reset under way was sent."""
+        """Queue -> time in seconds at which its reset that is in flight was sent."""
         self._last: dict[int, Reset] = {}
         self.unsure: set[int] = set()
         self._committed: dict[int, list[tuple[float, int]]] = defaultdict(list)

@@ -118,7 +118,7 @@ class ResizedTopics(Asker):
         """The topic's number of queues; None once a change is undecided."""
         self._names = self._count = self._groups = 0
         self.whole = False
-        """True once the topic surely has all its queues again, for good."""
+        """True once the topic surely has all its queues again and is not changed any more."""
 
     def start(self) -> None:
         """Starts all tasks."""

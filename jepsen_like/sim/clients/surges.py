@@ -122,7 +122,7 @@ class Surges(Asker):
         """Connection -> ids of the messages that were sent on it, in order. Messages that were sent twice are left out.
         """
         topics = TOPICS if host.options.users else (TOPICS[0],)
-        self._topic_beside = topics[-1]  # all clients of a run with users are one user: its topics are told apart
+        self._topic_beside = topics[-1]  # with users, all these clients are one user with two topics
 
     def play(self) -> None:
         """Begins the stages after the heal."""

@@ -134,8 +134,9 @@ class FaultInjector:
             machine.start()
 
     def forget_retired(self) -> None:
-        """Removes machines that were switched off for good from the network, which then refuses connections to them
-        instead of letting callers wait for an answer."""
+        """Removes retired machines from the network. The network then refuses connections to them, so that callers do
+        not wait for an answer.
+        """
         for machine in self.machines.values():
             if machine.retired:
                 self.network.links.down.discard(machine.host)

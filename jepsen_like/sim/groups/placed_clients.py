@@ -154,7 +154,7 @@ class PlacedProducer(PlacedClient):
         self._pid = ""
         self._next = 0
         self._open: set[int] = set()
-        """Sequences of the sends that are under way."""
+        """Sequence numbers of the sends that are in flight."""
         self.name = f"at{group}"
 
     async def _work(self) -> None:

@@ -23,8 +23,9 @@ from jepsen_like.sim.machines.loop import PROCESS, Process, SimLoop
 SOCKET_BUFFER = 256 << 10
 """Bytes that the kernels of both sides hold for a writer before its own buffer grows."""
 HIGH_WATER, LOW_WATER = 64 << 10, 16 << 10
-"""Bytes in a writer's own buffer above which it is told to pause, and down to which it is told to go on; asyncio's
-values."""
+"""HIGH_WATER: bytes in a writer's own buffer above which the writer must pause. LOW_WATER: bytes at or below which it
+may go on. These are asyncio's values.
+"""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 FIRST_PORT = 40001
 """First port number of the sides that dial."""
@@ -365,7 +366,9 @@ class Network:
         self.hash = crc32(data, crc32(f"{self.loop.now:.9f} {sender.own} {sender.other}".encode(), self.hash))
 
     def dead_ends(self, hosts: Collection[str]) -> Iterator[Endpoint]:
-        """Yields the ends of connections between these hosts that lead nowhere."""
+        """Yields the ends of dead connections between these hosts: the other side has ended, or a middlebox has
+        forgotten the connection.
+        """
         return (end for end in self.endpoints if end.leads_nowhere and end.own[0] in hosts and end.other[0] in hosts)
 
     def ended(self, endpoint: Endpoint) -> None:

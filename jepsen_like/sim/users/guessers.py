@@ -74,7 +74,7 @@ class Guessers(Asker):
         took_s = self.host.loop.now - began_s
         if answer is not None and self._is_calm():
             self.rounds += 1
-            if answer.code == ResponseCode.SYSTEM_BUSY:  # a node that has just started may say that it cannot tell
+            if answer.code == ResponseCode.SYSTEM_BUSY:  # a node that has just started cannot tell yet
                 what = f"is answered {answer.code} {answer.remark[:100]}"
                 self._report(CHECKER, f"{NEIGHBOUR}, whom nobody guesses, {what} at {node}")
             elif took_s > SOON_S:
