@@ -1,6 +1,7 @@
-"""Shrinks the proof that a register is not linearizable, so that a person can read it. Removing such calls from a
-linearizable history leaves it linearizable. So if the remaining calls are not linearizable, the whole history is not,
-either. The following calls are removed:
+"""Shrinks the proof that a register is not linearizable, so that a person can read it.
+
+Only calls are removed whose removal leaves any linearizable history linearizable. So if the remaining calls are not
+linearizable, the whole history is not, either. The calls that may be removed are:
 
 - everything after the first completion that no order explains; calls that were open then become unknown;
 - reads, one by one;

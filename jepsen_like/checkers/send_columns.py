@@ -1,6 +1,7 @@
-"""Sends as columns, so that most queues of most runs are judged in passes that mostly run in C. A history may have a
-million sends, and examining them one by one takes long. So they are kept as columns, and become objects
-(`messages.Send`) only if a queue has to be examined in detail.
+"""Sends as columns, so that most queues of most runs are judged in passes that mostly run in C.
+
+A history may have a million sends, and examining them one by one takes long. So they are kept as columns, and become
+objects (`messages.Send`) only if a queue has to be examined in detail.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ class SimDisk:
         return self.tails[at] if at >= 0 else self.previous
 
     def holds(self, tail: LogTail) -> bool:
-        """Returns True if the entry with this tail is or was on this disk. Then so are or were all entries before it."""
+        """Returns True if the entry with this tail is or was on this disk. The same then holds for all entries before
+        it.
+        """
         return self.previous.index <= tail.index <= self.tail.index and self.tail_at(tail.index) == tail
 
     def changes_above(self, index: int) -> Iterator[Entry]:

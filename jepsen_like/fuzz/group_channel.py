@@ -1,7 +1,9 @@
-"""Sends frames on the channel between groups of brokers. A guest, which knows the cluster's secret, claims to be a node
-of some group and sends wrong frames. It dials nodes, and nodes dial it, because the maps that it sends contain its
-address. It sends no change that a node of another group could rightly propose, and no address but its own. Nothing else
-that it sends may end a node, move leadership, or stay in a node's memory without bound.
+"""Sends frames on the channel between groups of brokers.
+
+A guest, which knows the cluster's secret, claims to be a node of some group and sends wrong frames. It dials nodes, and
+nodes dial it, because the maps that it sends contain its address. It sends no change that a node of another group could
+rightly propose, and no address but its own. Nothing else that it sends may end a node, move leadership, or stay in a
+node's memory without bound.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Draws frames between nodes: every kind with its fields, sent by a guest that has completed the handshake. The guest's
-id is not that of a member, so a correct node ignores its frames. Frames that could rightly change the group are left
-out, such as a term above the present one in a frame that nodes believe.
+"""Draws frames between nodes: every kind with its fields, sent by a guest that has completed the handshake.
+
+The guest's id is not that of a member, so a correct node ignores its frames. Frames that could rightly change the group
+are left out, such as a term above the present one in a frame that nodes believe.
 """
 
 from __future__ import annotations

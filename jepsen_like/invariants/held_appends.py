@@ -1,6 +1,8 @@
 """Checks the appends that a leader holds back (`raftlog.core.held_appends`): from which voters, which entries, when and
-for how long. The check has its own rules. The leader decides before it holds a message back; this check examines the
-state at the end of a turn.
+for how long.
+
+The check has its own rules. The leader decides before it holds a message back; this check examines the state at the end
+of a turn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The operator who adds a second group of brokers, drains it, and changes the topics and consumer groups that it copies
-(docs/adr/0108, 0113). `sim/checks/truth_check.py` keeps a copy as that group would, also in runs with real nodes of the
-group (`sim/groups`).
+(docs/adr/0108, 0113).
+
+`sim/checks/truth_check.py` keeps a copy as that group would, also in runs with real nodes of the group (`sim/groups`).
 """
 
 from __future__ import annotations

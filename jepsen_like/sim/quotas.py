@@ -1,7 +1,8 @@
-"""The operator who sets quotas and takes them away while clients send (docs/adr/0115). The operator also imports learnt
-limits (docs/adr/0117), which decide whose sends are refused first in an overload. A send that waits for a quota is
-judged like every other send, whether it is then stored, refused, or passed on to the next leader.
-`jepsen_like.sim.checks.quota_check` checks the rate. All quotas and limits are gone before the run ends.
+"""The operator who sets quotas and takes them away while clients send (docs/adr/0115).
+
+The operator also imports learnt limits (docs/adr/0117), which decide whose sends are refused first in an overload. A
+send that waits for a quota is judged like every other send, whether it is then stored, refused, or passed on to the
+next leader. `jepsen_like.sim.checks.quota_check` checks the rate. All quotas and limits are gone before the run ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Members of a consumer group that reads by broadcasting, as clients of RocketMQ do: each reads every queue, and keeps
-its offsets itself. RaftMQ's client has no such consumer. So these members register by heartbeats, and pull without
-naming a group.
+its offsets itself.
+
+RaftMQ's client has no such consumer. So these members register by heartbeats, and pull without naming a group.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A producer that cuts its connection after each send, and then sends the same message again to every node and to any
-queue. The message must be stored once, and every answer must give its place. The history records the first answer as
-the outcome of the `send`, and the later ones as `repeat`.
+queue.
+
+The message must be stored once, and every answer must give its place. The history records the first answer as the
+outcome of the `send`, and the later ones as `repeat`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The story `quota-storm`: quotas change all the time, while clients send and ignore the answers. First nothing else
-happens: no node may end, the leader must stay, no turn of an event loop may be long, and each invalid request must be
-refused. Then the leader is killed at the moment of a change, again and again. Then there are as many rules as a cluster
-may have. At last all are taken away, and sends go through.
+"""The story `quota-storm`: quotas change all the time, while clients send and ignore the answers.
+
+First nothing else happens: no node may end, the leader must stay, no turn of an event loop may be long, and each
+invalid request must be refused. Then the leader is killed at the moment of a change, again and again. Then there are as
+many rules as a cluster may have. At last all are taken away, and sends go through.
 """
 
 from __future__ import annotations

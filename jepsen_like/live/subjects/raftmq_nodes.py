@@ -1,5 +1,6 @@
-"""The nodes of one group of brokers, as processes: starts them, sends them requests and stops them. `RaftMQSubject` has
-the nodes of the first group, `FurtherGroup` the nodes of a group that joins.
+"""The nodes of one group of brokers, as processes: starts them, sends them requests and stops them.
+
+`RaftMQSubject` has the nodes of the first group, `FurtherGroup` the nodes of a group that joins.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class TierCheck:
             if row.end > kept:
                 self._report("tier", f"{what}, and node {node.node_id} keeps the log from {kept} on")
             if row.parts:
-                self._verified.setdefault(row.base, row.end)  # no check may have seen this row before
+                self._verified.setdefault(row.base, row.end)  # this check may have missed earlier states of the row
             self._going |= {part.name for part in row.parts}
             return
         for part in row.parts:

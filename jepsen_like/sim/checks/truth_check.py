@@ -1,8 +1,10 @@
 """Checks that another group of brokers can copy the truth of the first one: topics, groups, users, settings and all
-else that groups of brokers have in common (docs/adr/0108). The other group is simulated by a separate state. It copies
-pages from whichever node has just applied an entry, also from followers and from nodes that have just recovered,
-because the changes after a version are the same on all nodes. When the copy has reached a node's version, both must
-show the same. A topic that was deleted and created again must have a new id in the copy, too.
+else that groups of brokers have in common (docs/adr/0108).
+
+The other group is simulated by a separate state. It copies pages from whichever node has just applied an entry, also
+from followers and from nodes that have just recovered, because the changes after a version are the same on all nodes.
+When the copy has reached a node's version, both must show the same. A topic that was deleted and created again must
+have a new id in the copy, too.
 
 The journal has only the newest change of each name. So a copy of a version has each name as it was at that version or,
 if it was changed again later, as it was at any moment before; it gets that change with a later version.

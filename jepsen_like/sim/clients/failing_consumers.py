@@ -1,10 +1,12 @@
 """Consumers of a group that fail to process some messages and report so (CONSUMER_SEND_MSG_BACK, code 36): each report
-must yield one copy of the message for a retry, at its due time, and the last one a dead letter. The number of times
-that a message fails is drawn when it is sent. A failure is reported until it is answered, at other nodes too, and now
-and then by two consumers at once; or the consumer sends the message to its retry topic itself, as RocketMQ's consumers
-do when no node accepts a report. The judge then checks on every node: an acknowledged failure has one copy, of the next
-attempt, in the right topic. A failure of unknown outcome has at most one copy. A failure that was refused, or never
-reported, has none. No copy is stored before its delay has passed since the message that failed was stored.
+must yield one copy of the message for a retry, at its due time, and the last one a dead letter.
+
+The number of times that a message fails is drawn when it is sent. A failure is reported until it is answered, at other
+nodes too, and now and then by two consumers at once; or the consumer sends the message to its retry topic itself, as
+RocketMQ's consumers do when no node accepts a report. The judge then checks on every node: an acknowledged failure has
+one copy, of the next attempt, in the right topic. A failure of unknown outcome has at most one copy. A failure that was
+refused, or never reported, has none. No copy is stored before its delay has passed since the message that failed was
+stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Models the registry's replicas, which the product keeps with pysyncobj, and the child process in which each runs.
+
 Together the replicas are one linearizable store. An operation is accepted when more than half of the replicas run and
 reach each other; then each of these has it on its disk. The records and the operations are the product's own
 (`cluster.registry.records`); elections, the log and its transfer are not modelled.

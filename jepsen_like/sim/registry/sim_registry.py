@@ -1,7 +1,8 @@
-"""The registry of a run: three processes, their faults, and their checks. Nodes register there and take maps (records
-of the groups of brokers) from it, and clients ask it for routes. Whatever the registry says or forgets, nodes lose
-nothing (docs/adr/0112): `sim.groups.map_check` checks the maps of nodes. This module checks the maps of the registry's
-own processes, and how soon they are complete again.
+"""The registry of a run: three processes, their faults, and their checks.
+
+Nodes register there and take maps (records of the groups of brokers) from it, and clients ask it for routes. Whatever
+the registry says or forgets, nodes lose nothing (docs/adr/0112): `sim.groups.map_check` checks the maps of nodes. This
+module checks the maps of the registry's own processes, and how soon they are complete again.
 """
 
 from __future__ import annotations

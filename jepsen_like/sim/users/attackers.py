@@ -1,4 +1,5 @@
 """Attackers: users who have rights to their own topic and group only, and try to read and change other users' data.
+
 They know all names of other users' objects (`leaks`), and use these names in every request that takes a position, id,
 handle, attempt, session, client id or group. The check of marks shows whether they can read something; the checks of
 acknowledged messages, transactions, staged writes, locks and replies show whether they can destroy or change something.

@@ -1,7 +1,8 @@
 """Attacks of a user who takes more than a fair share of what all users share: the CPU time for checking rights, the
-memory for denied requests, the lines of the log, and the slots for costly requests. The requests themselves are valid.
-The check of shared things (`shared_check`) and the bounds of work in one turn (`jepsen_like.sim.machines.turn_bounds`)
-say what they may cost others.
+memory for denied requests, the lines of the log, and the slots for costly requests.
+
+The requests themselves are valid. The check of shared things (`shared_check`) and the bounds of work in one turn
+(`jepsen_like.sim.machines.turn_bounds`) say what they may cost others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Everything that attackers of the simulator know of other users: the names and ids of stored objects, senders and
-clients. The simulator assumes the worst case, in which all of these have leaked. They are read from the rows of a
-running node and from the clients themselves. Only the secrets of users have not leaked.
+clients.
+
+The simulator assumes the worst case, in which all of these have leaked. They are read from the rows of a running node
+and from the clients themselves. Only the secrets of users have not leaked.
 """
 
 from __future__ import annotations
