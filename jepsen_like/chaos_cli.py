@@ -160,8 +160,9 @@ def _wish(
 
 
 def _beside(wish: RunRequest, names: str) -> RunRequest:
-    """Returns the request with the same attacks, each played alone during each of the named faults. Raises
-    LocalError."""
+    """Returns the request changed so that each of its attacks is played by itself during each of the faults in `names`
+    (fault names separated by commas, or "all"). Raises LocalError.
+    """
     from cluster.config.source import nearest
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.stories.concurrent_events import BESIDE
@@ -187,8 +188,10 @@ def _beside(wish: RunRequest, names: str) -> RunRequest:
 
 
 def with_at_once(wish: RunRequest, number: str | None) -> RunRequest:
-    """Returns the request with the number of attacks that share a hand: as many as cores unless the user names it, and
-    at least two, because attacks are played beside each other. Raises LocalError."""
+    """Returns the request with `at_once` set, the number of attacks that run at the same time. `number` is the value of
+    --at-once: a number from 1 on, "all" (`at_once` becomes None), or None if the user gave none; then it is the number
+    of cores, at least two. Raises LocalError for any other value, and if the attacks come one by one.
+    """
     from jepsen_like.live.plan import HOSTILE, story_of
     from raftmq_wire.errors import ExitCode, LocalError
 

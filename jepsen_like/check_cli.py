@@ -13,7 +13,9 @@ HISTORY = "history.jsonl"
 
 
 def history_at(given: Path) -> Path:
-    """Returns the file itself, or the history in the folder of a run. Raises UsageError for any other folder."""
+    """Returns the path of the history: `given` itself if it is a file, or the history in it if it is the folder of a
+    run. Raises UsageError for any other folder.
+    """
     if not given.is_dir():
         return given
     if not (given / HISTORY).is_file():

@@ -42,7 +42,7 @@ _KINDS = {
 
 
 class LogAnomaly(NamedTuple):
-    """One proof that a promise was broken. `ops` are the indexes of the steps in the history that show it."""
+    """One proof that a promise was broken. `ops` are the indexes of the history's steps that prove it."""
 
     kind: str
     """"lost", "duplicated", "reordered" or "phantom"."""
@@ -53,7 +53,9 @@ class LogAnomaly(NamedTuple):
 
 
 class Incomplete(NamedTuple):
-    """A queue of a replica that was not read to its end, so that nothing can be said about missing messages there."""
+    """A queue of a replica that was not read to its end, so that the checker cannot tell which messages are missing
+    there.
+    """
 
     node: int
     topic: str
@@ -67,7 +69,7 @@ class LogVerdict(NamedTuple):
     failed: int
     unknown: int
     read: dict[int, int]
-    """Messages read per node, as they were answered, including repeated ones."""
+    """Number of messages that each node returned, including repeated ones."""
     unknown_stored: int
     """The number of sends with unknown outcome that turned out to be stored."""
     anomalies: list[LogAnomaly]

@@ -61,7 +61,7 @@ class DemoPlan(NamedTuple):
 
 
 class DemoResult(NamedTuple):
-    """The result of the run: the content of its last line, and the basis of its exit code."""
+    """The result of the run. It is printed as the last line, and decides the exit code."""
 
     verdict: LogVerdict
     failover_ms: int
@@ -69,8 +69,9 @@ class DemoResult(NamedTuple):
     term_after: int
 
     def to_json(self, seed: int) -> dict[str, Any]:
-        """Returns the last line of the output. `lost` and `duplicated` count over every replica; `read` is the count of
-        the replica with the fewest messages."""
+        """Returns the object that is printed as the last line of the output. `lost` and `duplicated` are sums over all
+        replicas; `read` is the number of messages on the replica with the fewest.
+        """
         return {
             "seed": seed,
             "acked": self.verdict.acked,
@@ -222,7 +223,7 @@ def _act(
 
 
 def _send(plan: DemoPlan, cluster: LocalCluster, mq: Client, history: HistoryWriter, story: DemoStory) -> int:
-    """Sends all records and kills the leader on the way; returns the leader's id."""
+    """Sends all records and kills the leader after `plan.strike_at` of them; returns the killed leader's id."""
     from jepsen_like.demo_input import records
     from jepsen_like.demo_send import Sender
 

@@ -30,8 +30,9 @@ class DemoMessage(NamedTuple):
 
 
 def message_id_of(body: bytes) -> str:
-    """Returns the id in a body, together with a checksum: a body that was changed on the way has another id than the
-    one that was sent."""
+    """Returns the id that a body begins with, followed by a checksum of the body. So a body that was changed on its way
+    gets another id than the one that was sent.
+    """
     name, separator, _ = body.partition(b"\t")
     shown = name.decode("ascii", "replace") if separator else "?"
     return f"{shown}-{zlib.crc32(body):08x}"

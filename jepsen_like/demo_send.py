@@ -56,7 +56,9 @@ class Slots:
             return self._next - 1
 
     def give_back(self, process: int, *, reusable: bool) -> None:
-        """Called when the process's send has ended."""
+        """Records that the send of this process number has ended. The number is given out again only if `reusable` is
+        True.
+        """
         with self._lock:
             self.busy -= 1
             if reusable:

@@ -16,7 +16,9 @@ UPLOAD_S = SCRUB_S = 60.0
 
 
 def into_the_tier(cluster: LocalCluster, story: DemoStory) -> None:
-    """Uploads the log and verifies it in the tier. Raises LocalError if it is not uploaded in time, or differs."""
+    """Uploads the log to the tier, reads it back and compares it. Raises LocalError if either takes longer than a
+    minute, or if an object of the tier is bad.
+    """
     addresses = admin_addresses(None, str(cluster.data))
     api = AdminApi(addresses)
     story.chapter(f"The log goes to {api.local('/v1/tier')['url']}")

@@ -37,24 +37,29 @@ READERS_FROM = 1_000_000
 """The first process number of readers of replicas; lower numbers are for clients such as senders."""
 
 NODES_PER_GROUP = 1000
-"""More than the ids of nodes in a run."""
+"""Factor of the group in the number of a node (see `node_number`). It is larger than any node id of a run."""
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 
 _CRC_TAIL = len(b',"crc":"00000000"}\n')
 _TAIL_FORMAT = b',"crc":"%08x"}\n'
 _BATCH_BYTES = 1 << 16
-"""Bytes of lines that are read, checked and decoded together: the loops then run in C, and the bytes stay in the
-cache."""
+"""Number of bytes of lines that are read, checked and decoded together, so that the loops run in C and the bytes stay
+in the processor's cache.
+"""
 
 
 def node_number(node_id: int, group: int) -> int:
-    """Returns the number of a node in a history: its id, in a further group of brokers above those of all others."""
+    """Returns the number by which a history names a node: its id in group 1, `group * NODES_PER_GROUP + node_id` in any
+    further group of brokers.
+    """
     return node_id if group == 1 else group * NODES_PER_GROUP + node_id
 
 
 def group_of_node(number: int) -> int:
-    """Returns the group of brokers of the node with this number."""
+    """Returns the number of the group of brokers, from 1, to which the node with this number belongs (see
+    `node_number`).
+    """
     return number // NODES_PER_GROUP or 1
 
 
@@ -231,7 +236,7 @@ class HistoryFile:
             yield from self._batches(lines)
 
     def error_at(self, op: Op, why: str) -> HistoryError:
-        """Returns the error for an impossible step."""
+        """Returns a HistoryError that names the line of the step `op` and the reason `why` the step is impossible."""
         return self._error(op.index + 2, why)
 
     def _head(self, line: bytes) -> dict[str, Any]:
@@ -267,8 +272,9 @@ class HistoryFile:
         self._ends_without_end(count)
 
     def _one_by_one(self, lines: Iterator[bytes], count: int) -> Iterator[list[Op]]:
-        """Yields the steps line by line, after `count` steps: used for the last lines of every file, and to find the
-        first wrong one."""
+        """Yields the steps of `lines`, checked line by line; `count` steps came before them. It reads the last lines of
+        every file, and finds the first wrong line of a batch.
+        """
         decode = msgspec.json.Decoder(Op).decode
         for line in lines:
             body = line[:-_CRC_TAIL] + b"}"

@@ -14,13 +14,15 @@ from raftmq_wire.codec import CodecError, Header, decode_header
 
 _MARK = re.compile(rb"<<mark:([^<>]{1,300})>>")
 FRAME_MAX = 64 << 20
-"""Length in bytes above which the beginning of a frame is taken for malformed."""
+"""Largest length of a frame in bytes. A larger one in a frame's first four bytes means that the stream is not made of
+frames.
+"""
 _TAIL = 320
-"""Number of bytes that a part of a mark can have."""
+"""Number of bytes kept from the end of an unframed stream: at least as many as an incomplete mark can have."""
 
 
 def mark_of(topic: str) -> bytes:
-    """Returns the mark of a topic."""
+    """Returns the mark of a topic: its name between `<<mark:` and `>>`."""
     return b"<<mark:%b>>" % topic.encode()
 
 
@@ -38,8 +40,9 @@ class MarkedStream:
         self._is_framed = True
 
     def take(self, data: bytes) -> Iterator[tuple[Header | None, list[str]]]:
-        """Yields (header of the frame, topics) for each frame that contains marks. The header is None for bytes that
-        are no frame."""
+        """Takes the next bytes of the stream. Yields (header of the frame, topics that its marks name) for each frame
+        that contains marks. The header is None for bytes that are no frame.
+        """
         self._buffer += data
         at, buffer = 0, self._buffer
         while self._is_framed and len(buffer) - at >= 8:
@@ -61,7 +64,9 @@ class MarkedStream:
             del buffer[:-_TAIL]
 
     def rest(self) -> list[str]:
-        """Returns the topics of the marks in the frame that has not ended; for the end of the connection."""
+        """Returns the topics of the marks in the bytes of the last, incomplete frame. It is called when the connection
+        has ended.
+        """
         return marks_in(self._buffer)
 
 

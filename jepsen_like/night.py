@@ -29,7 +29,7 @@ class NightStep(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line about this step in the summary."""
+        """One line of text about this step, for the summary."""
         outcome = "ok" if self.code == 0 else f"exit {self.code}"
         return f"{outcome:<8} {self.seconds:>7.0f} s  raftmq {shlex.join(self.arguments)}"
 
@@ -63,8 +63,9 @@ def table_lines(steps: Sequence[NightStep], date: str, commit: str) -> list[str]
 def plan(
     first_seed: int, core: int, full: int, chaos_s: int, jobs: int, *, bugs: bool = True, scenarios: bool = True
 ) -> list[tuple[str, ...]]:
-    """Returns the commands to run. Rare states are counted over each whole range of seeds, so a count of zero fails its
-    step."""
+    """Returns the commands to run, each as the arguments of `raftmq`. A search over a range of seeds counts rare states
+    over the whole range, and fails if one of them never occurred.
+    """
     chaos = ("chaos", "run", "--seed", str(first_seed))
     seeds = ("--first-seed", str(first_seed), "--jobs", str(jobs))
     return [
@@ -90,7 +91,9 @@ def perform(commands: Sequence[tuple[str, ...]], run: Callable[[tuple[str, ...]]
 
 
 def seeds_from(first_seed: int | None) -> tuple[int, str]:
-    """Returns the first seed, made from the commit unless it is given, and where it comes from."""
+    """Returns (first seed, text that says where the seed comes from). The seed is `first_seed`, or made from the commit
+    if that is None.
+    """
     return commit_seed() if first_seed is None else (first_seed, "as given")
 
 

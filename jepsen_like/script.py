@@ -211,7 +211,9 @@ class Interpreter:
     """Carries out commands: a subclass has a method `do_COMMAND` for each."""
 
     flags: ClassVar[frozenset[str]] = frozenset()
-    """Words that are flags: keyword parameters with the value "yes"."""
+    """Words of a line that are flags. A flag is passed to the command's method as a keyword parameter with the value
+    "yes".
+    """
     misread: ClassVar[tuple[type[Exception], ...]] = (TypeError, KeyError)
     """Types of errors by which a method shows that it does not understand its words."""
 

@@ -47,7 +47,7 @@ def testbed(folder: Path, nodes: int, secured: bool) -> None:
     from jepsen_like.live.subjects.processes import Processes
 
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the program that asks is told, and closes our input
+        signal.signal(number, signal.SIG_IGN)  # the driving program gets it too, and closes our input
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if folder.exists():
         raise click.UsageError(f"{folder} exists; a testbed makes its folder and removes it")
@@ -91,7 +91,7 @@ class Bed:
         for node in self._paused:
             self._nodes.resume(node)
         for node in self._nodes.node_ids:
-            self._nodes.kill(node)  # nothing of it is kept, so nothing has to be written
+            self._nodes.kill(node)  # the data is deleted, so no orderly stop is needed
         self._nodes.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -134,11 +134,11 @@ class Bed:
     # -- requests
 
     def describe_again(self, _: dict[str, Any]) -> dict[str, object]:
-        """Answers with the same description as at the start, brought up to date."""
+        """Returns the present addresses, nodes, and the user and CA of a secured cluster, as `describe` does."""
         return self.describe()
 
     def leader(self, _: dict[str, Any]) -> dict[str, object]:
-        """Answers with the leader that accepts writes; waits until there is one."""
+        """Returns the id of the leader that accepts writes; waits until there is one."""
         return {"leader": self._wait_leader()}
 
     def _wait_leader(self) -> int:
@@ -248,7 +248,7 @@ class Bed:
             self._nodes.request(node, "DELETE", path)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code != 404:  # a retry topic goes with its group
+            if error.code != 404:  # the deletion of a group also deletes its retry topic
                 raise TestbedError(f"DELETE {path}: {error}") from None
 
     def _node(self, request: dict[str, Any]) -> int:

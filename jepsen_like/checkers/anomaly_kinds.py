@@ -1,4 +1,6 @@
-"""Every kind of anomaly with its meaning, the gravest first: likely causes come before their consequences."""
+"""Every kind of anomaly with its meaning, the gravest first. A kind that is likely to cause another one comes before
+it.
+"""
 
 from __future__ import annotations
 

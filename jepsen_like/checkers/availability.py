@@ -19,7 +19,7 @@ from jepsen_like.history import Operation
 NAME = "availability"
 
 REST_NS = 2_000_000_000
-"""Nanoseconds without an attempt after which clients no longer count as waiting."""
+"""Nanoseconds without a new attempt by any client after which clients no longer count as waiting."""
 
 
 class Outage(NamedTuple):
@@ -51,7 +51,9 @@ class Attempts:
 
     def __init__(self) -> None:
         self.invoked = array("q")
-        """Indexes of the invocation steps; the other columns are nanoseconds on the clock of the history."""
+        """Indexes of the invocation steps of the attempts. The other columns hold times in nanoseconds on the clock of
+        the history.
+        """
         self.invoked_ns = array("q")
         self.ended_ns = array("q")
         self.successes = array("q")
@@ -148,7 +150,7 @@ def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
     for i in [i for i, length in enumerate(lengths) if length > at_least_ns]:
         position = bisect_right(invoked, marks[i])
         waiting_until = latest_end[position - 1] if position else marks[i]
-        if waiting_until >= marks[i + 1]:  # true for nearly every outage
+        if waiting_until >= marks[i + 1]:  # The whole period is nearly always one outage.
             found.append(Outage(marks[i], marks[i + 1]))
             continue
         tries = ((invoked[k], ends[k]) for k in range(position, len(invoked)))
@@ -157,8 +159,9 @@ def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
 
 
 def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int, int]]) -> Iterator[Outage]:
-    """Yields the parts of a period without success in which some client waited; short rests between retries belong to
-    them."""
+    """Yields the parts of a period without success in which some client waited. Rests of up to REST_NS between retries
+    are a part of the outage.
+    """
     for invoked, completed in tries:
         if invoked >= end:
             break

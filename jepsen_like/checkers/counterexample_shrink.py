@@ -1,7 +1,7 @@
 """Shrinks the proof that a register is not linearizable, so that a person can read it.
 
-Everything that is removed could be removed from any linearizable history without making it non-linearizable, so the
-remaining calls are still a proof, about the same operations. It removes:
+Only calls are removed whose removal leaves any linearizable history linearizable. So if the remaining calls are not
+linearizable, the whole history is not, either. The calls that may be removed are:
 
 - everything after the first completion that no order explains; calls that were open then become unknown;
 - reads, one by one;
@@ -49,7 +49,9 @@ def _shortest_prefix(calls: list[Call], stuck: Call, model: Model) -> list[Call]
 
 
 def _without(units_of: Callable[[list[Call]], list[list[Call]]], kept: list[Call], model: Model) -> list[Call]:
-    """Drops units, larger runs of them first, as long as the remaining calls are still not linearizable."""
+    """Returns the calls without those units (groups of calls that belong together) that are not needed for the proof.
+    Tries to drop long runs of units first, and drops a run only if the remaining calls are still not linearizable.
+    """
     units = units_of(kept)
     tries, size = _TRIES, max(1, len(units) // 2)
     while size and tries > 0:

@@ -108,8 +108,10 @@ def statistics(messages: Messages) -> dict[str, Any]:
 
 
 def _with_guests(shelf: SendColumns, dump: Dump, waiting: dict[str, Send]) -> SendColumns:
-    """Returns the shelf (the columns of acknowledged sends) with the sends of unknown outcome (`waiting`, by id) that
-    the dump shows added."""
+    """Returns the shelf (the columns of acknowledged sends) plus those sends of unknown outcome that are in the dump.
+    `waiting` holds the sends of unknown outcome by id. If the dump has such a message twice, returns the shelf as it
+    is.
+    """
     if not waiting or len(dump.ids) <= len(shelf.ids):
         return shelf
     offsets = [offset for message_id, offset in zip(dump.ids, dump.offsets, strict=True) if message_id in waiting]
@@ -169,8 +171,9 @@ def _suspicious(messages: Messages, queue: TopicQueue, dumps: list[Dump]) -> set
 
 
 def _stray(send: Send, queue: TopicQueue, offset: int, earliest: int) -> set[TopicQueue]:
-    """Returns the queues that become suspicious through a row that is not an acknowledged message in its acknowledged
-    place."""
+    """Returns the queues to examine in detail because of a row that is not an acknowledged message in its acknowledged
+    place: none if the send's outcome is unknown and this is its only place, else this queue and the message's own.
+    """
     home = send.place
     if send.found is None:
         send.found = (queue, offset)

@@ -258,7 +258,7 @@ class Messages:
         for queue in queues:
             group = group_of(queue[1])
             holders = [node for node in self.nodes if group_of_node(node) == group]
-            for node in holders or self.nodes:  # if no node of the group was read, each one lacks the queue
+            for node in holders or self.nodes:  # if no node of the group was read, all nodes lack the queue
                 dump = self._read_at_all.get((queue, node)) or Dump(node, queue)
                 self.dumps.setdefault(queue, []).append(dump)
 

@@ -22,7 +22,7 @@ Register = tuple[str, TopicQueue]
 """A register: (group, queue)."""
 
 OPEN = 1 << 62
-"""The completion that is assumed for an operation that may still happen."""
+"""The completion index of an operation that may still happen: higher than the index of any step."""
 
 
 class _OffsetWrite(NamedTuple):
@@ -40,7 +40,9 @@ class _Fetch(NamedTuple):
 
 
 def check(operations: Operations, workload: Workload) -> CheckerResult:
-    """Checks commits, resets and fetches of every group and queue, and commits against what the group had read."""
+    """Checks commits, resets and fetches of every group and queue, and checks that no group commits beyond the messages
+    that it had read.
+    """
     findings = Findings()
     writes: dict[Register, list[_OffsetWrite]] = defaultdict(list)
     fetches: dict[Register, list[_Fetch]] = defaultdict(list)
@@ -143,8 +145,10 @@ def _beyond_read(operations: Operations, findings: Findings) -> None:
 
 
 def _read_up_to(operation: Operation) -> tuple[Register, int] | None:
-    """Returns (register, next offset) up to which this operation entitles the group to commit; None for other
-    operations."""
+    """Returns (register, offset) if this operation allows the group to commit offsets of that queue up to `offset`: a
+    poll allows the offset after its last message, a fetch or reset the offset that it names. Returns None for an
+    operation that was not answered, or a fetch that found no offset.
+    """
     value = operation.invoked.value
     if operation.invoked.f == "reset_offset":
         return register_of(operation), int(value["offset"])

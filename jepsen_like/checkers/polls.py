@@ -96,8 +96,9 @@ class _Polls:
         self.polls = self.rows = 0
 
     def rebalance(self, operation: Operation) -> None:
-        """Records a rebalance: the consumer may continue elsewhere; in its new queues at any offset down to the
-        committed one."""
+        """Records that a rebalance assigned these queues to the consumer. In them the consumer may continue at another
+        offset, at lowest the committed one.
+        """
         consumer = str(operation.invoked.value["consumer"])
         queues = {(topic, int(queue_id)) for topic, queue_id in operation.invoked.value["queues"]}
         self.moved |= {(consumer, queue) for queue in queues}
@@ -107,8 +108,9 @@ class _Polls:
                 self.moved.add((consumer, queue))
 
     def commit(self, operation: Operation) -> None:
-        """Records an acknowledged commit: it bounds how far back a rebalance may go. After a reset, reading may
-        continue anywhere."""
+        """Records an acknowledged commit, which is the lowest offset at which a consumer may continue after a
+        rebalance. Also records a reset, after which reading may continue anywhere.
+        """
         value = operation.invoked.value
         queue, offset = queue_of(value), int(value["offset"])
         group = self.groups[str(value["group"])]
@@ -144,8 +146,9 @@ class _Polls:
             group.drained.pop(queue, None)
 
     def _is_as_stored(self, queue: TopicQueue, asked: int, offsets: list[int], ids: list[str], op: int) -> bool:
-        """Returns True if these rows are those of a perfect queue from `asked` on, and all had been sent: then none of
-        them can be wrong."""
+        """Returns True if these rows are those that a perfect queue (`Messages.perfect`) holds from offset `asked` on,
+        and all of them had been sent before the step `op`. Such rows need no further check.
+        """
         invoked = self.messages.perfect.get(queue)
         if invoked is None or not ids or offsets[0] != asked:
             return False
@@ -162,8 +165,9 @@ class _Polls:
             expected, kind = offset + 1, "int-poll"
 
     def _resumed(self, consumer: str, group: _Group, queue: TopicQueue, asked: int, op: int) -> None:
-        """Checks the offset at which a consumer continues: it must be the one at which it stopped or, after a
-        rebalance, one that its group's progress allows."""
+        """Checks the offset at which a consumer continues. It must be the offset at which the consumer stopped or,
+        after a rebalance, an offset that its group's progress allows.
+        """
         position = self.positions.get((consumer, queue))
         if queue in group.reset:
             group.reset.discard(queue)

@@ -1,7 +1,7 @@
-"""Sends as columns, by which most queues of most runs are judged, in passes that mostly run in C.
+"""Sends as columns, so that most queues of most runs are judged in passes that mostly run in C.
 
-A million messages are a million sends, which need not be examined one by one as long as nothing is wrong. So they are
-columns, and become objects (`messages.Send`) only if a queue has to be examined in detail.
+A history may have a million sends, and examining them one by one takes long. So they are kept as columns, and become
+objects (`messages.Send`) only if a queue has to be examined in detail.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ NEVER = 1 << 62
 class QueueSends(NamedTuple):
     """The sends that were acknowledged in one queue, in order of their acknowledgements.
 
-    Numbers are kept as adjacent 64-bit values; as objects they would be scattered over the memory that their steps once
-    took.
+    Numbers are kept in arrays of 64-bit values, because Python's integer objects would be scattered over the memory.
     """
 
     offsets: array[int]

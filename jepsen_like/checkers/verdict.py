@@ -21,8 +21,9 @@ EXIT_CODES: dict[Outcome, int] = {
 }
 
 WITNESSES_PER_KIND = 20
-"""The most anomalies of a kind that are kept with their witness; the rest are only counted, since a lost disk loses a
-million messages."""
+"""The most anomalies of a kind that are kept with their witness. Further ones are only counted, because one lost disk
+may lose a million messages.
+"""
 
 
 class Anomaly(NamedTuple):

@@ -71,7 +71,7 @@ def search(calls: Sequence[Call], model: Model, max_steps: int) -> SearchResult:
 
 
 class _Nothing:
-    """The type of a marker for no state, used if the last operation taken was a known one."""
+    """The type of `_NOTHING`, which stands for "no state" in `_Configuration.without`."""
 
 
 _NOTHING: Final = _Nothing()
@@ -86,11 +86,11 @@ class _Configuration(NamedTuple):
     """Bit i: unknown call i has been taken."""
     state: Hashable
     without: Hashable | _Nothing
-    """If the last call was an unknown one: the state as it would be without it."""
+    """If the last call taken was an unknown one, the state before that call; else `_NOTHING`."""
 
 
 class _Frame(NamedTuple):
-    """A choice of the search: the configuration in which it was made, and the position of the next choice."""
+    """A choice that the search made: the configuration before it, and the event (`entry`) and call that it took."""
 
     configuration: _Configuration
     entry: int
@@ -175,8 +175,9 @@ class _Search:
     def _choose(
         self, here: _Configuration, entry: int, candidate: int, *, is_new: bool
     ) -> tuple[_Frame, _Configuration | None]:
-        """Returns the next call that can be taken, and the configuration after it, which is None if the completion at
-        the entry forbids all calls."""
+        """Returns the frame of the next call that can be taken, and the configuration after the call. The configuration
+        is None if no further call can be taken before the completion at `entry`.
+        """
         if is_new:
             free = self.after[0]
             while (i := self.call_of[free]) >= 0:
@@ -199,8 +200,10 @@ class _Search:
         return _Frame(here, entry, -1, False), None
 
     def _moved(self, here: _Configuration, call: Call) -> Hashable | Impossible:
-        """Returns the state after this call; IMPOSSIBLE if the call cannot follow, or if the same state is reached
-        without the unknown call before it, which then need not be taken."""
+        """Returns the state after this call; IMPOSSIBLE if the call cannot follow. Returns IMPOSSIBLE also if the call
+        before it is an unknown one and this call leads to the same state without that one: then the unknown call need
+        not be taken.
+        """
         moved = self.step(here.state, call)
         if isinstance(here.without, _Nothing) or isinstance(moved, Impossible):
             return moved

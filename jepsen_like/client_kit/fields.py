@@ -16,7 +16,7 @@ def place_of(group: str, topic: str, queue_id: int) -> dict[str, str]:
 
 
 def topic_fields(name: str, queues: int = 1, perm: int = 6) -> dict[str, str]:
-    """Returns the fields of request 17."""
+    """Returns the fields of request 17, which creates or changes a topic."""
     return {"topic": name, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": str(perm)}
 
 
@@ -72,7 +72,7 @@ def pull_fields(
 
 
 def group_body(name: str, **more: object) -> bytes:
-    """Returns the body of request 200."""
+    """Returns the body of request 200, which creates or changes a consumer group."""
     return json.dumps({"groupName": name, **more}).encode()
 
 

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, header: Header, body: bytes) -> Answer:
-        """Returns what a frame answers."""
+        """Returns the Answer that a frame with this header and body carries."""
         return cls(header.code, ext_of(header), header.remark or "", body)
 
     @property
@@ -76,7 +76,7 @@ def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
 
 
 class FrameConnection(asyncio.Protocol):
-    """A connection to a port of a node. It is complete when it is connected."""
+    """A connection to a port of a node. It can be used once `connection_made` was called."""
 
     transport: asyncio.Transport
 
@@ -86,7 +86,7 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Stores the transport."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Marks the connection as closed."""

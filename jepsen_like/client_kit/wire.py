@@ -25,7 +25,7 @@ class Wire(FrameConnection):
     """One connection to a client port, made by `dial`."""
 
     def __init__(self, silence_s: float = ANSWER_S) -> None:
-        """`silence_s`: the seconds without a byte from the node after which what waits counts as not answered."""
+        """`silence_s`: the seconds without a byte from the node after which waiting requests count as not answered."""
         super().__init__()
         loop = asyncio.get_running_loop()
         self._silence_s = silence_s
@@ -46,7 +46,7 @@ class Wire(FrameConnection):
 
     async def __aexit__(self, *_: object) -> None:
         self.abort()
-        await asyncio.sleep(0)  # it is closed when this returns
+        await asyncio.sleep(0)  # the caller closes the connection
 
     async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
         """Sends a two-way request; returns its outcome."""

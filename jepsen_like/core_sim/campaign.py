@@ -84,8 +84,9 @@ class CoreSummary:
         self.leader_changed += verdict.leader_changes > 0
 
     def shortfalls(self) -> list[str]:
-        """Returns the conditions that the seeds without a violation do not meet: such a run proves less than it seems
-        to."""
+        """Returns the conditions that the seeds without a violation do not meet; [] if they meet all. A run that misses
+        one proves less than it seems to.
+        """
         valid = self.seeds - len(self.violations)
         found = [
             f"{name}: {count} of {valid} seeds"

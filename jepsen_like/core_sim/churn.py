@@ -26,7 +26,7 @@ _LEAVES_WITHIN_TICKS = 40
 _INSTALLS_WITHIN_TICKS = 4
 _BACKFILLS_WITHIN_TICKS = 6
 _ALONE_WITH_ITS_REMOVAL = 0.5
-"""Share of the leaders that are cut off, after removing themselves, before any other node hears of it."""
+"""Probability that a leader that has proposed its own removal is cut off before any other node hears of the removal."""
 
 
 class Churn:
@@ -38,7 +38,7 @@ class Churn:
         self.world: CoreWorld = faults.world
         self.rng = random.Random(f"{self.world.seed}/churn")
         self.corners = random.Random(f"{self.world.seed}/churn/corners")
-        """A random source of its own, so that its draws change nothing else in a run."""
+        """A separate random source, so that its draws change no other draws of a run."""
         knobs = self.world.knobs
         self.kinds = [self._change] * (3 * knobs.changes) + [self._trim] * (2 * knobs.trims)
         self.joined = 0
@@ -113,14 +113,15 @@ class Churn:
         return Voter(node, UUID(int=node))
 
     def _changed(self, entry: Entry, members: Membership) -> None:
-        """Called when a change is committed: a node that left is stopped some time later, and disturbs the others until
-        then."""
+        """Handles a committed change of members: a node that left is stopped some time later, and may disturb the
+        others until then.
+        """
         self.world.seen[f"members: {members.reason}"] += 1
         for machine in (self.world.machines[node] for node in members.node_uuids):
-            if machine.left:  # it was stopped before it was known to come back
+            if machine.left:  # the node was stopped before the group learned that it would come back
                 machine.left = False
                 self.world.start(machine)
-                if machine.backfilling:  # its last try met a stopped node, and asked for no other
+                if machine.backfilling:  # its last attempt asked a stopped node, and no further attempt was scheduled
                     self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
         for voter in members.removed:
             if voter.id not in self.leaving:
@@ -136,8 +137,9 @@ class Churn:
     # -- logs
 
     def _trim(self) -> None:
-        """Takes a checkpoint at a member and trims the log below it. The core learns of that at once, or sometimes
-        later."""
+        """Takes a checkpoint at a member and trims the log below it. The core learns of the trim at once, or sometimes
+        later.
+        """
         machine = self.faults.victim()
         state = machine.state
         state.durable_index = self.rng.randint(state.durable_index, state.applied_index)
@@ -180,7 +182,7 @@ class Churn:
         self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
 
     def _backfill(self, machine: CoreMachine) -> None:
-        """Fetches the older part of the log, as far as others have it; then the member may lead."""
+        """Fetches the older part of the member's log, as far as others have it. After that the member may lead."""
         if machine.up and not machine.paused:
             longer = [peer.disk for peer in self.world.up() if peer.disk.first_index < machine.disk.first_index]
             if longer and machine.disk.prepend(self.rng.choice(longer)):

@@ -1,4 +1,4 @@
-"""The commands that both schedules and stories of the core have: each is one input of one member."""
+"""The commands that both schedules and stories of the core have. Each of them passes one input to one member."""
 
 from __future__ import annotations
 

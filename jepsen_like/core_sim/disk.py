@@ -81,7 +81,9 @@ class SimDisk:
         return self.tails[at] if at >= 0 else self.previous
 
     def holds(self, tail: LogTail) -> bool:
-        """Returns True if the entry with this tail, and with it every entry before, is or was on this disk."""
+        """Returns True if the entry with this tail is or was on this disk. The same then holds for all entries before
+        it.
+        """
         return self.previous.index <= tail.index <= self.tail.index and self.tail_at(tail.index) == tail
 
     def changes_above(self, index: int) -> Iterator[Entry]:
@@ -133,7 +135,9 @@ class SimDisk:
             self.tails.append(tail)
 
     def lose_from(self, index: int) -> list[Entry]:
-        """Makes the synced entries from `index` on unreadable, after recording the loss; returns them."""
+        """Removes the synced entries from `index` on, as damage that the member has noticed and recorded would; returns
+        them.
+        """
         at = index - self.first_index
         lost = self.entries[at:]
         self.withheld = self.hard_state.term

@@ -25,10 +25,10 @@ class Faults:
         self.rng = random.Random(f"{world.seed}/faults")
         self.active = True
         self.held = False
-        """True while a play is staged: then no other fault begins."""
+        """True while a play (faults in one exact order, staged_faults.py) is staged. No other fault begins then."""
         self.begun = 0
         self.kinds: set[str] = set()
-        self._queue = list(world.knobs.faults)  # each kind once, then any
+        self._queue = list(world.knobs.faults)  # first each kind once, then any kind
         self.rng.shuffle(self._queue)
         world.at(self._gap(), self._next)
 
@@ -75,7 +75,8 @@ class Faults:
         self.world.at(down_us, self._come_back, machine, machine.starts)
 
     def _come_back(self, machine: CoreMachine, starts: int) -> None:
-        # Started by somebody else since then: this crash is over, and a later one is not ours to end.
+        # Something else has restarted the member since then. This crash is over, and another one must not be ended
+        # here.
         if machine.starts == starts:
             self.world.start(machine)
 
@@ -110,7 +111,7 @@ class Faults:
     def isolate(self, machine: CoreMachine, lasts: int) -> None:
         """Cuts all links of `machine`, in both directions."""
         self.cut(self.world.links_of([machine.id]), lasts)
-        for _ in range(3):  # a leader that was deposed meanwhile must not answer these reads
+        for _ in range(3):  # if the isolated leader is deposed meanwhile, it must not answer these reads
             self.world.at(int(self.rng.random() * lasts), self.world.visit, machine, machine.starts)
 
     def _isolate(self) -> None:
@@ -177,8 +178,9 @@ class Faults:
         self.world.disk_us[machine.id] = disk_us
 
     def _clock(self) -> None:
-        """Sets one member's wall clock wrong, in a run always the same member's: the clocks of a majority stay
-        right."""
+        """Sets one member's wall clock wrong. It is always the same member in a run, so that the clocks of a majority
+        stay right.
+        """
         node = NodeId(1 + self.world.seed % self.world.knobs.nodes)
         self.world.clock_offset_ms[node] = self.rng.choice([0, -3_600_000, 3_600_000, 20_000])
 

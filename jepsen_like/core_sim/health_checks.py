@@ -72,8 +72,9 @@ def _check_traffic(world: CoreWorld, traffic: LeaderTraffic) -> None:
 
 
 def progress(world: CoreWorld, goal: int) -> None:
-    """After the heal, waits until the clients have the rest of their answers, and every member has applied the same.
-    Raises PromiseBroken."""
+    """Waits, after the heal, until the clients have `goal` acknowledged operations and all their answers, and every
+    member has applied the same entries. Raises PromiseBroken.
+    """
     history = world.history
     goal = max(goal, len(history.acked) + 5)
     if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
@@ -107,8 +108,9 @@ def settle(world: CoreWorld) -> None:
 
 
 def _leader_at_last(world: CoreWorld) -> CoreMachine:
-    """Returns the leader, waiting for one if necessary: without pre-vote a member with a fast clock may depose the
-    leader also in calm times. Raises PromiseBroken."""
+    """Waits for a leader and returns it. Even without faults there may be none for a moment: without pre-vote a member
+    with a fast clock may depose the leader. Raises PromiseBroken.
+    """
     leader = world.leader()
     if leader is None:
         world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US)
@@ -119,8 +121,9 @@ def _leader_at_last(world: CoreWorld) -> CoreMachine:
 
 
 def _in_time(world: CoreWorld, done: Callable[[], bool]) -> bool:
-    """Returns True if `done` becomes true within an election's time, or while some member makes progress: a learner
-    behind a narrow window takes long."""
+    """Runs the world until `done` returns True, and returns True. Returns False once no member has made progress for
+    the time of an election. A learner with a small window may take long.
+    """
     before, applied = -1, 0
     while applied > before:
         if world.run_until(done, world.now + _ELECTION_TICKS * TICK_US):
@@ -191,7 +194,7 @@ def _cut_off(world: CoreWorld, leader: CoreMachine) -> None:
     world.network.cut(world.links_of([leader.id, *world.newest.learner_ids]))
     if not world.knobs.raft["check_quorum"]:
         return
-    _client_writes(world, leader)  # nobody will acknowledge them
+    _client_writes(world, leader)  # no member will acknowledge these writes
     ticks = 2 * int(world.knobs.raft["election_ticks"]) + 2
     term = leader.raw.term
 
@@ -246,10 +249,8 @@ def rejoin(world: CoreWorld) -> None:
 
 
 def handover(world: CoreWorld) -> None:
-    """Checks that leadership moves to a member that lags a little when that is asked for, and that no client is left
-    without an answer.
-
-    Raises "handover".
+    """Asks the leader to transfer leadership to a member that lags a little. Checks that the member becomes leader, and
+    that no client is left without an answer. Raises PromiseBroken "handover".
     """
     leader = world.leader()
     raft = world.knobs.raft

@@ -29,22 +29,26 @@ class Surroundings(Protocol):
         """Called when `machine` sends `message` to another node."""
 
     def wrote(self, machine: CoreMachine) -> None:
-        """Called when `machine` has queued a write: starts the disk if it is idle."""
+        """Called when `machine` has queued a write. The implementation starts a sync if the disk is idle."""
 
     def applied(self, machine: CoreMachine, entry: Entry, position: int) -> None:
         """Called when `entry` was applied; `position` of its operation, or -1."""
 
     def read_confirmed(self, machine: CoreMachine, context: int, index: int) -> None:
-        """Called when the read may be answered with the state at `index`."""
+        """Called when the read with this `context` may be answered from a state that has applied `index`."""
 
     def role_changed(self, machine: CoreMachine, soft: SoftState) -> None:
         """Called when the role or the leader changed."""
 
     def members_changed(self, machine: CoreMachine, undone: bool) -> None:
-        """Called when other members are in force on `machine`; `undone`: those of an earlier entry again."""
+        """Called when the members in force on `machine` have changed. `undone`: True if those of an earlier entry are
+        in force again.
+        """
 
     def offered(self, machine: CoreMachine, offer: InstallSnapshot) -> None:
-        """Called when `machine` cannot be continued from its leader's log, and is offered a snapshot."""
+        """Called when a leader offers `machine` a snapshot, because the leader's log no longer has the entries that
+        `machine` needs.
+        """
 
 
 class CoreWatcher(Protocol):
@@ -110,7 +114,9 @@ class CoreMachine:
         self.surroundings = surroundings
         self.up = False
         self.halted = False
-        """True if it hit an assertion of its own and stopped, as a node does; only in black-box runs."""
+        """True if an assertion of the member's own code failed and the member stopped, as a node would; only in
+        black-box runs.
+        """
         self.left = False
         """True if its operator stopped it for good, because it is no longer a member."""
         self.backfilling = False
@@ -163,7 +169,7 @@ class CoreMachine:
         return True
 
     def backfilled(self) -> None:
-        """Called when the member's log reaches as far back as the others'."""
+        """Records that the member's log now reaches as far back as the others' logs, so that the member may lead."""
         self.backfilling = False
         if self.up:
             self.act(self.raw.hold_campaigns, "backfill", False)
@@ -247,8 +253,9 @@ class CoreMachine:
             self.surroundings.send(self, message)
 
     def synced(self, *, last_only: bool) -> None:
-        """Called when the fdatasync in progress has returned: acknowledges its writes and releases their messages, in
-        order."""
+        """Handles the end of the fdatasync in progress: acknowledges its writes to the core and releases their
+        messages, in order.
+        """
         batch, self.disk.writing = self.disk.writing, []
         try:
             for at, ready in enumerate(batch):

@@ -1,4 +1,5 @@
-"""Checks after every event: cheap ones always, all of `jepsen_like.invariants.raft_group` every 50 events.
+"""Runs checks after every event: the cheap ones each time, and all of `jepsen_like.invariants.raft_group` every 50
+events.
 
 The cheap checks compare what changed: term, vote, role, tail, commit index. Promises are checked when they are sent: a
 vote or an acknowledgement may leave only when the member's own disk holds what it promises.
@@ -36,7 +37,9 @@ class CoreMonitor:
         self._events = 0
 
     def started(self, machine: CoreMachine) -> None:
-        """Records that `machine` started: its marks are those of its disk."""
+        """Records that `machine` has started. The values that must not go back (term, vote, tail) are now those of its
+        disk.
+        """
         machine.before = None
         machine.mark = (-1, NOBODY, Role.FOLLOWER, machine.raw.raft.log.tail, -1)
         self.after(machine)
@@ -109,7 +112,9 @@ class CoreMonitor:
             raise from_invariant(error, "group") from error
 
     def leaves(self, machine: CoreMachine, message: Message) -> None:
-        """Checks `message`, which leaves `machine`: what it promises must be on the disk by now."""
+        """Checks a message that `machine` is about to send: the vote or entries that the message promises must be on
+        the disk by now.
+        """
         kind = type(message)
         if kind is AppendEntriesReply:
             if not message.rejected:  # type: ignore[union-attr]

@@ -24,7 +24,7 @@ class SimNetwork:
         self.cuts: dict[Link, int] = {}
         """Directed link -> the number of faults that cut it now."""
         self.epoch = 0
-        """Counts calls of `heal`: a cut from before the last one needs no mending."""
+        """Number of calls of `heal`. A cut from before the last `heal` needs no mending."""
         self.slow: dict[Link, int] = {}
         """Directed link -> additional delay in microseconds."""
         self.last: dict[Link, int] = {}

@@ -18,7 +18,8 @@ from jepsen_like.core_sim.world import MID_APPEND, CoreWorld
 
 _FAULTS_MIN = 6
 _SAFETY_TICKS = 1_500
-"""The most ticks with faults, which go on until enough was acknowledged and enough was broken."""
+"""The most ticks with faults. Faults go on until enough operations were acknowledged and enough faults were injected.
+"""
 
 
 @dataclass(slots=True)

@@ -40,7 +40,9 @@ PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover", 
 
 _ACKED_GOAL = 200
 _THRIFTY_FROM = 998_000_000
-"""First seed of those of which every other one is thrifty, so that earlier ones stay as they were."""
+"""First seed from which on every other seed is thrifty. Earlier seeds are never thrifty, so that their runs stay as
+they were.
+"""
 
 
 class Knobs(NamedTuple):
@@ -85,7 +87,7 @@ def draw(seed: int) -> Knobs:
     """Draws the options of `seed`."""
     rng = random.Random(f"{seed}/knobs")
     fifo = rng.random() < 0.5
-    unrest = rng.random() < 0.4  # elections in a hurry, nothing that keeps the peace
+    unrest = rng.random() < 0.4  # short election timeouts, without pre-vote and check-quorum
     election = rng.choice([5, 8, 10])
     raft = {
         "group_id": 1,
@@ -108,13 +110,13 @@ def draw(seed: int) -> Knobs:
         triggers = tuple((name, rng.choice([0.05, 0.2, 0.5])) for name in rng.sample(TRIGGERS, rng.randint(1, 3)))
     play = rng.choice(PLAYS) if rng.random() < 0.45 else None
     if play == "figure_8" and rng.random() < 0.8:
-        raft["append_bytes_max"] = 1  # entries travel alone: the old one without the new leader's own
+        raft["append_bytes_max"] = 1  # one entry per message, so the old entry arrives without the new leader's own
     elif play == "stale_vote" and rng.random() < 0.8:
         raft["pre_vote"] = False
     clients, burst = rng.randint(2, 4), rng.choice([1, 3, 5, 8])
     thrifty = seed >= _THRIFTY_FROM and (thrift := random.Random(f"{seed}/thrifty")).random() < 0.5
     if thrifty and thrift.random() < 0.7:
-        burst = 1  # nothing is held with much in flight
+        burst = 1  # leaders hold nothing back while much is in flight
     fault_gap_us = rng.choice([3, 8, 15]) * TICK_US
     faults = tuple(sorted(rng.sample(FAULTS, rng.randint(3, 7))))
     return Knobs(

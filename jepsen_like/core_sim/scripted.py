@@ -314,7 +314,7 @@ class CoreStage(CoreCommands):
         for _ in range(_REST_MAX):
             if not self._move():
                 return
-        if not self.black_box:  # clients see no events, but a group that gets nowhere
+        if not self.black_box:  # clients see no events, only that the group makes no progress
             raise PromiseBroken("event-budget", "the group does not come to rest between two ticks")
 
     def _move(self) -> bool:

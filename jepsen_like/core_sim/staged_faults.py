@@ -130,7 +130,9 @@ class Plays:
         return found
 
     def _urge(self, machine: CoreMachine, done: Callable[[], bool]) -> Play:
-        """Makes election timeouts of `machine` pass, one after the other, until `done`. Raises TooLate."""
+        """Makes election timeouts of `machine` pass, one after the other, until `done` returns True. Raises TooLate if
+        it does not in time.
+        """
         for _ in range(_PATIENCE_TICKS // 2):
             if done():
                 return
@@ -160,7 +162,7 @@ class Plays:
         world = self.world
         first = yield from self._a_leader()
         others = self._others(first)
-        with self._cut(self._alone(first)):  # (a) what it appends now stays with it
+        with self._cut(self._alone(first)):  # (a) no other member gets the entries that the leader appends now
 
             def has_more() -> bool:
                 return first.disk.tail.index > max(other.disk.tail.index for other in others)
@@ -321,7 +323,7 @@ class Plays:
             if isinstance(message, TimeoutNow):
                 held.append(message)
                 return True
-            return bool(held) and isinstance(message, AppendEntries)  # heartbeats pass: it goes on following
+            return bool(held) and isinstance(message, AppendEntries)  # heartbeats still arrive, so it follows on
 
         world.hold = hold
         leader.act(leader.raw.transfer_leadership, target.id)
@@ -343,7 +345,7 @@ class Plays:
         successor, *_ = others = self._others(old)
         with self._cut(self._alone(old)):
             if old.up:
-                world.ask_read(old)  # a round that nobody will echo
+                world.ask_read(old)  # no member will confirm this read's round of heartbeats
             yield from self._urge(successor, lambda: any(_leads(machine) for machine in others))
             known = world.history.known_length
             yield Until(lambda: world.history.known_length > known, 20)

@@ -1,5 +1,6 @@
-"""`replication.thrifty` in the simulated group: what members hold back, with timers in virtual time and a check of its
-own."""
+"""`replication.thrifty` in the simulated group: leaders hold appends back, with timers in virtual time. A check
+examines what they hold.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _OUTSIDE = Outside(
 
 
 class TimedNetwork(Protocol):
-    """The world, as far as it sends and has a clock."""
+    """The part of the world that Thrift uses: sending messages, and scheduling in virtual time."""
 
     now: int
     seen: Counter[str]
@@ -34,7 +35,7 @@ class TimedNetwork(Protocol):
 
 
 class _Run(NamedTuple):
-    """One start of a member."""
+    """The held appends of a member since its last start, and their check."""
 
     starts: int
     appends: HeldAppends
@@ -42,14 +43,14 @@ class _Run(NamedTuple):
 
 
 class Thrift:
-    """Holds back for the members of a world. Without `on`, it holds nothing."""
+    """Holds appends back for the members of a world. If `on` is False, it holds nothing."""
 
     def __init__(self, world: TimedNetwork, *, on: bool) -> None:
         self._world = world
         self._on = on
         self._runs: dict[NodeId, _Run] = {}
         self._timers: dict[NodeId, float] = {}
-        """Member -> when it looks at what it holds, in milliseconds."""
+        """Member -> the virtual time in milliseconds at which it next looks at what it holds."""
 
     def _run(self, machine: CoreMachine) -> _Run:
         run = self._runs.get(machine.id)
@@ -63,7 +64,9 @@ class Thrift:
         return self._world.now / 1000
 
     def leave(self, machine: CoreMachine, message: Message) -> Sequence[Message]:
-        """Returns the messages that leave the member now that it sends `message`."""
+        """Returns the messages to send now that the core has produced `message`: it may be held, and held ones may go
+        with it.
+        """
         if not self._on:
             return (message,)
         run = self._run(machine)
@@ -77,7 +80,9 @@ class Thrift:
             self._run(machine).appends.on_reply(message, self._now_ms)
 
     def look(self, machine: CoreMachine) -> None:
-        """Sends what is due after an event of the member, and checks what is not. Raises PromiseBroken."""
+        """Sends the held messages that are due after an event of the member, and checks those that stay held. Raises
+        PromiseBroken.
+        """
         if not self._on or not machine.up:
             return
         run = self._run(machine)

@@ -70,7 +70,7 @@ class Triggers:
                 self.world.seen["vote granted, then crash"] += 1
                 self._bounce_soon(machine, 1, 2)
             if self._fires("late_votes"):
-                # The same vote once more, when a later term may have begun.
+                # Delivers the same vote a second time, when a later term may have begun.
                 self.world.at(self._soon(30), self._vote_again, message)
         elif (
             isinstance(message, AppendEntries)

@@ -37,8 +37,9 @@ class PromiseBroken(Exception):
 
 
 def from_invariant(error: InvariantViolationError, otherwise: str) -> PromiseBroken:
-    """Returns the violation for a rule of `invariants.raft_group`; `otherwise` is the name for rules without a name of
-    their own."""
+    """Returns the violation for a broken rule of `invariants.raft_group`. `otherwise` is the checker's name if the rule
+    has no name of its own.
+    """
     text = str(error)
     name = next((name for rule, name in _RULES if rule in text), otherwise)
     return PromiseBroken(name, text)

@@ -37,8 +37,9 @@ EventHandler = Callable[..., None]
 
 
 class CoreWorld:
-    """The members, clients, network and time of one run. Its hooks are the triggers, which are called after what just
-    happened."""
+    """The members, clients, network and time of one run. It calls its hooks, the triggers, after each event that may
+    trigger a fault.
+    """
 
     def __init__(self, seed: int, knobs: Knobs, *, black_box: bool = False, keep_trace: bool = False) -> None:
         self.seed = seed
@@ -75,7 +76,7 @@ class CoreWorld:
         self.writing = True
         """True while clients write."""
         self.pending: dict[NodeId, dict[int, tuple[int, int, CoreClient]]] = {node: {} for node in voters}
-        """Member -> index -> (term, operation, client), for proposals that it would answer."""
+        """Member -> index -> (term, operation, client), for the proposals whose clients this member will answer."""
         self.reads: dict[int, int] = {}
         """Read -> the known length of the list when the read began."""
         self.confirmed: dict[NodeId, list[tuple[int, int]]] = {node: [] for node in voters}
@@ -286,7 +287,7 @@ class CoreWorld:
             disk.writing, disk.queued = disk.queued, []
             delay = self.disk_us[machine.id]
             self.at(delay + int(self.rng.random() * delay), self._synced, machine, machine.starts)
-        # The Ready just queued is part of this very fdatasync; later ones wait for the next.
+        # This fdatasync covers the Ready just queued. Later ones wait for the next fdatasync.
 
     def _synced(self, machine: CoreMachine, starts: int) -> None:
         if not machine.up or machine.starts != starts:
@@ -301,7 +302,7 @@ class CoreWorld:
         self._note(3, machine, 0)
 
     def role_changed(self, machine: CoreMachine, soft: SoftState) -> None:
-        """Handles a change of role: a leader that steps down answers nobody; a new one gets reads."""
+        """Handles a change of role. A leader that steps down forgets its waiting clients; a new leader gets reads."""
         raft = machine.raw.raft
         if soft.role is Role.LEADER:
             self.leader_terms.add(raft.term)
@@ -392,7 +393,7 @@ class CoreWorld:
             return
         if self.rng.random() < self.knobs.reads:
             self.ask_read(machine)
-        if not client.open or self.rng.random() < 0.1:  # given up: the outcome stays unknown
+        if not client.open or self.rng.random() < 0.1:  # the client gives up: the outcome stays unknown
             client.fresh(self.knobs.burst)
         elif len(client.open) < len(client.batch):
             self.seen["part of a batch asked for again"] += 1

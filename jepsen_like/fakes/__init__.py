@@ -1,1 +1,1 @@
-"""Replacements in memory of a machine's disk and database; contract tests run on them and on the real ones."""
+"""Replacements in memory of a machine's disk and database. Contract tests run on them and on the real ones."""

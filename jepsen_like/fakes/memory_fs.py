@@ -9,8 +9,8 @@ Effects of a power cut (`crash`), drawn from a seed:
 
 Effects of a failing call (`fail_call`): the OSError, after half of a write has happened. After a failed fdatasync the
 bytes are readable but will never become durable by a later fdatasync, as on Linux. `cut_power_at` raises PowerCut in
-the given call and in every later one until `crash`. Directories are durable at once, and with it what took away one
-of the same name. Not thread-safe except for reads.
+the given call and in every later one until `crash`. A new directory is durable at once, and so is an earlier rename or
+removal of a directory of the same name. Not thread-safe except for reads.
 
 Rot, during a run or between runs: `rot` silently flips bits of bytes that were durable; `spoil` makes sectors
 unreadable, so that a read of any of their bytes is EIO, until they are overwritten as a whole.
@@ -32,7 +32,9 @@ SECTOR = 512
 
 
 class PowerCut(Exception):
-    """The machine has no power. It is not an OSError, because no code may handle it."""
+    """Raised by a call during which, or after which, the machine has no power. It is not an OSError, so that no code
+    handles it as a failed call.
+    """
 
 
 class _UnsyncedWrite(NamedTuple):
@@ -174,7 +176,7 @@ class MemoryFile:
 
     def _write(self, data: bytes, offset: int) -> None:
         self._fs.space_left -= self._growth(len(data), offset)
-        if self._inode.bad:  # writing all of a bad sector makes it good: the disk remaps it
+        if self._inode.bad:  # a write of the whole sector makes it readable: the disk remaps it
             whole = range(-(-offset // SECTOR), (offset + len(data)) // SECTOR)
             self._inode.bad.difference_update(whole)
         self._inode.change(_UnsyncedWrite(offset, data))
@@ -224,7 +226,9 @@ class MemoryFileSystem:
     names the last ones."""
 
     def __init__(self, space_left: int = 1 << 40, file_kind: type[MemoryFile] | None = None) -> None:
-        """`file_kind`: the class of open files; one of its own sees their calls, or changes what they do."""
+        """`file_kind`: the class of open files. A subclass of MemoryFile can observe their calls, or change what they
+        do.
+        """
         self._file_kind = file_kind or MemoryFile
         self.space_left = space_left
         """Bytes that can be written before ENOSPC; only truncation frees bytes."""
@@ -248,7 +252,9 @@ class MemoryFileSystem:
         self._failures[number] = code
 
     def cut_power_at(self, number: int) -> None:
-        """Cuts the power in the middle of that call: nothing happens after it until `crash`."""
+        """Cuts the power in the middle of the call that raises `calls` to `number`. Every later call raises PowerCut
+        until `crash`.
+        """
         self._power_cut_at = number
 
     def crash(self, seed: int) -> None:

@@ -36,7 +36,7 @@ class _Family:
         self.scans: WeakSet[_Scan] = WeakSet()
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the rows of this moment, whatever is written afterwards."""
+        """Yields the rows as they are at the time of the call, whatever is written afterwards."""
         scan = _Scan(self, bisect_left(self.keys, start), bisect_left(self.keys, end))
         METER.units += SEEK_UNITS
         if scan.left <= SCAN_AT_ONCE:
@@ -45,7 +45,7 @@ class _Family:
         return _charged(scan)
 
     def change(self) -> None:
-        """Called before a change: running scans keep the rows as they are."""
+        """Prepares a change of the rows: running scans keep the rows as they are. Must be called before each change."""
         if self.scans:
             for scan in self.scans:
                 scan.detach()
@@ -78,8 +78,9 @@ def _charged(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
 
 
 class _Scan:
-    """The rows `at` to `stop` of a family, read only on demand, because a range may be long while only its first row is
-    needed."""
+    """Iterates over the rows from position `at` to before `stop` of a family. It reads each row on demand, because
+    often only the first row of a long range is needed.
+    """
 
     def __init__(self, family: _Family, at: int, stop: int) -> None:
         self._family, self._at, self._stop = family, at, stop
@@ -137,7 +138,7 @@ class MemoryKV:
         return self._closed
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Sets the function that is called with an error of damaged data before it is raised."""
+        """Sets the function that is called with each error about damaged data before the error is raised."""
         self.on_corruption = told
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -225,7 +226,7 @@ class MemoryKV:
         return -1
 
     def tables(self) -> list[str]:
-        """Returns no table: the rows are in memory."""
+        """Returns []: the rows are in memory, not in table files."""
         return []
 
     @property

@@ -38,20 +38,24 @@ from raftmq.commands.bench_load import signed_frame
 PKI = "pki"
 """The folder with the certificates, beside those of the nodes."""
 ALONE_EVERY = 12
-"""One in this many batches is followed by shots on connections of their own."""
+"""After every so many batches, shots are sent each on a connection of its own."""
 HOSTILE_S, HARMLESS_S = 30.0, 10.0
 """Seconds of hostile load, and of harmless load after it."""
 TURN_NS = 1_000_000_000
-"""Nanoseconds at the beginning of each in which honest sends are not measured."""
+"""Nanoseconds at the beginning of each load in which honest sends are not measured."""
 SLOWER_MAX, SENDS_MIN = 2.0, 200
-"""The most by which hostile load may slow honest sends down, and the sends that say so."""
+"""SLOWER_MAX: factor by which hostile load may raise the latency of honest sends. SENDS_MIN: the number of sends below
+which it is not judged.
+"""
 LOOK_S = 1.0
 STRIKE_S = 0.2
 """Seconds between two damages of the tier's objects."""
 FILL, FILL_BYTES = 2000, 10_000
 """The number of messages, and the bytes of each, that are sent at first, so that the tier holds some."""
 TIER_S = 60.0
-"""Seconds in which these messages must reach the tier, and at the end those that were sealed last."""
+"""Longest time in seconds until these messages are in the tier, and, at the end of a run, until the last sealed
+segments are.
+"""
 REMEMBERED = 40
 """The number of the last batches per node that are kept, and written to a file if the node ends."""
 MEMORY_MAX = 1 << 30
@@ -86,7 +90,7 @@ class FuzzResult(NamedTuple):
     """Handlers that no shot reached."""
     found: list[Defect]
     memory_mib: int
-    """The most that a node's memory grew, in MiB."""
+    """The largest growth of a node's memory, in MiB."""
     fired_at: Counter[Port]
     ways: Counter[str]
     """The shots by port, by TLS or plain text, and by authentication."""
@@ -113,8 +117,9 @@ class Campaign:
         rate: float = 0.0,
         time_s: float = float("inf"),
     ) -> None:
-        """`wanted`: port -> its number of shots. `pki`: the folder of `tls.make_files`. `rate`: shots per second; 0: as
-        many as the nodes take. `time_s`: seconds after which no more are sent."""
+        """`wanted`: port -> the number of shots to send there. `pki`: the folder of `tls.make_files`. `rate`: shots per
+        second; 0: as many as the nodes take. `time_s`: seconds after which no more shots are sent.
+        """
         self._subject = subject
         self._pki = tls.Pki(pki, tls.context_of(pki))
         self._rate = rate
@@ -295,7 +300,7 @@ class Campaign:
                     await paces[load.port].wait(len(each), rates[load.port])
                     await self._one(load, lane.fire, each, is_hostile=False)
                     if rng.random() < calls:
-                        lane.close()  # hostile frames end their connections
+                        lane.close()  # hostile frames end their connections, so harmless ones need as many
                 if rng.randrange(ALONE_EVERY) == 0:
                     await self._one(load, lane.fire_raw, load.harmless.alone(), is_hostile=False)
 
@@ -340,11 +345,12 @@ class Campaign:
         for shot in reached:
             self._counts[shot.handler] += 1
             self._ways[f"{load.port.value}, {way}, {'after' if shot.is_proven else 'before'} authentication"] += 1
-        self._fired[load.port] += len(reached)  # what a closed connection swallowed does not count
+        self._fired[load.port] += len(reached)  # shots that a closed connection lost do not count
 
     async def _unreachable(self, node: int, error: OSError) -> None:
-        """Handles an error of a connection: to close it is an answer, but if the node does not run, the run ends, and
-        `_look` reports it."""
+        """Handles a failed connection. Closing a connection is an acceptable answer. If the node does not run, ends the
+        run; `_look` then reports the node.
+        """
         if not self._subject.is_running(node):
             self._stopping = True
         await asyncio.sleep(0.05)
@@ -364,8 +370,7 @@ class Campaign:
             del recent[0]
 
     async def _keep_striking(self) -> None:
-        """Damages the tier's objects again and again: the leadership must not depend on how nodes react to damaged
-        objects."""
+        """Damages the tier's objects again and again. No damage may cost the leader its leadership."""
         vandal = Vandal(self._subject.data / STORE, random.Random(f"{self._seed}-store"))
         while not self._stopping or not all(self._counts[kind] for kind in KINDS):
             kind = await asyncio.to_thread(vandal.strike)
@@ -419,7 +424,7 @@ class Campaign:
                 self._found.append(Defect(f"node {node.id}: a turn of the event loop took {turns}", []))
 
     async def _still_uploads(self) -> None:
-        """Checks that new segments reach the tier, whatever happened to `HEAD` and other objects."""
+        """Checks that new segments still reach the tier, although `HEAD` and other objects were damaged."""
         leader = next(node for node in self._subject.nodes if node.id == self._leader)
         sealed = json.loads((await ask_node(leader, "POST", "/v1/tier/seal", b"{}")).body or b"{}")
         if not await _is_tiered(leader, sealed.get("position", 1 << 63)):

@@ -1,8 +1,9 @@
-"""Frames on the channel between groups of brokers: a guest that knows the cluster's secret says that it is a node of
-some group, and says wrong things. It dials nodes, and nodes dial it, because a map that it tells has its address.
+"""Sends frames on the channel between groups of brokers.
 
-It proposes no change that a node of another group could rightly ask for, and it names no address but its own: of what
-else it says, nothing may end a node, move a leader, or stay in memory without bound.
+A guest, which knows the cluster's secret, claims to be a node of some group and sends wrong frames. It dials nodes, and
+nodes dial it, because the maps that it sends contain its address. It sends no change that a node of another group could
+rightly propose, and no address but its own. Nothing else that it sends may end a node, move leadership, or stay in a
+node's memory without bound.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ _HEAD = struct.Struct(">iBBH")
 _PAUSE_S = 2.0
 """Seconds for which a guest waits for an answer, and for which it keeps a connection of a node."""
 _FIRST_OWN = 10
-"""The lowest number of a group that the guest makes up."""
+"""The lowest number of the groups that the guest invents."""
 
 
 class GroupGuest:
-    """Speaks for groups that do not exist, and for those that do."""
+    """A guest that sends frames in the name of nodes of groups, both of groups that exist and of invented ones."""
 
     def __init__(self, cluster: str, key: bytes | None, seed: int) -> None:
         """`cluster`: its uuid. `key`: the newest key of its secret; None if it has none."""
         self._cluster, self._key, self._rng = cluster, key, random.Random(seed)
         self.counts: Counter[str] = Counter()
-        """Kind of what was sent -> how often."""
+        """Kind of a frame -> how often it was sent."""
         self._server: asyncio.Server | None = None
         self._port = 0
         self._kept: set[asyncio.StreamWriter] = set()
-        """The connections of nodes."""
+        """The connections that nodes have opened to the guest."""
 
     async def start(self) -> None:
         """Listens at the address that its maps name."""
@@ -68,7 +69,7 @@ class GroupGuest:
     # --- as the node that dials --------------------------------------------------------------------------------------
 
     async def visit(self, port: int, to: int, groups: Sequence[int]) -> None:
-        """Dials a node and speaks for a moment. `groups`: those of the cluster."""
+        """Dials a node and sends frames for a moment. `groups`: the numbers of the cluster's groups."""
         rng = self._rng
         try:
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -212,7 +213,7 @@ class GroupGuest:
                 [node, HOST, self._port, f"{HOST}:{self._port}", {"broker": f"{HOST}:{self._port}"}]
                 for node in range(1, rng.choice((2, 4, 10)))
             ]
-            # An epoch of a group that exists is an old one: a newer one is believed, as from any node.
+            # For groups that exist, only old epochs are sent. Nodes would rightly believe a newer one.
             epoch = [0, 0] if is_real else [rng.randrange(1 << 30), rng.randrange(9)]
             name, away = f"made-up-{each}x", list[int]()
             if not is_good:

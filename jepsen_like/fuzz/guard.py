@@ -18,8 +18,9 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from raftmq_wire.signature import SIGNATURE, Credentials
 
 UNSIGNED, SPOILED = 0.2, 0.22
-"""The share of requests that are not signed; that share, and those that are signed wrongly. These are few, because a
-node answers wrong tokens late."""
+"""Bounds for a random number from 0 to 1. Below UNSIGNED a request is not signed; from there to SPOILED it is signed
+wrongly. Few are signed wrongly, because a node delays its answers to wrong tokens.
+"""
 
 
 class Guard(NamedTuple):
@@ -27,13 +28,14 @@ class Guard(NamedTuple):
 
     credentials: Credentials
     token: str
-    """A token of the same user, for the HTTP API."""
+    """A token of the user whose keys sign the requests, for the HTTP API."""
 
     def signed(
         self, rng: random.Random, fields: Mapping[str, Any], body: bytes, *, is_good: bool = False
     ) -> tuple[dict[str, Any], bool]:
-        """Returns the ext fields, signed in one of the ways, and True if it is the valid one; fields that no client
-        could sign are returned unchanged. `is_good`: only the valid way."""
+        """Returns (ext fields, True if they are signed rightly). The fields are signed rightly, wrongly or not at all;
+        with `is_good` always rightly. Fields that no client could sign are returned unchanged.
+        """
         fate = 1.0 if is_good else rng.random()
         if fate < UNSIGNED or not all(type(each) is str for each in fields.values()):
             return dict(fields), False

@@ -18,7 +18,7 @@ from jepsen_like.client_kit.frames import HOST
 from jepsen_like.fuzz.shot_connections import ShotLine, dial
 
 ME = 901
-"""The base of the guests' ids: each node has its own guest, whose id is this plus the node's."""
+"""The base of the guests' ids. Each node gets a guest of its own, whose id is ME plus the node's id."""
 NONCE = bytes(handshake.NONCE_BYTES)
 _LET_IN_S = 5.0
 

@@ -134,14 +134,14 @@ class HttpRequests:
         if not self._is_good:
             kind = kind if rng.random() < 0.98 else rng.choice(("text/plain", "", "application/json; x=\xff"))
             more = rng.choice(("", "", "", "", "", *_MORE))
-        if self._guard is not None and name != "DELETE /v1/session":  # it would take the token away
+        if self._guard is not None and name != "DELETE /v1/session":  # would end the token
             line, is_proven = self._guard.header(rng, is_good=self._is_good)
             head += line
         head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
         return Shot(Port.HTTP, name, head.encode("latin-1", "replace") + body, 0, is_proven)
 
     def raw(self) -> Shot:
-        """Draws a request that is broken in its form, not in its content. The connection is closed after it."""
+        """Draws a request that is malformed as HTTP. The connection is closed after it."""
         rng = self._rng
         lines = (
             b"GET /v1/health HTTP/9.9\r\n\r\n",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FuzzRun(msgspec.Struct):
-    """One run."""
+    """The results of one run."""
 
     seed: int
     seconds: float
@@ -35,7 +35,7 @@ class FuzzRun(msgspec.Struct):
 
 
 class FuzzLedger:
-    """The runs in a file; none if there is no file."""
+    """The runs that a file records. Without a file there are none."""
 
     def __init__(self, path: Path | None, runs: list[FuzzRun]) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class FuzzLedger:
             ) from None
 
     def left_of(self, wanted: Mapping[Port, int]) -> dict[Port, int]:
-        """Returns for each port the number of shots that the runs have left over."""
+        """Returns port -> the number of wanted shots that the runs have not sent yet."""
         return {
             port: max(0, count - sum(run.fired.get(port.value, 0) for run in self._runs))
             for port, count in wanted.items()
@@ -103,7 +103,7 @@ class FuzzLedger:
         return missed if 0 in self._sums("counts").values() else 0
 
     def told(self) -> str:
-        """Returns the sums of all runs for people, in several lines."""
+        """Returns the totals of all runs as text for people, in several lines."""
         fired = self._sums("fired")
         lines = [
             f"{len(self._runs)} runs, {sum(run.seconds for run in self._runs):.0f} s: "

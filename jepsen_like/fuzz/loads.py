@@ -1,7 +1,7 @@
 """The load on one connection to a port: what is sent there, hostile or harmless, and how much of it.
 
 A harmless load sends the same kinds of requests on as many connections, over TLS and in plain text, with nothing wrong
-in them. It shows what the rate alone costs.
+in them. It shows the cost of the rate alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LANES = {Port.REMOTING: 4, Port.HTTP: 3, Port.PEER: 2, Port.TLS: 4}
 SHARE = {Port.REMOTING: 0.8, Port.HTTP: 0.06, Port.PEER: 0.12, Port.TLS: 0.02}
 """The share of the shots of a run that a port gets."""
 TLS_PART = 6
-"""One shot over TLS comes for this many of each other port where all get the same number."""
+"""If all ports get the same number of shots, one shot of Port.TLS is sent for this many of each other port."""
 _LATE_S = 0.5
-"""Seconds by which a pace may be behind and be caught up."""
+"""Longest delay in seconds that a pace catches up; a longer one is not made up for."""
 
 
 AnyLane = RemotingLane | HttpLane | PeerLane | TlsLane
@@ -40,7 +40,7 @@ class Draws(NamedTuple):
 
     batch: DrawShots
     alone: DrawShots
-    """Draws shots of which each has a connection of its own; hostile ones are no requests."""
+    """Draws shots that each get a connection of their own. The hostile ones are bytes that are no request."""
 
 
 class LaneLoad(NamedTuple):
@@ -102,8 +102,9 @@ def loads_of(port: Port, node: NodeRecord, ground: Ground, seed: int) -> list[La
 
 
 def lane_of(port: Port, node: NodeRecord, ground: Ground, number: int = 0) -> AnyLane:
-    """Returns a lane to that port of the node. `number`: odd ones of clients go to the port of the broker, others to
-    that of the name server."""
+    """Returns a lane to that port of the node. `number`: for the remoting protocol, lanes with odd numbers use the
+    broker's port, the others the name server's.
+    """
     if port is Port.TLS:
         return TlsLane(node, ground.pki.context)
     if port is Port.REMOTING:

@@ -1,7 +1,7 @@
-"""Frames between nodes: every kind with its fields, sent by a guest that is allowed to speak and says wrong things.
+"""Draws frames between nodes: every kind with its fields, sent by a guest that has completed the handshake.
 
-It speaks in its own name, which no member has, so a correct node ignores what it says. Frames that could rightly change
-the group are left out: a term above the present one, as far as a peer is believed.
+The guest's id is not that of a member, so a correct node ignores its frames. Frames that could rightly change the group
+are left out, such as a term above the present one in a frame that nodes believe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Frames:
         self._hello = hello
 
     def draw(self) -> Shot:
-        """Draws the next frame for a connection that is open; most of them end it."""
+        """Draws the next frame for an open connection. Most of these frames make the node close the connection."""
         rng = self._rng
         kind = rng.choice(KINDS)
         header, payload = self._good(kind)
@@ -131,7 +131,7 @@ class Frames:
                 about = [rng.choice((0, 5, 1 << 62, 1 << 63, -1))]
             case Kind.READ_INDEX_REPLY:
                 about = [rng.randrange(100), rng.choice((index, -1, -2))]
-            case Kind.GROUPS:  # this kind and the next eight are of another channel
+            case Kind.GROUPS:  # this kind and the next eight belong to another channel
                 about, payload = [], msgpack.packb([[2, "g2", [term, 0, 0], 1, [[1, "h", 1, "", {}]], []]])
             case Kind.TRUTH:
                 about = [rng.randrange(100), index, GROUPS_LEVEL]

@@ -29,7 +29,7 @@ class Shot(NamedTuple):
     opaque: int = -1
     """The opaque of a request that must be answered once; -1 if it needs no answer."""
     is_proven: bool = False
-    """True if it comes after the proof that a user, or a node, sends it."""
+    """True if the shot is sent with a valid proof that it comes from a user or a node."""
 
     def to_json(self, node: int) -> dict[str, Any]:
         """Returns the shot as JSON, for a file from which it can be repeated."""

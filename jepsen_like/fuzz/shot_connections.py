@@ -22,7 +22,7 @@ AGAIN_EVERY = 20
 
 
 class ShotDefect(Exception):
-    """A defect was found. It says what is wrong, and which shots may have caused it."""
+    """Raised when a defect was found. It carries what is wrong, and the shots that may have caused it."""
 
     def __init__(self, what: str, shots: Sequence[Shot]) -> None:
         super().__init__(what)
@@ -62,7 +62,7 @@ class ShotLine(FrameConnection):
             self.wanted.discard(header.opaque)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Marks the connection as closed, and no more answers as awaited."""
+        """Marks the connection as closed, and waits for no more answers on it."""
         super().connection_lost(exc)
         self.ended.set()
         self.settled.set()
@@ -88,8 +88,9 @@ async def dial(port: int, kind: type[ShotLine] = ShotLine, context: ssl.SSLConte
 async def _say_alone(
     port: int, data: bytes, wait_s: float, *, ends: bool = False, context: ssl.SSLContext | None = None
 ) -> None:
-    """Sends bytes on their own connection; `ends`: nothing follows them. Waits up to `wait_s` for the node to close
-    it."""
+    """Sends bytes on a connection of their own, and waits up to `wait_s` seconds for the node to close it. `ends`:
+    closes the sending side after the bytes, except over TLS.
+    """
     line = await dial(port, context=context)
     assert line.transport is not None
     line.transport.write(data)
@@ -121,7 +122,7 @@ class RemotingLane:
         line = self._line
         self._fired += 1
         if line is not None and self._fired % AGAIN_EVERY == 0:
-            line.abort()  # so that both ways are used, even if the node closes none
+            line.abort()  # so that TLS and plain text are both used, even if the node closes no connection
             line = None
         if line is None or line.is_over:
             line = self._line = await dial(self._port, context=self.ways.next())

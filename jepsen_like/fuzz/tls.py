@@ -25,7 +25,7 @@ from raftmq.local.tls.certificates import new_ca, new_node, read_ca, write_pair
 INSIDE = "TLS inside"
 HANDLERS = ("TLS hello", "TLS record", "TLS end", INSIDE)
 CLOSE_S = 0.2
-"""Seconds that a node has to answer bytes that were no TLS."""
+"""Seconds to wait for a node's answer to bytes that were not TLS."""
 _PORTS = ("broker", "http", "peer")
 _ASKS = {
     "broker": request(106, {}, opaque=1)[1],
@@ -37,7 +37,8 @@ _UUID = "00000000-0000-4000-8000-00000000000{}"
 
 def make_files(folder: Path) -> dict[str, str]:
     """Makes a CA and a certificate for all nodes; returns the environment of a node that accepts TLS and plain text.
-    The certificate names no node of the cluster, so links between nodes fall back to plain text."""
+    The certificate names no node of the cluster, so links between nodes use plain text.
+    """
     ca = new_ca()
     write_pair(ca, folder, "ca")
     write_pair(new_node(ca, _UUID.format(1), _UUID.format(2), [HOST, "localhost"]), folder, "node")
@@ -54,7 +55,7 @@ def context_of(folder: Path, stem: str = "node") -> ssl.SSLContext:
 
 
 class Pki(NamedTuple):
-    """The files of `make_files`, seen by those who dial the nodes."""
+    """The files of `make_files`, as a client of the nodes uses them."""
 
     folder: Path
     context: ssl.SSLContext
@@ -182,7 +183,7 @@ class TlsLane:
             if shot.handler == "TLS hello":
                 await self._send(rng, line, spoiled(rng, line.hello()))
                 return
-            with contextlib.suppress(OSError):  # one that loses its turn to others is closed
+            with contextlib.suppress(OSError):  # a connection that waits too long for its handshake is closed
                 await line.shake()
                 if shot.handler == INSIDE:
                     await self._honest(shot, line, ask, plan["port"])

@@ -45,7 +45,7 @@ class Vandal:
         """Returns the damaged content of the object; None if it is to be removed."""
         rng, fate = self._rng, self._rng.random()
         if data.startswith((b"{", b"[")) and fate < 0.6:
-            with suppress(ValueError, RecursionError):  # it is damaged already
+            with suppress(ValueError, RecursionError):  # the object is already damaged
                 return almost_valid_values.encode(
                     rng, almost_valid_values.tree(rng, json.loads(data), rng.choice((1, 1, 2)))
                 )

@@ -42,7 +42,7 @@ class Arena:
         self.targets = {target.id: target for target in targets}
         self.leader = self.targets[leader]
         self.cluster = cluster
-        """The cluster's uuid, which every node tells."""
+        """The cluster's uuid, which every node reports."""
         self.rng = random.Random(seed)
         self.size = size
         self.hold_s = hold_s
@@ -75,7 +75,9 @@ class RoundReport:
 
     def __init__(self) -> None:
         self.sent = self.answered = self.closed = 0
-        """Numbers of requests: all; those that were answered; those whose connection was closed instead."""
+        """Numbers of requests: all that were sent, those that were answered, and those whose connection was closed
+        instead.
+        """
         self.wrong: list[str] = []
         """Promises that were broken, each with its proof."""
 
@@ -90,7 +92,7 @@ class RoundReport:
         return answer
 
     def demand(self, holds: bool, what: str) -> None:
-        """Reports `what` if the condition does not hold."""
+        """Adds `what` to the broken promises (`wrong`) unless `holds` is True."""
         if not holds:
             self.wrong.append(what)
 
@@ -108,5 +110,6 @@ class Attack(NamedTuple):
     is_heavy: bool = False
     """True if its requests are legal and cost a node much work."""
     hinders: tuple[str, ...] = ()
-    """Names of attacks that find nothing, or what is no fault, while this one is played, because the nodes protect
-    themselves as designed."""
+    """Names of attacks that must not be played together with this one. Their findings would mean nothing, because the
+    nodes then protect themselves as designed.
+    """

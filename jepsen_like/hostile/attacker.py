@@ -73,7 +73,7 @@ async def _must(wire: Wire, code: int, ext: dict[str, str], body: bytes = b"") -
 
 
 class Table:
-    """The place where hands are played, one after the other. Used within the loop."""
+    """Plays hands, one after the other. Its methods are called on the event loop."""
 
     def __init__(self, arena: Arena, every_s: float, tell: Callable[[dict[str, Any]], None]) -> None:
         self._arena = arena
@@ -82,7 +82,7 @@ class Table:
         self._numbers: dict[str, Iterator[int]] = {}
         self._over = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
-        """One task for each attack of the hand, until its last round is over."""
+        """The running tasks: one for each attack of a hand, until the attack's last round is over."""
 
     async def deal(self, names: list[str]) -> None:
         """Plays these attacks from now on; no name ends the attacks but lets their last rounds finish."""
@@ -114,11 +114,11 @@ async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[
     begun = time.monotonic()
     try:
         await attack.play(arena, node, report)
-    except OSError as error:  # refused, reset: an answer too
+    except OSError as error:  # a refused or reset connection counts as an answer too
         report.sent += 1
         report.closed += 1
         about["error"] = str(error)
-    finally:  # what was found counts, also if the run ends meanwhile
+    finally:  # findings count even if the run ends meanwhile
         tell(about | report.to_json() | {"took_s": round(time.monotonic() - begun, 3)})
 
 
@@ -155,7 +155,7 @@ async def _is_set(event: asyncio.Event, within_s: float) -> bool:
 
 
 async def attack_until_told(orders: AttackOrders, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Prepares, then plays the hands that standard input tells until it ends."""
+    """Prepares the cluster, then plays the hands that come as lines on standard input, until it ends."""
     arena = Arena(orders.targets, orders.leader, orders.cluster, orders.seed, orders.size)
     await prepare(arena)
     tell({"ready": True})
@@ -199,8 +199,9 @@ def main() -> None:
 
 def _step_back() -> None:
     """Lowers this process's priority. A real attacker has a machine of its own; here it shares one with the nodes and
-    the honest clients, so it prepares its attacks in the time that they leave. What counts is the cost of its requests
-    to a node, not the cost of making them."""
+    the honest clients, so it prepares its attacks in the time that they leave. A run measures what the requests cost
+    the nodes, not what they cost the attacker.
+    """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

@@ -1,5 +1,7 @@
-"""Legal but expensive requests: through their size, their number, or the amount of data that they touch. Each would
-make a turn of a node's event loop long if the node did its work at once (`cluster.runtime.turns.work`)."""
+"""Attacks with legal requests that are expensive because of their size, their number, or the amount of data that they
+touch. Each would make a turn of a node's event loop long if the node did its work at once
+(`cluster.runtime.turns.work`).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _ANSWER_S = 30.0
 
 
 def patient(port: int) -> Coroutine[Any, Any, Wire]:
-    """Opens a connection on which heavy requests have their time. Raises OSError."""
+    """Opens a connection on which a request may take long before it counts as unanswered. Raises OSError."""
     return Wire.dial(port, _ANSWER_S)
 
 

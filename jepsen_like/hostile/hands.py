@@ -70,7 +70,7 @@ def _round(
         order = [attack.name for attack in attacks]
         rng.shuffle(order)
         order.sort(key=lambda name: name not in heavy)
-        order += reversed(order)  # the room that is left is for light ones first
+        order += reversed(order)  # fill the remaining room with light attacks first
         hands: list[list[str]] = [[] for _ in range(size)]
         for name in order:
             if open_hands := [hand for hand in hands if fits(name, hand)]:
@@ -89,7 +89,9 @@ def _round(
 
 
 def _best(name: str, hands: Sequence[list[str]], seen: Mapping[frozenset[str], int], rng: random.Random) -> list[str]:
-    """Returns one of the smallest hands, of these one whose attacks were least often together with this one."""
+    """Returns the hand to which to add the attack `name`: one of the smallest hands. Among those, one whose attacks
+    shared a hand with this attack least often.
+    """
     return min(
         hands,
         key=lambda hand: (len(hand), sum(seen.get(frozenset((name, each)), 0) for each in hand), rng.random()),

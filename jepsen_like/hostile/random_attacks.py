@@ -1,4 +1,6 @@
-"""Random variants of the attacks in `turns`: legal requests with drawn sizes, operators, places and pages."""
+"""Random variants of the attacks in `expensive_requests`: legal requests with drawn sizes, operators, offsets and
+pages.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ _LISTS = (
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
     RequestCode.GET_BROKER_RUNTIME_INFO,
 )
-"""Requests that read much and that others than a Super may make, and three that are cheaper."""
+"""Request codes: those that read much and may be sent by users who are not Supers, and three cheaper ones."""
 
 
 def _few_or_many(rng: random.Random, most: int) -> int:

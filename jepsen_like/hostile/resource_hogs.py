@@ -18,7 +18,7 @@ _MIB = 1 << 20
 _HALF, _WHOLE = 8 * _MIB, 16 * _MIB
 _TEXT = 15_900_000
 _SENT_S = 1.0
-"""Seconds after which a node that does not read counts as having no more room."""
+"""Seconds after which a node that reads nothing counts as having no room left for requests."""
 
 
 def _pull(topic: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ async def halves(arena: Arena, node: Target, report: RoundReport) -> None:
     half = struct.pack(">i", _WHOLE) + bytes(_HALF)
     try:
         await asyncio.gather(*(wire.send(half, _SENT_S) for wire in wires))
-        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6):  # the room that is left goes too
+        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6):  # these frames take the remaining room
             more = [await Wire.dial(node.client_port) for _ in range(arena.sized(8))]
             wires += more
             await asyncio.gather(*(wire.send(half[:size], _SENT_S / 5) for wire in more))
@@ -87,8 +87,8 @@ async def too_large(arena: Arena, node: Target, report: RoundReport) -> None:
             _, frame = request(RequestCode.HEART_BEAT, {}, b'{"clientID":"hostile","x":"' + bytes(b"x" * 300_000))
             await wire.send(frame[:200_000])
             await asyncio.sleep(0.02)
-            # A node that takes the length waits for the header, to answer it (limits.stalled_ms at most). One of 16 MiB
-            # is refused at once.
+            # A node that accepts the length waits up to limits.stalled_ms for the header, to answer the request. A
+            # length of 16 MiB is refused at once.
             await wire.send(frame[200_000:] + struct.pack(">iI", length, 0xFFFFFF))
             report.sent += 1
             await asyncio.wait((wire.ended,), timeout=arena.hold_s)

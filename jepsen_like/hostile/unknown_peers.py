@@ -1,5 +1,6 @@
-"""Clients that connect to a peer port and are no nodes: they send wrong frames, under an invented id or that of a
-member."""
+"""Attacks by clients that connect to a peer port and are not nodes. They send wrong frames under an invented id or
+under the id of a member.
+"""
 
 from __future__ import annotations
 

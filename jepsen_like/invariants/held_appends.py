@@ -1,6 +1,8 @@
-"""Checks what a leader holds back (`raftlog.core.held_appends`) by rules of its own: who, what, when and for how long.
+"""Checks the appends that a leader holds back (`raftlog.core.held_appends`): from which voters, which entries, when and
+for how long.
 
-The code decides before it holds a message back; this check examines the state at the end of a turn.
+The check has its own rules. The leader decides before it holds a message back; this check examines the state at the end
+of a turn.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ class HeldCheck:
     def __init__(self) -> None:
         self._term = -1
         self._seen: dict[int, float] = {}
-        """Entry -> when this leader was first seen to send it to a voter, in milliseconds; until as many voters as a
-        majority needs, besides the leader, have acknowledged it."""
+        """Index of an entry -> the time in milliseconds at which this leader was first seen to send it to a voter. The
+        entry is removed once a majority, counting the leader, has acknowledged it.
+        """
         self._slowest_ms = LATE_MS
-        """The longest time that this took in this term."""
+        """The longest time in milliseconds from an entry's first send until a majority had acknowledged it, in this
+        term.
+        """
         self.times = 0
         """The turns that ended with something held."""
 
@@ -62,7 +67,7 @@ def _check(appends: HeldAppends, raft: Raft, looks_ms: float | None) -> None:
     ends_ms = appends.since_ms + HOLD_MS
     _require(looks_ms <= ends_ms + SLACK_MS, raft, "no append is held for longer", looks_ms, ends_ms)
     if raft.role is not Role.LEADER:
-        return  # it has just stepped down: the timer gives them out
+        return  # the node has just stepped down, and its timer sends the held messages
     _check_time(raft)
     _check_who(appends, raft)
     for node, queued in held.items():

@@ -50,8 +50,9 @@ class MemberInvariants:
         self._known: dict[EntryId, Membership] = {}
 
     def note(self, raft: Raft, entry: Entry) -> None:
-        """Records an `entry` that appears in a log, that of `raft`, for the first time. A leader's own change must
-        follow the rules."""
+        """Records an `entry` that appears in a log, that of `raft`, for the first time. If `raft` leads and made the
+        change itself, the change must follow the rules of membership.
+        """
         if entry.type != EntryType.MEMBERSHIP:
             return
         new = self._known[entry.id] = memberships.decode(entry)

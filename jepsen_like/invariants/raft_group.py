@@ -80,7 +80,7 @@ def _check_role(raft: Raft) -> None:
 
 def _check_progress(raft: Raft) -> None:
     last = raft.log.tail.index
-    no_op = raft.term_start_index  # it may have been trimmed long after it was applied
+    no_op = raft.term_start_index  # the entry may have been trimmed long after it was applied
     _require(
         no_op < raft.log.first_index or raft.log.term_at(no_op) == raft.term, raft, "a leader's no-op is in its log"
     )
@@ -153,7 +153,7 @@ class Before(NamedTuple):
             trimmed = self.tail.index < log.previous.index
             _require(trimmed or log.matches(self.tail), raft, "a leader only appends", self.tail, log.tail)
             for node, (peer, match_index) in self.match.items():
-                if raft.members.peers.get(node) is peer:  # otherwise it has left
+                if raft.members.peers.get(node) is peer:  # otherwise this member has left the group
                     now = peer.match_index
                     _require(now >= match_index, raft, "match never falls within a term", node, match_index, now)
 
@@ -239,13 +239,13 @@ class GroupInvariants:
         if (node, index, header_crc) in self._lost:
             return True
         if index < disk.first_index:
-            return True  # what is trimmed was committed, or installed as committed
+            return True  # trimmed entries were committed, or installed as committed
         if index > disk.tail.index:
             return False
         try:
             return disk.read_entries(index, index + 1, 1)[0].header_crc == header_crc
         except DamagedLogError:
-            return True  # it was written, and damaged later
+            return True  # the entry was written, and damaged later
 
     def _check_leader(self, raft: Raft) -> None:
         if raft.role is not Role.LEADER:

@@ -1,5 +1,6 @@
-"""Tests which faults this machine supports. Each is tried, not guessed; runs skip a fault that does not work, and give
-the reason found here."""
+"""Tests which faults this machine supports, by trying each one. Runs skip a fault that does not work, and print the
+reason found here.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +92,9 @@ def _pysyncobj() -> Trial:
 
 
 def _optional() -> list[Trial]:
-    """Returns kinds of faults that need more rights; they are listed so that their absence is not mistaken for a
-    pass."""
+    """Returns the trials of faults that need more rights. They are listed so that nobody takes their absence for a
+    pass.
+    """
     namespaces = _tried(["unshare", "-Urnm", "sh", "-c", _NAMESPACES])
     loop = os.geteuid() == 0 and bool(shutil.which("mkfs.ext4")) and Path("/dev/loop-control").exists()
     return [

@@ -18,8 +18,9 @@ _DENIED = "has no right to"
 
 
 class Judgement(NamedTuple):
-    """The judgement. `broken`: broken promises with their proof, one line per kind. `doubts`: what could not be
-    decided."""
+    """The judgement on a run's history. `broken`: the broken promises with their proof, one line per kind of anomaly.
+    `doubts`: reasons why something could not be decided.
+    """
 
     broken: list[str]
     doubts: list[str]
@@ -41,7 +42,9 @@ def judge(ops: Sequence[Op], replicas: int) -> Judgement:
 
 
 def denials(ops: Sequence[Op]) -> list[str]:
-    """Returns one line if requests of the load were denied for want of a right: less was tried than was planned."""
+    """Returns [one line of doubt] if nodes denied requests of the load because its user lacked a right, so that the run
+    tried less than planned; else [].
+    """
     errors = [str(op.value.get("error", "")) for op in ops if op.type in ("fail", "info")]
     denied = [error for error in errors if _DENIED in error]
     return [f"{len(denied):,} requests of the load were denied, the first: {denied[0]}"] if denied else []

@@ -27,7 +27,9 @@ class LostMessage(NamedTuple):
 
 
 def find_losses(ops: Sequence[Op]) -> list[LostMessage]:
-    """Returns every acknowledged message that is missing on some replica, in the order of the acknowledgements."""
+    """Returns a LostMessage for each acknowledged message that is missing on some replica, in the order of the
+    acknowledgements.
+    """
     held: dict[int, set[str]] = {}
     for op in ops:
         if op.f == "read" and op.type == "invoke":

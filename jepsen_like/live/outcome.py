@@ -28,7 +28,7 @@ _OUTCOMES: dict[Conclusion, Outcome] = {
 
 
 class Played(NamedTuple):
-    """A fault that was played, with its effect."""
+    """One fault that was applied during the run, with its effect."""
 
     name: str
     effect: Effect
@@ -57,7 +57,7 @@ class RunFindings(NamedTuple):
     faults: dict[str, tuple[int, int]]
     """Fault -> (how often it was applied, how often it had an effect)."""
     gates: list[Gate]
-    """Gates of the random mix, or of a scenario; empty if the user chose single faults."""
+    """The gates of the random mix or of the scenario; empty if the user chose single faults."""
     measured: dict[str, Any] = {}  # noqa: RUF012 - never changed
     """Further measurements of a scripted scenario."""
 

@@ -16,14 +16,15 @@ from raftmq_wire.errors import ExitCode, LocalError
 HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)
 HOSTILE = "hostile"
-"""The name of the story that plays hostile clients together, if all faults are hostile clients."""
+"""The name of the story that plays hostile clients together. A run plays it if all its faults are hostile clients."""
 ONE_BY_ONE = "one-by-one"
 """The name of the story that plays hostile clients one by one beside other events (`Plan.beside`)."""
 QUIET_S = 1.0
-"""Seconds before the first fault."""
+"""Seconds of load before the first fault."""
 AGAIN_MAX, AGAIN_AFTER = 4, 3
-"""AGAIN_MAX: times per round that a fault without effect is dealt again. AGAIN_AFTER: other faults that are dealt
-before it."""
+"""AGAIN_MAX: the most times per round that one fault without effect is dealt again. AGAIN_AFTER: the number of other
+faults that are dealt before such a fault comes again.
+"""
 PACE_MIN, PACE_MARGIN = 0.5, 0.93
 
 
@@ -48,7 +49,7 @@ class Plan(NamedTuple):
     secured: bool = False
     """True if clients speak TLS and are users, whose rules are enforced."""
     at_once: int | None = 2
-    """The number of attacks of hostile clients in one hand; None: all of them attack at once, all the time."""
+    """The number of attacks of hostile clients that run at the same time; None: all of them, all the time."""
 
     @property
     def is_scripted(self) -> bool:
@@ -101,7 +102,7 @@ def all_hostile(nemeses: tuple[Nemesis, ...] | None) -> bool:
 
 
 def story_of(nemeses: tuple[Nemesis, ...] | None, beside: tuple[str, ...]) -> str | None:
-    """Returns the name of the story that these faults are; None if the faults are dealt at random."""
+    """Returns the name of the story that plays these faults; None if the faults are dealt at random."""
     if not all_hostile(nemeses):
         return None
     return ONE_BY_ONE if beside else HOSTILE
@@ -139,8 +140,9 @@ def choose(
 
 
 class Deck:
-    """Deals faults in an order drawn by the seed, all of them before any comes again: each is played equally often,
-    except for those in the `emphasis`. A fault without effect is put back into its round."""
+    """Deals faults in rounds. Each round contains every fault once, or as often as `emphasis` says, in an order drawn
+    by the seed. A fault without effect is put back into its round.
+    """
 
     def __init__(self, nemeses: tuple[Nemesis, ...], rng: random.Random, emphasis: Mapping[str, int]) -> None:
         self._nemeses = [each for each in nemeses for _ in range(emphasis.get(each.name, 1))]
@@ -160,8 +162,9 @@ class Deck:
         return self._left.pop() if self._left else None
 
     def again(self, nemesis: Nemesis) -> None:
-        """Puts a fault that had no effect back into the list, behind a few others, a limited number of times per
-        round."""
+        """Puts a fault that had no effect back into the round, behind AGAIN_AFTER others. Does nothing if the same
+        fault was put back AGAIN_MAX times in this round.
+        """
         if self._returned[nemesis.name] < AGAIN_MAX:
             self._returned[nemesis.name] += 1
             self._left.insert(max(0, len(self._left) - AGAIN_AFTER), nemesis)
@@ -172,6 +175,7 @@ class Deck:
 
 
 def pace(left_s: float, due: float, each_s: float) -> float:
-    """Returns the factor by which the duration of faults is shortened so that `due` of them, of `each_s` each, fit into
-    `left_s`; 1 if there is enough time. The margin is for faults that have to be played again."""
+    """Returns the factor, at most 1, by which to multiply the duration of faults so that `due` faults of `each_s`
+    seconds each fit into `left_s` seconds. It leaves a margin for faults that have to be played again.
+    """
     return min(1.0, max(PACE_MIN, PACE_MARGIN * left_s / (due * each_s))) if due and each_s else 1.0

@@ -1,5 +1,6 @@
-"""One run: quiet, faults, heal, progress, read-back, verdict. It heals and ends everything that it started, however it
-ends."""
+"""Carries out one run: a quiet load, faults, heal, progress, read-back and verdict. However the run ends, it heals all
+faults and ends all processes that it started.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +43,14 @@ QUIET_LOAD_S = 30.0
 
 
 class Tools(NamedTuple):
-    """The tools of this machine for the faults that need them."""
+    """The tools that some faults need. A tool that this machine does not have is missing."""
 
     power: PowerSwitch | None = None
     clocks: SkewsClocks | None = None
     suspicion: str = ""
-    """A failure before the run that casts doubt on it, in words; with one, no run is valid."""
+    """Description of a failure before the run that casts doubt on the run; "" if there was none. A run with a suspicion
+    is never valid.
+    """
 
 
 class Run:
@@ -187,7 +190,7 @@ class Run:
         begun = time.monotonic()
         try:
             effect = nemesis.apply(self._stage, hurry * self._rng.uniform(*HOLD_S))
-        except OSError as error:  # a node did not answer the harness: the fault may be half done, the heal undoes it
+        except OSError as error:  # a node did not answer the harness; the heal undoes a half-done fault
             effect = Effect(False, f"could not be played: {error}")
             self._subject.fabric.heal()
         took_s = time.monotonic() - begun
@@ -200,8 +203,9 @@ class Run:
         return recovered_s is not None
 
     def _heal(self) -> bool:
-        """Ends every fault and waits until the cluster is healthy: an agreed leader, bytes on every link,
-        acknowledgements."""
+        """Ends every fault and waits until the cluster is healthy: all nodes agree on a leader, bytes flow on every
+        link, and sends are acknowledged. Returns False if that takes too long.
+        """
         self._phase("heal")
         subject = self._subject
         for node in subject.node_ids:
@@ -224,8 +228,9 @@ class Run:
         return True
 
     def _silent_edges(self, before: dict[Pair, EdgeTraffic]) -> list[str]:
-        """Returns links from and to the leader that carry nothing for so long that they must be broken; none if the
-        nodes do not use the links."""
+        """Returns the names of links from and to the leader that have carried no bytes for so long that they must be
+        broken; [] if the nodes do not use the proxies' links.
+        """
         if self._plan.story is not None and STORIES[self._plan.story].is_direct:
             return []
         deadline = time.monotonic() + PROGRESS_S
@@ -262,7 +267,8 @@ class Run:
         """Stops the nodes in an orderly way and computes digests of their states, which must be equal after equal
         entries.
 
-        An entry that the leader makes by itself may come between two stops; then it is tried again.
+        The leader may append an entry of its own between the stops of two nodes. Then the nodes are started and stopped
+        again.
         """
         subject = self._subject
         if not isinstance(subject, RaftMQSubject) or self._reasons:
@@ -281,7 +287,9 @@ class Run:
             self._reasons.append(f"the states could not be summed up: {error}")
 
     def _wait_caught_up(self) -> bool:
-        """Returns True once all replicas have applied the same; records a reason for doubt if they do not in time."""
+        """Waits until all replicas have applied the same entries, and returns True. If they have not in time, records a
+        reason for doubt and returns False.
+        """
         caught_up = until(lambda: is_caught_up(self._subject.states()), CATCH_UP_S, 0.1)
         if not caught_up:
             self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")

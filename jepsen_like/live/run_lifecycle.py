@@ -50,7 +50,7 @@ class RunRequest(NamedTuple):
     secured: bool = False
     """True if clients and nodes speak TLS, and rules are enforced."""
     at_once: int | None = 2
-    """The number of attacks of hostile clients in one hand; None: all of them attack at once (`Plan.at_once`)."""
+    """The number of attacks of hostile clients that run at the same time; None: all of them (`Plan.at_once`)."""
 
     @property
     def story(self) -> Story | None:
@@ -76,8 +76,9 @@ def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_
 
 
 def space_needed(wish: RunRequest) -> int:
-    """Returns the bytes needed: 2 GiB, or the amount that a scripted scenario declares at its scale, and 1 GiB for all
-    others on the machine."""
+    """Returns the bytes of free disk space that a run needs: 2 GiB, or what a scripted scenario declares at its scale,
+    plus 1 GiB for other programs on the machine.
+    """
     story = wish.story
     share = min(1.0, wish.time_s / FULL_S) if all_hostile(wish.nemeses) else wish.scale
     return FREE_BYTES_MIN if story is None else max(FREE_BYTES_MIN, int((story.free_gib * share + 1) * (1 << 30)))
@@ -194,7 +195,9 @@ def _build(
 
 
 def _wants_shim(wish: RunRequest) -> bool:
-    """Returns True if the nodes must run on the shim: only if a chosen fault needs it, or may use it."""
+    """Returns True if the nodes must run with the preloaded shim (`jepsen_like.live.harm.power`), because a chosen
+    fault needs it or may use it.
+    """
     needing = frozenset({Capability.POWER, Capability.CLOCK})
     chosen = wish.nemeses
     return chosen is None or any(n.needs & needing or n.name in ("part-kill", "pause-kill") for n in chosen)

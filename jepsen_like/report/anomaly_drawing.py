@@ -137,7 +137,9 @@ def _cell(found: str | None, expected: str | None) -> str:
 
 
 def _window_row(offset: int, middle: int, columns: Mapping[str, Mapping[int, str]]) -> str:
-    """Returns one row of the table; a cell that differs from the first known one in the row is marked."""
+    """Returns one row of the table, for one offset. A cell that differs from the first non-empty cell of the row is
+    marked.
+    """
     expected = next((held[offset] for held in columns.values() if offset in held), None)
     cells = []
     for held in columns.values():

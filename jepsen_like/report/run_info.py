@@ -31,7 +31,7 @@ class RunInfo(NamedTuple):
     reasons: Sequence[str] = ()
     """Reasons of the verdict, besides the findings of the checkers."""
     explanation: str = ""
-    """The events, told step by step; plain text, with blank lines between paragraphs."""
+    """An explanation of the run's events, step by step, as plain text with blank lines between paragraphs."""
 
 
 def machine_facts() -> dict[str, str]:

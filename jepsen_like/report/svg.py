@@ -39,7 +39,7 @@ def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
 
 
 def ticks(high: float, about: int) -> list[float]:
-    """Returns round values from 0 to `high`, about as many as asked for."""
+    """Returns about `about` round values from 0 to `high`."""
     if high <= 0:
         return [0.0]
     raw = high / about

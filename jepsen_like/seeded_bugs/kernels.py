@@ -1,7 +1,8 @@
 """Makes a copy with a planted bug run the kernel (native or in Python) that has the bug.
 
-A bug in a function that the native kernel replaces would never run if the kernel was present: the copy is made without
-it. A bug in the native kernel itself has to be compiled: once, and the result is kept by the content of its source.
+A bug in a Python function that the native kernel replaces would never run if the native kernel were present, so the
+copy is made without the kernel. A bug in the native kernel itself is compiled once, and the result is kept under a hash
+of its source.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ PASSED_BY = frozenset(
         "statemachine/payload.py",
     }
 )
-"""Files without a `@twin` or `@shortcut` whose work on a plain send the native kernel may do instead: a bug there may
-never run."""
+"""Python files without a `@twin` or `@shortcut` whose work the native kernel may do instead for a plain send. A bug in
+such a file may never run if the native kernel is present.
+"""
 _TIMEOUT_S = 600
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, make_copy, run_inside
 
 KILLS_ENOUGH = {"core": 20, "full": 10}
-"""Engine -> number of kills after which a bug's kill rate is known well enough."""
+"""Engine -> number of kills (seeds that catch the bug) after which a bug's kill rate is known well enough."""
 _TIMEOUT_S = 900
 _CHUNKS = 4
 """Number of processes among which the seeds of the unmutated code are divided."""
@@ -46,7 +46,7 @@ class MatrixRow(NamedTuple):
     kills_per_1000: float = 0.0
     """Kills per 1,000 of the random seeds tried."""
     seconds: float = 0.0
-    """Time in seconds until the first kill by a seed, otherwise for everything."""
+    """Time in seconds until the first kill by a seed; if no seed killed, the time of the whole row."""
     cpu_seconds: float = 0.0
     """CPU time of the whole row in seconds."""
     note: str = ""
@@ -71,7 +71,7 @@ def run_in_copy(bug: Bug | None, request: dict[str, Any]) -> dict[str, Any]:
         root = Path(folder)
         try:
             make_copy(root, bug)
-        except BugError as error:  # a kernel that cannot be compiled here takes only its own bugs out of the matrix
+        except BugError as error:  # if a changed kernel cannot be compiled here, only this bug's row fails
             return {"failed": str(error)}
         return worker(root, request)
 

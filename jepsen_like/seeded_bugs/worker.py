@@ -20,8 +20,9 @@ caught."""
 
 
 def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
-    """Plays a schedule; returns the checker that reports (None: none), its description, the checker that reports if
-    only what clients see may, and the seconds that this took."""
+    """Plays a schedule; returns the checker that reports (None if none does), its description, the checker that reports
+    in a second run in which only checkers of what clients see may report, and the seconds that both took.
+    """
     started = time.monotonic()
     fired = _played(engine, schedule, named, black_box=False)
     clients = _played(engine, schedule, named, black_box=True)

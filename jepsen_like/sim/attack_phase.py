@@ -36,16 +36,20 @@ SERVED_S = 30.0
 """Time in seconds within which an honest send must succeed during the attack: 10 s, and the 20 s
 (ha.housekeeping_interval_ms) after which a node gives up a connection that has led nowhere since before the heal."""
 GIVEN_BACK_S = 10.0
-"""Time in seconds within which memory counted for requests must be given back once there are no requests."""
+"""Time in seconds within which a node must give back all memory that it counted for requests, once there are no
+requests.
+"""
 SLACK = 256 << 10
 """Bytes of answers that a node may keep for one client on top of its limits (`rooms.FIRST_ANSWER_BYTES`)."""
 FULL = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
-"""Codes of the answer to a send that the log does not take in time."""
+"""Response codes with which a node refuses a send that the log does not take in time."""
 PORTS = (BROKER_PORT, NAMESRV_PORT)
 
 
 class Prober:
-    """An honest client of each node: its sends arrive in two reads of the socket, and must be stored all the same."""
+    """An honest client that sends one message at a time through every node. Each request is written in two pieces, so
+    that the node reads it in two reads, and must be stored all the same.
+    """
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         self.host, self._recorder, self._report = host, recorder, report
@@ -66,8 +70,9 @@ class Prober:
             while (ended := await self._sends(node, rng)) != "stored":
                 tries[ended] += 1
                 if loop.now >= ends_s:
-                    # Where 90 messages come in a second and the log takes 30, one of 14 sends of a user with many
-                    # clients is stored: all of one client's may be refused, if others' were not (seed 962500006).
+                    # If 90 messages arrive per second and the log takes 30, one in 14 sends of a user with many clients
+                    # is stored. So all sends of one client may be refused as long as others are stored (seed
+                    # 962500006).
                     if tries["lost"] or self._stored() - before < tries["late"]:
                         self._report("honest", f"no send through {node} succeeds within {SERVED_S:.0f} s")
                     return
@@ -81,7 +86,9 @@ class Prober:
         return counts["send ok"] + counts["foreign ok"]
 
     async def _sends(self, node: str, rng: random.Random) -> Literal["stored", "late", "lost"]:
-        """Sends one message. Returns `late` if it was answered that the log did not take it, or decide it, in time."""
+        """Sends one message through the node. Returns "stored" if it was acknowledged, "late" if the node answered that
+        the log did not take it, or did not decide, in time, and "lost" otherwise.
+        """
         connection = RawConnection(f"honest {node}", self.host.loop, self._report, self.host.credentials)
         try:
             await connection.reach(node)
@@ -113,13 +120,13 @@ class Accounts:
     """Checks the bytes and connections that nodes keep for clients, during a run and at its end."""
 
     def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
-        """`limit`: bytes of answers that a node may keep."""
+        """`limit`: bytes of answers that a node may keep for all clients, besides SLACK for each connection."""
         self._limit = limit
         self._network, self._machines, self._report = network, machines, report
         self.most = 0
 
     def look(self) -> None:
-        """Reports a node that keeps more bytes of answers than it may for clients that do not read them."""
+        """Reports every node that keeps too many bytes of answers for clients that do not read them."""
         waiting: dict[str, int] = {}
         for endpoint in self._network.endpoints:
             if endpoint.own[1] in PORTS:
@@ -173,9 +180,10 @@ class Calm:
         limit = 4 * world.options.unsent_bytes
         self.accounts = Accounts(world.network, world.members, limit, world.monitor.report)
         self._linked_since_s = world.loop.now
-        """Time in seconds since which every connection between members works. A request that a node forwards to the
-        leader on a connection that leads nowhere is lost; the few kinds of requests that are never answered with an
-        error then get no answer."""
+        """Virtual time in seconds since which every connection between members has worked. A request that a node
+        forwards to the leader on a dead connection is lost. Most kinds of requests then get an error; a few kinds get
+        no answer.
+        """
 
     def attack(self, seconds: float = ATTACK_S) -> None:
         """Makes the hostile clients continue at a faster pace, and checks that no node begins another term and that
@@ -195,7 +203,7 @@ class Calm:
         hostile.stopped = True
 
         def ended() -> bool:
-            self._look_at_links()  # a connection may lead nowhere for longer than the attack (seed 959000017)
+            self._look_at_links()  # a connection may stay dead for longer than the attack (seed 959000017)
             return hostile.done and not prober.open
 
         world.wait_for(ended, "hostile clients do not end")
@@ -207,7 +215,9 @@ class Calm:
         return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
 
     def settle(self) -> None:
-        """Waits until every request is answered, and the memory counted for it is given back."""
+        """Waits until every request of the hostile clients is answered. Reports a violation if one has no answer after
+        ANSWERS_S.
+        """
         world, hostile = self._world, self.hostile
         assert hostile is not None
         end = world.loop.now + ANSWERS_S

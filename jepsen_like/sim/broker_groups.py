@@ -1,6 +1,7 @@
-"""The operator who adds a second group of brokers, drains it, and changes what it copies (docs/adr/0108, 0113).
+"""The operator who adds a second group of brokers, drains it, and changes the topics and consumer groups that it copies
+(docs/adr/0108, 0113).
 
-`sim/checks/truth_check.py` copies in the place of that group, also if there are nodes of it (`sim/groups`).
+`sim/checks/truth_check.py` keeps a copy as that group would, also in runs with real nodes of the group (`sim/groups`).
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 LOOKS_EVERY_S = 0.1
 SLICE_NAMES = 2
-"""Names of a slice: so few that a leader dies between slices."""
+"""Number of names that one step of completing the journal adds: so few that a leader may die between two steps."""
 NAMES = 3
 DRAIN_P = 0.15
-"""Probability of the begin or the end of a drain in one look."""
+"""Probability that the operator begins or ends a drain when it acts, which it does every LOOKS_EVERY_S."""
 SECOND = AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3))
 
 
 class BrokerGroupsOperator:
-    """The operator. `check` copies and compares."""
+    """The operator. Its attribute `check` copies the first group's state and compares the copy."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class BrokerGroupsOperator:
         self.check = TruthCheck(report)
         self.stopped = False
         self.confirmed: Callable[[], int] = lambda: self.check.copy.truth.copied
-        """Returns the version that the second group has for sure."""
+        """Function that returns the version up to which the second group has surely copied the journal."""
 
     def start(self) -> None:
         """Starts the operator's work."""
@@ -62,8 +63,9 @@ class BrokerGroupsOperator:
             self._soon(LOOKS_EVERY_S, self._look)
 
     def add(self) -> bool:
-        """Adds the group and completes the beginning of the journal; returns True when both are done. Called again and
-        again."""
+        """Takes the next step to add the group and to complete the beginning of the journal; returns True when both are
+        done. The caller repeats it until then.
+        """
         state = self._state()
         if state is None or not state.truth_journal.is_ready:
             self._act(changes=False)
@@ -71,7 +73,9 @@ class BrokerGroupsOperator:
         return True
 
     def finish(self) -> bool:
-        """Continues as `add` does, for the end of the run; returns True when the copy has been compared since."""
+        """Makes no further changes and continues as `add` does; returns True when the copy has been compared at the
+        journal's newest version. The caller repeats it until then.
+        """
         self.stopped = True
         state = self._state()
         return self.add() and state is not None and self.check.compared >= state.truth_journal.version
@@ -98,7 +102,9 @@ class BrokerGroupsOperator:
             leader.process.run(lambda: node.serving.services.propose(run, lambda _: None, author="the operator"))
 
     def _drain(self, state: BrokerState) -> list[Command]:
-        """Draws the start or the end of a drain, also of one that has already started or ended; mostly nothing."""
+        """Draws a command that starts or ends a drain of the second group, whether or not a drain is in progress.
+        Mostly returns [].
+        """
         if self._drains is None or state.level < DRAINS_LEVEL or self._drains.random() >= DRAIN_P:
             return []
         return [DrainBrokerGroup(SECOND.number, self._drains.random() < 0.6)]

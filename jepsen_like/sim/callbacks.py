@@ -8,4 +8,6 @@ Report = Callable[[str, str], None]
 """Takes the name of a checker, and a description of what is wrong."""
 
 Wait = Callable[..., bool]
-"""(condition, seconds, what is wrong otherwise, checker) -> True if the condition was reached."""
+"""Takes (condition, seconds, what is wrong otherwise, checker). Lets that much virtual time pass until `condition()` is
+true; returns False, and reports a violation, if it never was.
+"""

@@ -1,5 +1,6 @@
-"""Reports of the nodes of one Raft group of the simulated world which ones run, which one takes writes, and whether all
-are equal."""
+"""Answers questions about the nodes of one simulated Raft group: which ones run, which one takes writes, and whether
+all are equal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class GroupStates:
     """The states of the nodes on some machines. Each call reads the present state."""
 
     def __init__(self, machines: Mapping[NodeId, Machine]) -> None:
-        """`machines`: those of the group; they may become more."""
+        """`machines`: node id -> machine, for the machines of the group. The caller may add more."""
         self._machines = machines
 
     def members(self) -> list[Machine]:
@@ -97,29 +98,34 @@ class GroupStates:
         return max(((node.raw.term, int(node.node_id)) for node in open_at), default=None)
 
     def crowded(self) -> bool:
-        """Returns True if the leader has more sends in its house than the limit, or refuses some for it."""
+        """Returns True if a leader holds more bytes of unanswered sends than its overload limit allows, or refuses
+        sends because of that limit.
+        """
         leaders = [node.serving.proposals for node in self.running() if node.serving.proposals.open]
         return any(
             each.flow.limit.overloaded or each.gate.sends.bytes > each.flow.limit.house_bytes for each in leaders
         )
 
     def waiting_sends(self) -> list[Send]:
-        """Returns the sends in the queue of a node that takes writes."""
+        """Returns the sends that wait in the proposal queue of the leader that takes writes; [] if there is none."""
         return [
             send for node in self.running() if node.serving.proposals.open for send in node.serving.proposals._sends
         ]
 
 
 class GroupReach:
-    """Says if the nodes of a group reach each other, by what the network knows and they do not."""
+    """Tells whether the nodes of a group reach each other. It asks the simulated network, which knows more than the
+    nodes do.
+    """
 
     def __init__(self, network: Network, states: GroupStates) -> None:
         self._network, self._states = network, states
 
     def is_linked(self) -> bool:
-        """Returns True if every node reaches all others, none stands still (seed 810000024), and no connection that one
-        has made to another leads nowhere. After the heal, nodes find those out in time, and connect again (seed
-        41650136). Where it was accepted, one that leads nowhere may stay: nothing is sent there."""
+        """Returns True if every member runs and reaches all others, none is paused or stalled (seed 810000024), and no
+        connection that one member dialled to another is dead. After the heal, nodes notice dead connections in time and
+        dial again (seed 41650136). The accepting end of a dead connection may stay: nodes send nothing on it.
+        """
         hosts = {machine.host for machine in self._states.members()}
         nodes = self._states.running()
         processes = [machine.process for machine in self._states.members()]
@@ -131,13 +137,15 @@ class GroupReach:
         )
 
     def is_calm(self) -> bool:
-        """Returns True if nodes reach each other, and no link loses or delays what is sent."""
+        """Returns True if the nodes reach each other (`is_linked`), and no link is cut, slow or without power."""
         links = self._network.links
         return not (links.cuts or links.slow or links.down) and self.is_linked()
 
     def is_deaf(self) -> bool:
-        """Returns True if a member sends on a connection to another that leads nowhere, or has none yet: to a machine
-        that had no power, it asks again after 1 s, and after 2 s more (seed 953500102)."""
+        """Returns True if a member has no connection to another, or has one that a middlebox has forgotten. A
+        connection may be missing for seconds: a member dials a machine that had no power again after 1 s, and after 2 s
+        more (seed 953500102).
+        """
         ids = {machine.node_id for machine in self._states.members()}
         linked = all(
             (other, channel) in node.peers.transport.links

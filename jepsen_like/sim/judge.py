@@ -295,7 +295,7 @@ class Judge:
                     self._world.monitor.report("catalogue", what + "the last acknowledged change says the opposite")
 
     def replicas(self) -> None:
-        """Checks the insides of all nodes, when nothing changes any more."""
+        """Checks the rows and logs inside all nodes, when nothing changes any more."""
         monitor = self._world.monitor
         try:
             monitor.check_all()
@@ -312,8 +312,9 @@ class Judge:
             monitor.recount(machine)
 
     def _waited(self, machine: Machine) -> Iterator[tuple[str, Iterator[str]]]:
-        """Yields (checker, lines about what is wrong) for messages that were in no queue at first, such as half and
-        staged ones."""
+        """Yields (name of a checker, lines about what is wrong on this machine). These checkers look at messages that
+        were in no queue at first, such as half and staged ones.
+        """
         world = self._world
         if world.transactors is not None:
             copies, trimmed = visible(machine)
@@ -353,8 +354,9 @@ def stray_locks(machine: Machine) -> Iterator[str]:
 
 
 def levels(options: Options) -> dict[str, str]:
-    """Returns topic of the load -> the acknowledgement level that it asks for; "" if the node's own level is as
-    good."""
+    """Returns topic of the load -> the acknowledgement level that sends to it ask for; "" if they ask for none, because
+    the node's own level is as good.
+    """
     own = FULL if options.flush_async else ""
     return {TOPIC: own, FOREIGN_TOPIC: own, **({BRISK_TOPIC: brisk_level(options)} if options.weak else {})}
 
@@ -379,8 +381,9 @@ def judged_topics(options: Options) -> tuple[str, ...]:
 
 
 def bounds(foreign: Foreign) -> tuple[int, int]:
-    """Returns (least, most) copies that the message may have. While the node that answered [UNKNOWN] lives, it absorbs
-    a retry."""
+    """Returns (least, most) number of copies that the message may have. A node that answered [UNKNOWN] recognizes a
+    retry as long as its process lives, so attempts at that one process make at most one copy.
+    """
     ends = [attempt.ended for attempt in foreign.attempts]
     least = 1 if "ok" in ends else 0
     most = sum(end != "no" for end in ends)

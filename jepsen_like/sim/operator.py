@@ -31,8 +31,8 @@ class Task(NamedTuple):
 def tasks(options: Options) -> tuple[Task, ...]:
     """Draws the tasks of a seed's operator: none in every second seed.
 
-    The machine that is lost is the one on whose disk the nemesis flips bits (`Nemesis._rot`): an entry must not be lost
-    on two of three.
+    The machine to lose is the one on whose disk the nemesis flips bits (`Nemesis._rot`). Otherwise two of three nodes
+    could lose the same entry.
     """
     rng = stream(options.seed, "members")
     weak, new = NodeId(1 + options.seed % options.nodes), NodeId(options.nodes + 1)
@@ -145,8 +145,9 @@ class Operator:
         yield from ()
 
     def _settled(self, which: str, otherwise: NodeId | None = None) -> Sequence[NodeId]:
-        """Returns the ids of the voters, or of all members, once their latest change is committed. Otherwise, or
-        without a leader, returns only `otherwise`."""
+        """Returns the ids of the voters (`which` "voters") or of all members, if the latest change of members is
+        committed. While it is not, or without a leader, returns (`otherwise`,), or () if that is None.
+        """
         leader = self._leader()
         node = leader.node if leader is not None else None
         if node is None or node.raw.committed_membership_index < node.raw.membership.index:

@@ -61,14 +61,15 @@ TIER_READS_FROM = 2_600_000
 """First seed with runs that read from the tier although the nodes have the messages, or whose manifests have small
 pages."""
 TIER_FROM = 2_000_000
-"""First seed of those of which every other one has tiered storage. Results of earlier seeds are recorded, so those runs
-stay as they were."""
+"""First seed from which on every other seed has tiered storage. Results of earlier seeds are recorded, so those runs
+stay as they were.
+"""
 CONFIG_FROM = 3_000_000
-"""First seed of those in which, every other one, the leader writes the cluster's configuration into the log."""
+"""First seed from which on, in every other seed, the leader writes the cluster's configuration into the log."""
 STALLS_FROM = 4_000_000
-"""First seed of those of which a third have stalls (turns of an event loop that take long)."""
+"""First seed from which on a third of the seeds have stalls (turns of an event loop that take long)."""
 WRITES_FROM = 3_000_000
-"""First seed of those of which a quarter have writers (`sim/clients/staged_writers.py`)."""
+"""First seed from which on a quarter of the seeds have writers (`sim/clients/staged_writers.py`)."""
 LONG_WORK_FROM = 3_800_000
 """First seed in which hostile clients also send requests whose work a node must cut into steps."""
 MANY_FROM = 4_700_000
@@ -78,33 +79,33 @@ APPLY_FROM = 4_200_000
 TIER_SEALS_FROM = 4_600_000
 """First seed with runs whose tier closes segments for their age."""
 USERS_FROM = 5_000_000
-"""First seed of those of which every other one has users and access rules."""
+"""First seed from which on every other seed has users and access rules."""
 LEVELS_FROM = 5_200_000
-"""First seed of those of which a quarter have nodes of two versions and are finalized at some time."""
+"""First seed from which on a quarter of the seeds have nodes of two versions and are finalized at some time."""
 RESIZED_FROM = 5_300_000
-"""First seed of those of which a quarter have a topic whose number of queues goes up and down."""
+"""First seed from which on a quarter of the seeds have a topic whose number of queues goes up and down."""
 APART_FROM = 5_300_000
-"""First seed of those of which a quarter have a group whose members want different topics."""
+"""First seed from which on a quarter of the seeds have a consumer group whose members want different topics."""
 SURGES_FROM = 954_000_000
-"""First seed of those of which a quarter have clients that send more than the log takes."""
+"""First seed from which on a quarter of the seeds have clients that send more than the log takes."""
 GROUPS_FROM = 970_000_000
-"""First seed of those of which a quarter have a second group of brokers."""
+"""First seed from which on a quarter of the seeds have a second group of brokers."""
 SECOND_FROM = 980_000_000
-"""First seed of those of which a quarter have nodes of that second group."""
+"""First seed from which on a quarter of the seeds have nodes of that second group."""
 GROUP_WRITES_FROM = 981_000_000
-"""First seed of those of which every other one with nodes of a second group has a writer to both groups."""
+"""First seed from which on every other seed with nodes of a second group has a writer to both groups."""
 RETIRES_FROM = 983_000_000
-"""First seed of those of which every other one with nodes of a second group has that group retire."""
+"""First seed from which on every other seed with nodes of a second group has that group retire."""
 DRAINS_FROM = 982_000_000
-"""First seed of those of which every other one with a second group, and without nodes of it, has drains."""
+"""First seed from which on every other seed with a second group, but without nodes of it, has drains."""
 QUOTAS_FROM = 983_000_000
-"""First seed of those of which a quarter have quotas that come and go."""
+"""First seed from which on a quarter of the seeds have quotas that come and go."""
 GATHERS_FROM = 986_000_000
-"""First seed of those of which every other one with nodes of a second group has a topic that leaves that group."""
+"""First seed from which on every other seed with nodes of a second group has a topic that leaves that group."""
 REGISTRY_FROM = 990_000_000
-"""First seed of those of which half of those with nodes of a second group have a registry."""
+"""First seed from which on half of the seeds with nodes of a second group have a registry."""
 THRIFTY_FROM = 998_000_000
-"""First seed of those of which every other one has `replication.thrifty`."""
+"""First seed from which on every other seed sets `replication.thrifty`."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -156,8 +157,9 @@ class Options(NamedTuple):
     think_s: float
     acked_min: int
     event_budget: int = 1_000_000
-    """Number of events after which a run is a livelock. It is about twice what the longest clean run needs: small
-    batches (3 messages, one in flight), and stalls of all nodes after the faults."""
+    """Number of events after which a run counts as a livelock: about twice as many as the longest clean run needs. That
+    run has small batches (3 messages, one in flight), and stalls of all nodes after the faults.
+    """
     checkpoint_every_ms: int = 2000
     retained_bytes: int = 0
     """Bytes of log that retention keeps; 0: all."""
@@ -228,7 +230,7 @@ class Options(NamedTuple):
     """The setting `tier.seal_after_ms`, in milliseconds. If it is set, no message may be missing in the tier at the
     end."""
     config: int = 0
-    """1: the leader makes the cluster's configuration a part of the log (`cluster.node.cluster_config`)."""
+    """1: the leader writes the cluster's configuration into the log (`cluster.node.cluster_config`)."""
     writes: int = 0
     """1: writers stage and commit rows as Spark's sink does (`sim/clients/staged_writers.py`)."""
     stalls: tuple[int, ...] = (0, 0, 0, 0)
@@ -254,7 +256,7 @@ class Options(NamedTuple):
     group_writes: int = 0
     """1: with `second`, a writer stages batches for queues of both groups (`sim/groups/placed_writers.py`)."""
     drains: int = 0
-    """1: with `groups`, the operator drains the second group now and then, and cancels that."""
+    """1: with `groups`, the operator now and then starts to drain the second group, or cancels the drain."""
     quotas: int = 0
     """1: an operator sets quotas and takes them away (`sim/quotas.py`)."""
     retires: int = 0
@@ -298,7 +300,7 @@ def draw(seed: int) -> Options:
     """Draws the options of a seed."""
     rng = stream(seed, "options")
     kinds = {kind: rng.choice((0, 1, 1, 3)) for kind in FAULT_KINDS}
-    if rng.random() < 1 / 3:  # plain chaos is sampled too
+    if rng.random() < 1 / 3:  # some seeds run without any of these extras
         kinds.update(dict.fromkeys(sorted(TRIGGERS), 0))
     for kind in ("kill", "crash-before-ack"):
         kinds[kind] = max(1, kinds[kind])
@@ -363,7 +365,7 @@ def draw(seed: int) -> Options:
     if seed >= GROUPS_FROM:
         carried = carried._replace(groups=int(stream(seed, "groups").random() < 1 / 4))
     if seed >= SECOND_FROM and stream(seed, "second group").random() < 1 / 4:
-        # Nodes of the older version have no further groups.
+        # Nodes of the older version do not support further groups of brokers.
         carried = carried._replace(second=1, groups=1, levels=0, event_budget=2 * carried.event_budget)
         if seed >= GROUP_WRITES_FROM:
             carried = carried._replace(group_writes=stream(seed, "group writes").choice((0, 1)))
@@ -383,8 +385,9 @@ def draw(seed: int) -> Options:
 
 
 def _with_thrift(drawn: Options, rng: random.Random) -> Options:
-    """Holds appends back. A leader does so while its disk is quick and, in most of these runs, few entries are in
-    flight."""
+    """Sets the options with which leaders hold appends back. A leader does so only while its disk is quick, so these
+    runs have quick disks and, mostly, few entries in flight.
+    """
     thrifty = drawn._replace(thrifty=1, append_inline=rng.choice((0.5, 1.0, 1.0)))
     if drawn.surges or rng.random() < 1 / 3:
         return thrifty
@@ -392,7 +395,7 @@ def _with_thrift(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_surges(drawn: Options) -> Options:
-    """Adds surges. Other limits than that of an overload are out of the way."""
+    """Adds surges, and raises all limits except those of an overload, so that no other limit is reached first."""
     deadline_ms, budget = max(3000, drawn.deadline_ms), 2 * drawn.event_budget
     return drawn._replace(surges=1, node_inflight_bytes_max=128 << 20, deadline_ms=deadline_ms, event_budget=budget)
 
@@ -401,7 +404,7 @@ def _with_tier(drawn: Options, seed: int) -> Options:
     """Adds tiered storage in half of the seeds from TIER_FROM on."""
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return drawn
-    # What was evicted is read back one by one in the end.
+    # At the end, evicted messages are read back from the tier one by one, which takes long.
     tiered = drawn._replace(tier=stream(seed, "evict").choice((1, 2)), event_budget=2 * drawn.event_budget)
     if seed >= TIER_BYTES_FROM and tiered.tier == 2:
         tiered = tiered._replace(tier_bytes=stream(seed, "tier bytes").choice((0, 2, 6)) * tiered.segment_size)
@@ -425,8 +428,9 @@ _CALM: dict[str, Any] = {
 
 
 def calm(**chosen: Any) -> Options:
-    """Returns the options of a run in which nothing is slow, small or broken except for what `chosen` sets. Raises
-    ValueError for a name that is no option."""
+    """Returns the options of a run in which nothing is slow, small or broken, with the options in `chosen` changed.
+    Raises ValueError for a name that is no option.
+    """
     if unknown := sorted(chosen.keys() - set(Options._fields)):
         raise ValueError(f"no option of a run: {', '.join(unknown)}")
     return draw(0)._replace(**{**Options._field_defaults, **_CALM, **chosen})

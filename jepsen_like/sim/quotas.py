@@ -1,8 +1,8 @@
-"""The operator who sets quotas and takes them away while clients send (docs/adr/0115), and imports learnt limits
-(docs/adr/0117), which decide who is cut first in an overload.
+"""The operator who sets quotas and takes them away while clients send (docs/adr/0115).
 
-A send that waits for a quota and is then stored, refused, or passed on to the next leader, is judged like every other
-send; `jepsen_like.sim.checks.quota_check` checks the rate. All quotas and limits are gone before the run ends.
+The operator also imports learnt limits (docs/adr/0117), which decide whose sends are refused first in an overload. A
+send that waits for a quota is judged like every other send, whether it is then stored, refused, or passed on to the
+next leader. `jepsen_like.sim.checks.quota_check` checks the rate. All quotas and limits are gone before the run ends.
 """
 
 from __future__ import annotations
@@ -53,13 +53,15 @@ LIMITS: Final = (
     None,
 )
 NO_RATE_P: Final = 0.2
-"""The share of quotas that have a limit that is no rate, if their subject may have one."""
+"""Probability that a drawn quota has a limit that is not a rate, if its subject may have such a limit."""
 OF_CLIENTS: Final = ({"requests": 1}, {"requests": 4, "send_messages": 100})
 OF_TOPICS: Final = ({"backlog_bytes": 3_000}, {"backlog_bytes": 60_000, "send_bytes": 30_000})
 
 
 class QuotaOperator:
-    """The operator."""
+    """Sets, changes and removes quotas and learnt limits at random times. `stopped` is True once the end of the run
+    removes them.
+    """
 
     def __init__(
         self,
@@ -68,17 +70,17 @@ class QuotaOperator:
         soon: Callable[[float, Callable[..., None]], object],
         check: QuotaCheck,
     ) -> None:
-        """`soon`: calls a function after that many seconds. `check`: judges the quota of CHECKED."""
+        """`soon`: calls a function after that many seconds. `check`: judges the quota of the subject CHECKED."""
         self._rng = stream(options.seed, "quotas")
         self._learns = stream(options.seed, "learnt limits")
         self._more = stream(options.seed, "quotas that are no rates")
         self._leader, self._soon, self.check = leader, soon, check
         self._changes_p = self._rng.choice(CHANGES_P)
         self._asked = 0
-        """The number of changes of the quota that is checked."""
+        """Number of changes to the quota of CHECKED that were proposed so far."""
         self.stopped = False
         self._has_heard = False
-        """True once a change of after the stop is applied: none of before comes any more."""
+        """True once a change proposed after the stop is committed: no change proposed before it can come any more."""
 
     def start(self) -> None:
         """Starts the operator's work."""
@@ -94,7 +96,9 @@ class QuotaOperator:
             self._soon(LOOKS_EVERY_S, self.start)
 
     def finish(self) -> bool:
-        """Removes all quotas; returns True when there is none. Called again and again."""
+        """Proposes to remove all quotas and learnt limits; returns True when there are none. The caller repeats it
+        until then.
+        """
         self.stopped = True
         state = self._state()
         if state is None:
@@ -114,7 +118,9 @@ class QuotaOperator:
         self._has_heard |= result.outcome is Outcome.OK
 
     def _import(self) -> None:
-        """Takes the next step of an import, or of its end: parts of several come in any order."""
+        """Proposes one randomly chosen step of importing learnt limits, or of removing them. Steps of several imports
+        are mixed in any order.
+        """
         state, rng = self._state(), self._learns
         if state is None or state.level < QUOTAS_LEVEL:
             return
@@ -139,13 +145,15 @@ class QuotaOperator:
         return leader.node.state if leader is not None and leader.node is not None else None
 
     def set(self, subject: str, limits: dict[str, int] | None) -> None:
-        """Sets a quota, or takes it away, if there is a leader."""
+        """Proposes limits for a subject; None takes its quota away. Does nothing without a leader."""
         state = self._state()
         if state is not None and state.level >= QUOTAS_LEVEL:
             self._propose(SetQuotas([(subject, limits)], 1, "the operator"), self._judged(subject, limits))
 
     def _judged(self, subject: str, limits: dict[str, int] | None) -> Callable[[ProposeResult], None]:
-        """Returns the function that hears of the outcome of a change."""
+        """Returns the function to call with the result of a change of this subject's quota. For CHECKED it begins the
+        check of the new rate if this was the latest change and it succeeded.
+        """
         rate = 0 if limits is None else limits.get(SEND_MESSAGES, 0)
         if subject != CHECKED:
             return lambda _: None

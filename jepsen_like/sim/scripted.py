@@ -42,7 +42,7 @@ class ScriptedWorld(MachineStage):
         self._users: UserSteps | None = None
         self._tide_at = ""
         self._asked: list[list[RawConnection]] = []
-        """Connections of requests whose answers the script does not wait for, per command."""
+        """Connections of requests whose answers the script does not wait for, one list for each such command."""
         self._started: list[Any] = []
 
     def phases(self) -> None:

@@ -69,7 +69,7 @@ class MachineStage(World, Interpreter):
         while not self._leads(machine) and self.loop.now < end and not self.monitor.violations:
             leader = nemesis.leader()
             if leader is not None and leader is not machine:
-                leader.hand_over(machine.node_id)  # it may not be fit to lead yet
+                leader.hand_over(machine.node_id)  # the successor may not be ready to lead yet
             self._until(lambda: self._leads(machine), 0.5)
         if not self._leads(machine):
             self.monitor.report("liveness", f"node {name} does not lead {LEAD_S:.0f} s after it was told to")
@@ -187,7 +187,7 @@ class MachineStage(World, Interpreter):
             return
         rolls = any(entry.flags & FLAG_ROLL for job in batch for entry in job.entries)
         if self._due(machine, "after-ack") or (rolls and self._due(machine, "after-roll")):
-            # the answer leaves in the turn that this report has woken
+            # the node sends the answer in the turn that this report has woken
             self._soon(partial(self._soon, partial(self._down, machine, loss_of("nothing", "1000000"), power=True)))
 
     def _due(self, machine: Machine, moment: str) -> bool:

@@ -37,8 +37,9 @@ TOPIC = "upgrades"
 
 
 class LevelCheck:
-    """Checks that every node has the level that the log prescribes at its applied entry, and no row of a higher one
-    (`Family.LATER_ROWS`). Implements `monitor.AppliedUsers`."""
+    """Checks that every node has the feature level that the log prescribes at its last applied entry, and no row of a
+    higher level (`Family.LATER_ROWS`). Implements `monitor.AppliedUsers`.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -123,8 +124,9 @@ class Upgrades:
         """Node -> time in seconds since which its machine is down or runs the older version."""
         self.stopped = False
         self.healed = False
-        """True when no more nodes are to be restarted by chance: a new member does not catch up if it or its leader is
-        killed every second (seed 810000077)."""
+        """True once no node is to be restarted by chance any more. Otherwise a new member might never catch up, because
+        it or its leader is killed every second (seed 810000077).
+        """
         self.asked = 0
         """Number of times that a leader was asked to finalize."""
 
@@ -140,7 +142,7 @@ class Upgrades:
             node = machine.node
             if machine.up and node is not None and node.environment.level >= LEVEL:
                 self._doubted.pop(node_id, None)
-            elif machine.host not in machine.network.links.down:  # otherwise nobody has noticed that its process ended
+            elif machine.host not in machine.network.links.down:  # no leader has noticed yet that its process ended
                 self._doubted.setdefault(node_id, self._now())
 
     def _look(self) -> None:
@@ -219,7 +221,9 @@ class Upgrades:
         )
 
     def finish(self) -> bool:
-        """Completes the upgrade; returns True when every member has the newest level. Called again and again."""
+        """Takes the next step to complete the upgrade; returns True when every member has the newest level. The caller
+        repeats it until then.
+        """
         self.stopped = True
         self.look()
         self.upgrade_all()

@@ -87,8 +87,9 @@ from raftlog.types import NodeId
 from statemachine.levels import OWNERS_LEVEL
 
 CLOSE_MS = 1_000
-"""Largest error of log time, in milliseconds, at which it counts as right: that of clocks that no fault has changed,
-and what a vote in flight may add."""
+"""Largest error of log time, in milliseconds, at which log time still counts as right. It covers the error of clocks
+that no fault has changed, and what a vote in flight may add.
+"""
 FIRST_LEADER_S = 30.0
 MALFORMED_S = 5.0
 """Time in seconds within which a node closes connections with malformed bytes: at once if they are no frame, after
@@ -268,12 +269,15 @@ class World:
             self.second = SecondGroup(self, self._add_host, planned=bool(self.faults))
 
     def _watch_shared(self, check: AccessCheck) -> None:
-        """Looks at what users share, and if nodes reach each other, every LOOK_S from now on to the end."""
+        """Checks what users share, and notes whether the nodes reach each other, every LOOK_S seconds from now until
+        the end.
+        """
         ports = set(LISTENERS.values())
 
         def clients() -> set[Address]:
-            """Returns the addresses of clients that some node still has a connection to: one that has stopped reading
-            it does not see its end."""
+            """Returns the addresses of clients to which some node still has a connection. A node that has stopped
+            reading a connection does not see that the client closed it.
+            """
             return {end.other for end in self.network.endpoints if end.own[1] in ports}
 
         shared = self.shared = SharedCheck(
@@ -290,13 +294,16 @@ class World:
         self.loop.call_outside(LOOK_S, look)
 
     def _is_shared(self, client_id: str) -> bool:
-        """Returns True if clients of several users have the client id, and a node was lost or restarted: then they may
-        get no reply within its TTL, which is longer than a run (seed 780000116)."""
+        """Returns True if producers of several users have this client id, and a node was lost or restarted. Then they
+        may get no reply within the reply's time to live, which is longer than a run (seed 780000116).
+        """
         found = [node.serving.broker.members.producer_users(client_id).keys() for node in self.states.running()]
         return len(set().union(*found)) > 1 and any(len(each.nodes) != 1 for each in self.machines.values())
 
     def _has_owners(self) -> bool:
-        """Returns True if every node has applied the level from which on what is stored has owners."""
+        """Returns True if every node has applied OWNERS_LEVEL, the feature level from which on stored things have an
+        owner.
+        """
         nodes = self.states.running()
         return len(nodes) == len(self.members()) and all(node.state.level >= OWNERS_LEVEL for node in nodes)
 
@@ -306,7 +313,7 @@ class World:
         return [session for session in (client.session for client in clients) if session is not None]
 
     def _watch_marks(self, check: AccessCheck) -> None:
-        """Reads every byte that goes to a client."""
+        """Searches every byte that nodes send to clients for marks that the client's user may not read."""
         self.marks = marks = MarkCheck(self.monitor.report, lambda: self.loop.now, check, self.reach.is_linked)
         clients = set(LISTENERS.values())
         self.network.watch = lambda client, node: marks.watch(client, node) if node[1] in clients else None
@@ -326,8 +333,9 @@ class World:
         return self._floor_of(TOPIC, queue)
 
     def _floor_of(self, topic: str, queue: int) -> int:
-        """Returns the highest first offset that the queue has had on any node. A node that removed messages, and told a
-        client so, may be gone since (seed 790000218)."""
+        """Returns the highest first offset that the queue has had on any node so far. A node that removed messages and
+        told a client so may be gone by now, so earlier values count, too (seed 790000218).
+        """
         self._note_floors()
         return self._removed.get((topic, queue), 0)
 
@@ -442,7 +450,7 @@ class World:
             self._wait(self.second.states.healthy, PROGRESS_S, "group 2: no progress after everything was healed")
 
     def _stall(self) -> None:
-        """Runs the stall phase, in which nothing but the stalls is wrong."""
+        """Runs the stall phase, in which stalls are the only faults."""
         if any(self.options.stalls):
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
             if self._wait(self.states.healthy, PROGRESS_S, "no progress after everything was healed"):
@@ -492,8 +500,9 @@ class World:
         self._wait(lambda: not waits.unanswered(), limit_s, what, "answers")
 
     def _finish(self) -> None:
-        """Waits until all clients are done and judges the replicas. Judges what is stored before it waits for the
-        consumer groups, which would wait forever for a lost message."""
+        """Waits until all clients are done, and judges the replicas. It judges what is stored before it waits for the
+        consumer groups, because a group would wait forever for a lost message.
+        """
         clients = self._clients()
         others = [client for client in clients if client not in (self.reader, self.apart)]
         for client in clients:
@@ -509,7 +518,7 @@ class World:
         if not self._wait(self._tiered, TIER_S, "sealed segments do not reach the tier", "tier"):
             return
         if self.store is not None:
-            self.store.weather = QUICK  # messages that lie alone are read back one by one
+            self.store.weather = QUICK  # isolated messages are read back one by one
         if not self._wait(self.states.equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
         if self.second is not None and not self.second.finish(self._wait):
@@ -583,7 +592,9 @@ class World:
         return False
 
     def wait_for(self, reached: Callable[[], object], what: str) -> bool:
-        """Lets time pass until `reached` returns something true, at most FINISH_S; for the judge."""
+        """Lets virtual time pass until `reached` returns something true. After FINISH_S seconds reports the violation
+        `what` and returns False. The judge calls it.
+        """
         return self._wait(reached, FINISH_S, what)
 
     # --- states ------------------------------------------------------------------------------------------------------
@@ -598,7 +609,9 @@ class World:
         return self.states.members()
 
     def _queued(self) -> set[str]:
-        """Returns the ids of the surges' messages that wait in the leader's queue. What others send may have no id."""
+        """Returns the ids of the surges' messages that wait in the leader's queue. Messages of other clients are left
+        out, because they may have no id.
+        """
         return {id_of(send.body) for send in self.states.waiting_sends() if send.slot.name in SURGE_TOPICS}
 
     def _others(self) -> int:
@@ -615,8 +628,10 @@ class World:
         return self.monitor.tier is None or self.monitor.tier.is_complete(self.states.running())
 
     def _heard(self) -> bool:
-        """Returns True if all nodes are healthy and hear each other. A follower whose answers lead nowhere gets no
-        entries until it finds that out (ha.housekeeping_interval_ms), so it learns of no change (seed 850000063)."""
+        """Returns True if all nodes are healthy and hear each other. A follower whose answers go into a dead connection
+        gets no entries until it notices that (ha.housekeeping_interval_ms), so it learns of no change until then (seed
+        850000063).
+        """
         return self.states.healthy() and not self.reach.is_deaf()
 
     def _hash(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs the attacking process (`jepsen_like.hostile.attacker`) and receives the reports of its rounds."""
+"""Runs the attacker (`jepsen_like.hostile.attacker`) in a separate process, and receives the reports of its rounds."""
 
 from __future__ import annotations
 
@@ -86,8 +86,10 @@ class Assault:
         self._process.end()
 
     def deal(self, attacks: Sequence[str]) -> None:
-        """Plays these attacks from now on. With none, no new round begins, and those that run may end."""
-        with contextlib.suppress(BrokenPipeError):  # it has died; the end of the context reports that
+        """Makes the attacker play these attacks from now on. With an empty list no new round begins, and rounds in
+        progress go on to their ends.
+        """
+        with contextlib.suppress(BrokenPipeError):  # the attacker has died, which the end of the context reports
             self._process.say(json.dumps(list(attacks)))
 
     @property

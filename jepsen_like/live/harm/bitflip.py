@@ -83,7 +83,7 @@ def flip(node: int, data: Path, kind: FlippedFile, rng: random.Random, end_posit
                     os.pwrite(file.fileno(), bytes([after]), offset)
                     return Flip(node, kind, path, offset, before[0], after, position)
         except OSError:
-            continue  # a table that was merged into another meanwhile
+            continue  # the table was merged into another one meanwhile
     return None
 
 

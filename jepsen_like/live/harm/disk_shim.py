@@ -83,8 +83,9 @@ class ShimPower:
 
 
 class Proof(NamedTuple):
-    """A library that works with this interpreter; `suspicion` says what a real node did wrong with it, "" if
-    nothing."""
+    """The result of the proof: a shim that works with this interpreter. `suspicion` says what a real node did wrong
+    when it ran on the shim; "" if nothing.
+    """
 
     library: Path
     suspicion: str
@@ -176,7 +177,7 @@ class _NoSurvivors(random.Random):
 async def _send_one_and_hold_one(subject: RaftMQSubject, nodes: Path) -> str:
     """Sends one message that is acknowledged and one whose sync is held; returns the id of the latter.
 
-    The held sync may be that of an entry which the leader makes by itself; then another message is tried.
+    The held sync may belong to an entry that the leader appended by itself. Then another message is sent.
     """
     client = await subject.open_client()
     await (await client.submit("proof-acked"))
@@ -195,7 +196,7 @@ async def _send_one_and_hold_one(subject: RaftMQSubject, nodes: Path) -> str:
 
 
 async def _hold_one(subject: RaftMQSubject, client: LogClient, message_id: str) -> asyncio.Future[PlacedMessage]:
-    """Sends the message and waits until a sync is held."""
+    """Sends the message and waits until a failpoint holds a sync; returns the send's future."""
     await _in_thread(subject.set_failpoint, 1, "append.fdatasync", "hold")
     held = await client.submit(message_id)
     deadline = time.monotonic() + PROOF_S
@@ -215,7 +216,9 @@ def _log_bytes(nodes: Path) -> bytes:
 
 
 def _check_clock(subject: RaftMQSubject, shim: Shim) -> None:
-    """Checks that a skew moves some of the readings of clocks that status answers make."""
+    """Checks that a moved clock is read: some of the clock readings that a node makes while it answers status requests
+    must be moved. Raises an error otherwise.
+    """
     before = shim.skewed_readings(1)
     shim.skew(1, 1000)
     deadline = time.monotonic() + PROOF_S

@@ -134,8 +134,9 @@ class NodeDisk:
 
 
 def disks_in(folder: Path) -> Callable[[int, Path], NodeDisk]:
-    """Returns the function that makes the disk of the process with a number, whose home is given. Raises ShimError if
-    the shim cannot be built."""
+    """Returns a function (number of a process, its home folder) -> the process's NodeDisk below `folder`. Raises
+    ShimError if the shim cannot be built.
+    """
     library = build_shim(folder)
     return lambda number, home: NodeDisk(home, folder / f"r{number}", library)
 
@@ -202,7 +203,7 @@ class _Rollback:
             elif record.kind in _CONTENT:
                 content[record.inode].append(number)
             elif record.kind == SYNC:
-                # all that older processes left, and the first `a` of this one
+                # all records of older processes, and the first `a` of this one
                 count = older.pop(record.inode, 0) + record.a - done.get(record.inode, 0)
                 if count > 0:
                     del content[record.inode][:count]

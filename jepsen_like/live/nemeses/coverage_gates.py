@@ -28,7 +28,7 @@ class Gate(NamedTuple):
     at_most: bool = False
     """True if `wanted` is an upper limit; False if it is a lower one."""
     told: str = ""
-    """Names of the faults that did not reach a gate which is over several faults."""
+    """Names of the faults that missed a gate over several faults; "" for other gates."""
 
     @property
     def holds(self) -> bool:
@@ -78,8 +78,9 @@ def gates(
 
 
 def scenario_gates(faults: dict[str, tuple[int, int]]) -> list[Gate]:
-    """Returns the gates of a scenario that deals faults: each of them is felt as often as in a full run of the mix.
-    None for a scenario without faults."""
+    """Returns the gates of a scenario that deals faults: each fault must have had an effect as often as in a full run
+    of the mix. Returns [] for a scenario without faults.
+    """
     return [_every_fault_felt(faults, FELT)] if faults else []
 
 

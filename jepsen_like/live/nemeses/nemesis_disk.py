@@ -18,8 +18,9 @@ _RESUME_S = 15.0
 def _failpoint(
     stage: Stage, node: int, point: str, action: str, hold_s: float, then: Callable[[], object] = lambda: None
 ) -> Effect:
-    """Sets a failpoint for `hold_s` and calls `then` at its beginning. It counts as felt if the point was hit, or if
-    the node stopped itself because of it."""
+    """Sets an action at a failpoint of the node for `hold_s` seconds, and calls `then` once it is set. The fault counts
+    as happened if the failpoint was hit, or if the node stopped itself because of it.
+    """
     subject = cast(HasFailpoints, stage.subject)  # a plan deals this fault only to a subject with failpoints
     before = subject.failpoint_hits(node)[point]
     subject.set_failpoint(node, point, action)
@@ -42,7 +43,7 @@ def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
     hits = 0
     deadline = stage.clock() + hold_s
     while stage.subject.is_running(node):
-        with contextlib.suppress(OSError):  # busy or gone; is_running tells
+        with contextlib.suppress(OSError):  # the node is busy or gone, which `is_running` tells
             hits = max(hits, subject.failpoint_hits(node)[point] + subject.failpoint_waiting(node)[point])
         if stage.clock() >= deadline:
             break
@@ -65,7 +66,7 @@ def full_disk(stage: Stage, hold_s: float) -> Effect:
     """Leaves no space for the log: the node must wait, and continue by itself. A node that does not continue fails the
     fault."""
     node = stage.some()
-    disks = cast(HasDisks, stage.subject)  # a subject with failpoints has disks, too
+    disks = cast(HasDisks, stage.subject)  # a subject with failpoints also implements HasDisks
     before, _ = disks.disk(node)
     effect = _failpoint(stage, node, "append.write", "error:ENOSPC", hold_s)
     if not stage.subject.is_running(node):
@@ -84,7 +85,7 @@ def failing_disk(stage: Stage, hold_s: float) -> Effect:
     """Makes a sync of the log, or of term and vote, fail."""
     if stage.rng.random() < 0.7:
         return _failpoint(stage, stage.some(), "append.fdatasync", "error:EIO", hold_s)
-    node = stage.followers()[0]  # a follower votes when the leader is killed, and must write that down
+    node = stage.followers()[0]  # when the leader is killed, a follower votes and must write its vote to disk
     leader = stage.leader()
     effect = _failpoint(stage, node, "hardstate.fdatasync", "error:EIO", hold_s, lambda: stage.strike([leader]))
     return effect._replace(told=f"{effect.told}; the leader was killed to make it vote")
@@ -107,7 +108,7 @@ def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
 
 
 def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
-    """Delays syncs, so that the next fault comes between an append and its sync."""
+    """Delays the syncs of these nodes, so that the next fault is likely to come between an append and its sync."""
     subject = cast(HasFailpoints, stage.subject)  # A plan deals this fault only to a subject with failpoints.
     for node in nodes:
         if stage.subject.is_running(node):

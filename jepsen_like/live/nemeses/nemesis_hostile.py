@@ -12,7 +12,7 @@ from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability
 
 DEALT_SIZE = 0.25
-"""The size of an attack that is one fault among others: a quarter."""
+"""The size of an attack that is dealt as one fault among others, as a share of the full size."""
 
 
 def _apply(name: str) -> Callable[[Stage, float], Effect]:

@@ -34,7 +34,7 @@ class Load(Protocol):
     """The part of the workload that a nemesis may read or change."""
 
     factor: float
-    """Multiplies the rate of sends and the number that may be in flight."""
+    """Factor that multiplies the rate of sends and the number of sends that may be in flight."""
 
     @property
     def counts(self) -> Counts:
@@ -46,7 +46,7 @@ class Load(Protocol):
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """The names of the clients that send all the time: what their message ids have before the dash."""
+        """The names of the clients that send all the time. A client's message ids begin with its name and a dash."""
 
 
 class HasFailpoints(Protocol):
@@ -95,8 +95,9 @@ class SkewsClocks(Protocol):
 
 
 class ChangesMembers(Protocol):
-    """The interface of a subject with Capability.MEMBERS. An action that is not done in time returns False, or node
-    0."""
+    """The interface of a subject with Capability.MEMBERS. An action that is not done in time returns False, or 0 as the
+    node's id.
+    """
 
     def voters(self) -> list[int]:
         """Returns the voters' ids, as the leader knows them; [] if no node can tell."""

@@ -14,8 +14,9 @@ NEEDS = frozenset({Capability.MEMBERS})
 
 
 class _Play:
-    """One membership fault under way; `ended` returns its effect, with the messages acknowledged and the seconds passed
-    meanwhile."""
+    """One membership fault in progress. `ended` returns its effect, with the number of messages that were acknowledged
+    and the seconds that passed during it.
+    """
 
     def __init__(self, stage: Stage) -> None:
         assert stage.members is not None, "the subject has the capability, or the fault is not dealt"
@@ -48,8 +49,9 @@ def grow(stage: Stage, hold_s: float) -> Effect:
 
 
 def replace_leader(stage: Stage, hold_s: float) -> Effect:
-    """Adds a new node, and removes the leader while it leads; if another node can take over, the leader hands over
-    first."""
+    """Adds a new node, and removes the leader while it leads. If another node can take over, the leader first transfers
+    leadership to it.
+    """
     play = _Play(stage)
     new = play.join()
     leader = stage.leader()
@@ -102,8 +104,9 @@ def learn(stage: Stage, hold_s: float) -> Effect:
 
 
 def _long(name: str, does: str, apply: Callable[[Stage, float], Effect]) -> Nemesis:
-    """Returns a nemesis that is not part of the mix, in which every fault comes five times: each new node is sent the
-    whole log."""
+    """Returns a nemesis that is not part of the random mix. In a full run of the mix every fault comes five times, and
+    sending the whole log to each new node would take too long.
+    """
     return Nemesis(name, does, apply, NEEDS, is_mixed=False)
 
 

@@ -37,7 +37,7 @@ def ring(stage: Stage, hold_s: float) -> Effect:
     order = stage.shuffled(stage.subject.node_ids)
     n = len(order)
     if n == 3:
-        order.sort(key=stage.leader().__ne__)  # two followers have nothing to say to each other
+        order.sort(key=stage.leader().__ne__)  # followers send nothing to each other, so the cut must touch the leader
         pairs = stage.subject.fabric.between(order[:1], order[1:2])
         return _cut(stage, pairs, hold_s, f"node {order[0]} and {order[1]} see only node {order[2]}")
     near = {(order[i], order[(i + d) % n]) for i in range(n) for d in (1, n - 1)}

@@ -83,13 +83,13 @@ def ping_pong(stage: Stage, hold_s: float) -> Effect:
         try:
             moved += subject.transfer(leader, to)
         except OSError:
-            continue  # it lost the lead meanwhile, or was too busy to answer
+            continue  # the node has lost leadership meanwhile, or was too busy to answer
         stage.sleep(stage.rng.uniform(0.1, 0.5))
     return Effect(moved > 0, f"{moved} of {asked} transfers of leadership", {"moved": moved, "asked": asked})
 
 
 def traffic(stage: Stage, hold_s: float) -> Effect:
-    """Sends five times the load."""
+    """Multiplies the load by five."""
     calm = _acked_per_s(stage, hold_s / 3)
     calm_in_flight = stage.load.counts.in_flight
     stage.load.factor = 5.0
@@ -99,7 +99,7 @@ def traffic(stage: Stage, hold_s: float) -> Effect:
     finally:
         stage.load.factor = 1.0
     told = f"load x5 for {hold_s:.1f} s: {rush:.0f} acknowledged/s after {calm:.0f}/s, {in_flight} under way"
-    felt = rush > 1.3 * calm or in_flight > 2 * calm_in_flight  # at the limit of the machine the load only piles up
+    felt = rush > 1.3 * calm or in_flight > 2 * calm_in_flight  # beyond the machine's limit, more sends only queue up
     return Effect(felt, told, {"calm_per_s": calm, "rush_per_s": rush, "in_flight": in_flight})
 
 

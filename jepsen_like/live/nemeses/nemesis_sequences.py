@@ -104,8 +104,9 @@ def swizzle(stage: Stage, hold_s: float) -> Effect:
 
 
 def _three(stage: Stage) -> tuple[int, int, int]:
-    """Returns (the node that falls behind, the one that dies, the one that ends up alone); the leader is one of the
-    last two."""
+    """Returns three nodes: (the one that falls behind, the one that dies, the one that ends up alone). The leader is
+    the second or the third.
+    """
     leader = stage.leader()
     first, second, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
     return (first, second, leader) if stage.rng.random() < 0.5 else (first, leader, second)

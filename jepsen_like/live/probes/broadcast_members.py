@@ -1,7 +1,7 @@
 """Members of a consumer group that reads by broadcasting, as clients of RocketMQ do: each reads every queue, and keeps
-its places itself.
+its offsets itself.
 
-RaftMQ's client has no such consumer. So the members say in heartbeats that they are there, and pull without a group.
+RaftMQ's client has no such consumer. So these members register by heartbeats, and pull without naming a group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftmq_wire.codes import RequestCode
 GROUP = "watchers"
 BEAT_S, PAUSE_S = 5.0, 0.1
 Pull = Callable[[str, int, int], Awaitable[Mapping[str, Any]]]
-"""(topic, queue, offset) -> the answer, whose `messages` are [offset, id]."""
+"""Function (topic, queue, offset) -> the answer to a pull, whose `messages` are [offset, id] pairs."""
 
 
 def heartbeat(client_id: str, topics: Sequence[str]) -> bytes:
@@ -38,14 +38,14 @@ def heartbeat(client_id: str, topics: Sequence[str]) -> bytes:
 
 
 class BroadcastMember:
-    """One member. Event loop only; `seen` and `wrong` may be read at any time."""
+    """One member of the group. Its methods run on the event loop; any thread may read `seen` and `wrong`."""
 
     def __init__(self, name: str, pull: Pull, ports: Sequence[int]) -> None:
-        """`ports`: those of all nodes for clients."""
+        """`ports`: the client ports of all nodes."""
         self.name = name
         self._pull, self._ports = pull, list(ports)
         self.seen: dict[TopicQueue, set[int]] = defaultdict(set)
-        """Queue -> offsets that it got."""
+        """Queue -> offsets of the messages that the member got."""
         self.wrong: list[str] = []
         self.stopped = False
 

@@ -19,7 +19,7 @@ AT_ONCE = 16
 
 
 class TopicSpec(NamedTuple):
-    """The configuration of a topic that was asked for."""
+    """The requested configuration of a topic."""
 
     queues: int
     perm: int
@@ -27,7 +27,7 @@ class TopicSpec(NamedTuple):
 
 
 class GroupSpec(NamedTuple):
-    """The configuration of a group that was asked for: fields of SubscriptionGroupConfig."""
+    """The requested configuration of a consumer group: fields of SubscriptionGroupConfig."""
 
     retry_max_times: int
     consume_enable: bool
@@ -100,8 +100,9 @@ class ExpectedMetadata:
         self.offsets |= offsets
 
     def merged(self, name: str, spec: TopicSpec) -> TopicSpec:
-        """Returns the expected topic: new attributes are added to those that it has ("+name=value"), and the others
-        stay."""
+        """Returns the topic as it must be after `put` with `spec`. Attributes in `spec`, written "+name=value", are
+        added to those that the topic has; the others stay.
+        """
         old = self.topics.get(name)
         return spec if old is None else spec._replace(attributes=old.attributes | spec.attributes)
 
@@ -122,7 +123,9 @@ class ExpectedMetadata:
         }
 
     def topic_differences(self, shown: dict[str, Any], where: str) -> Iterator[str]:
-        """Returns the differences from the answer of `GET /v1/topics`."""
+        """Yields a line for each difference between the expected topics and `shown`, the answer of `GET /v1/topics`.
+        `where` says in the lines which node gave it.
+        """
         found = {
             topic["name"]: TopicSpec(topic["write_queues"], topic["perm"], topic["attributes"])
             for topic in shown["topics"]
@@ -154,7 +157,9 @@ class ExpectedMetadata:
 
 
 async def _all(work: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Runs at most AT_ONCE at a time; when all have ended, raises the first failure."""
+    """Runs the coroutines, at most AT_ONCE at a time, and returns their results. If any failed, raises the first
+    failure when all have ended.
+    """
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(each: Awaitable[Any]) -> Any:

@@ -36,13 +36,16 @@ PROCESSES_FROM, SENDERS_FROM = 5_000_000, 6_000_000
 KEYS = 64
 KEYLESS_SHARE = 0.25
 IN_FLIGHT_MAX = 128
-"""Sends of one topic that may be in flight: more than one for each key, so that those to a group that is away do not
-hold up the others."""
+"""The most sends of one topic that may be in flight. There are fewer keys, so sends to a group of brokers that is away
+do not hold up the others.
+"""
 COMMIT_EVERY = 200
 PULLERS = "pullers"
 """The consumer group whose queues have a lane each, which pulls and commits."""
 MEMBERS = {"alone": 1, "pair": 2}
-"""Consumer groups (the names begin so) -> their members, which are consumers as programs have them."""
+"""Beginning of the name of a consumer group -> the number of its members. The members use RaftMQ's consumer, as
+programs do.
+"""
 IN_ORDER, IN_ORDER_MEMBERS = "in-order", 2
 """The consumer group whose members lock queues, if there is one."""
 BROADCAST_MEMBERS = 2
@@ -79,20 +82,20 @@ class GroupsLoad(Lanes):
         self.handed: dict[str, dict[TopicQueue, set[int]]] = {name: defaultdict(set) for name in MEMBERS}
         """"alone" or "pair" -> queue -> offsets that its members got."""
         self._highest: dict[TopicQueue, int] = {}
-        """Queue -> the highest offset that members of IN_ORDER got."""
+        """Queue -> the highest offset of which the members of IN_ORDER got the message."""
         self.watchers: list[BroadcastMember] = []
         """The members of the group that reads by broadcasting, if there is one."""
         self.again = 0
-        """The messages that came again to a consumer group."""
+        """Number of messages that a consumer group got again."""
         self.pulled: set[TopicQueue] = set()
         """The queues that are pulled, or were."""
         self._left: set[int] = set()
-        """The groups of brokers whose queues nobody pulls any more."""
+        """The groups of brokers whose queues are no longer pulled."""
         self.wrong: list[str] = []
-        """Promises that consumers saw broken."""
+        """Descriptions of broken promises that consumers saw."""
 
     def start(self) -> None:
-        """Connects."""
+        """Starts the load's thread and connects its client."""
         self._connect(self._servers, self._options)
 
     @property
@@ -116,7 +119,7 @@ class GroupsLoad(Lanes):
                 await asyncio.sleep(0.01)
                 if not self._sending:
                     return
-                due = min(10.0, due + (loop.time() - begun) * self._rate)  # what had no room is not sent later
+                due = min(10.0, due + (loop.time() - begun) * self._rate)  # sends without room are not made up for
                 begun = loop.time()
             due -= 1
             key = self.free_key(topic)
@@ -128,8 +131,9 @@ class GroupsLoad(Lanes):
             outcome.add_done_callback(functools.partial(self.settle, invoked, key))
 
     def free_key(self, topic: str) -> str | None:
-        """Returns a key without a send in flight: as in a program that minds their order, a key's next message follows
-        the outcome of the last one. None for a message without a key."""
+        """Returns a key without a send in flight, or None for a message without a key. Like a program that needs the
+        messages of a key in order, the load waits for the outcome of a key's send before the next one.
+        """
         key = f"key-{self._rng.randrange(KEYS)}"
         if self._rng.random() < KEYLESS_SHARE or (topic, key) in self._keys_busy:
             return None
@@ -162,8 +166,9 @@ class GroupsLoad(Lanes):
             self._watch(member, topic, fresh)
 
     def broadcast(self, topics: Sequence[str], ports: Sequence[int]) -> None:
-        """Starts the members of a group that reads by broadcasting, each with all queues that are pulled, or will be.
-        `ports`: those of all nodes for clients."""
+        """Starts the members of a consumer group that reads by broadcasting. Each reads all queues that are pulled now
+        or later. `ports`: the client ports of all nodes.
+        """
         self.watchers = [BroadcastMember(str(number), self._pull, ports) for number in range(BROADCAST_MEMBERS)]
         for member in self.watchers:
             self.add(member.beat(topics))
@@ -174,7 +179,9 @@ class GroupsLoad(Lanes):
         self.add(*(member.read(topic, queue, functools.partial(self._is_over, topic, queue)) for queue in queues))
 
     def unseen(self, group: int) -> list[str]:
-        """Returns what a group of brokers has acknowledged and a member of the broadcasting group did not get."""
+        """Returns a line for each queue of the group of brokers with acknowledged messages that a member of the
+        broadcasting group did not get.
+        """
         return [
             f"member {member.name} of {WATCHERS!r} never got {len(lost)} acknowledged messages of {topic}/{queue}, the "
             f"first at {min(lost)}"
@@ -195,8 +202,9 @@ class GroupsLoad(Lanes):
         self.add(*(self._read(name, topics) for name, count in MEMBERS.items() for _ in range(count)))
 
     async def _read(self, group: str, topics: Sequence[str]) -> None:
-        """A member of a consumer group, which commits from time to time. After an error it opens again, as a program
-        would."""
+        """Runs a member of a consumer group, which commits from time to time. After an error it opens a new consumer,
+        as a program would.
+        """
         from raftmq.client import aconnect
 
         client = aconnect(self._servers, **self._options)
@@ -242,8 +250,9 @@ class GroupsLoad(Lanes):
         self._highest[queue] = max(highest, offset)
 
     async def take_some(self, group: str, consumer: AsyncConsumer, floor: dict[TopicQueue, int]) -> None:
-        """Takes some messages and commits them. Whoever is alone in the group never gets a message again that it has
-        committed."""
+        """Takes some messages and commits them. The only member of a group must never get a message again that it has
+        committed.
+        """
         taken: dict[TopicQueue, int] = {}
         for _ in range(COMMIT_EVERY):
             message = await consumer.poll(QUIET_S)
@@ -268,7 +277,7 @@ class GroupsLoad(Lanes):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def missing(self) -> list[str]:
-        """Returns what was acknowledged and no member of a consumer group got."""
+        """Returns a line for each queue with acknowledged messages that no member of a consumer group got."""
         return [
             f"{name!r} never got {len(lost)} acknowledged messages of {topic}/{queue}, the first at {min(lost)}"
             for name, handed in self.handed.items()
@@ -277,8 +286,9 @@ class GroupsLoad(Lanes):
         ]
 
     def finish(self) -> list[str]:
-        """Stops to send, waits until all sends have an outcome and consumers have all, and ends. Returns what is
-        missing."""
+        """Stops sending, waits until all sends have an outcome and consumers have got everything, and ends the load.
+        Returns what `missing` does.
+        """
         self._sending = False
         until(lambda: self.sends.counts.in_flight == 0, DRAIN_S, 0.05)
         until(lambda: not self.missing(), DRAIN_S, 0.2)

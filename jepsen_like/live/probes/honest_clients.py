@@ -1,4 +1,6 @@
-"""The requests of honest clients in a part of a run: how long they took, and which were not served."""
+"""Measures the requests of honest clients in a part of a run: how long they took, and which failed or had an unknown
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> RequestFigur
 
 
 def joined(parts: Iterable[RequestFigures]) -> RequestFigures:
-    """Returns the requests of all these parts as one."""
+    """Returns the figures over all requests of these parts."""
     whole = RequestFigures({}, Counter(), "")
     first = ""
     for part in parts:

@@ -21,18 +21,18 @@ AT_ONCE = 1_000
 
 
 class Written(NamedTuple):
-    """The outcomes of the sends of one writer: message `number` of it has the body b"writer/number"."""
+    """The outcomes of the sends of one writer. The writer's message `number` has the body b"writer/number"."""
 
     writer: int
     sent: int
     failed: frozenset[int]
     unknown: frozenset[int]
     by_group: dict[int, int]
-    """Group -> messages that it acknowledged."""
+    """Group of brokers -> the number of messages that it acknowledged."""
 
 
 def write(servers: str, options: ClientOptions, topic: str, writer: int, seconds: float) -> Written:
-    """Sends for `seconds`. Runs in a process of its own."""
+    """Sends to the topic for `seconds`, and returns the outcomes. Runs in a separate process."""
     number = 0
     failed, unknown, by_group = set[int](), set[int](), Counter[int]()
     until = time.monotonic() + seconds

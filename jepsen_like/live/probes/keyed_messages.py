@@ -18,7 +18,9 @@ RUN = 64
 message by itself if messages of a dozen other queues lay in between."""
 _NUMBER = struct.Struct(">Q")
 _OUTCOMES_S = 120.0
-"""Seconds for the last outcomes of a chunk: a leader may be killed meanwhile, and the producer tries again."""
+"""Longest time in seconds to wait for the last outcomes of a chunk, since a leader may be killed meanwhile and the
+producer tries again.
+"""
 _AGAIN_S = 0.2
 
 

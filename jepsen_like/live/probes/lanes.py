@@ -86,8 +86,9 @@ class Lanes:
     async def _do(
         self, process: int, f: str, value: dict[str, Any], act: Awaitable[dict[str, Any]], *, writes: bool
     ) -> tuple[int, dict[str, Any] | None]:
-        """Does one operation; returns (the process number for the next one, the answer or None). A read that failed
-        counts as not happened."""
+        """Does one operation and records it in the history. Returns (the process number for the next operation, the
+        answer; None if it failed or its outcome is unknown). A read without an answer is recorded as failed.
+        """
         while self.held and not self._stopping:  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(PAUSE_S)
         self._busy += 1

@@ -27,7 +27,7 @@ class LeaderMonitor:
         self._sightings: Counter[tuple[int, int]] = Counter()
         self._told: tuple[int, int] | None = None
         self.two_leaders: list[str] = []
-        """Terms in which two nodes claimed to lead: a broken promise of Raft itself."""
+        """Descriptions of terms in which two nodes claimed to lead, which Raft forbids."""
 
     @property
     def changes(self) -> int:

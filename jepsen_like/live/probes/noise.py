@@ -1,8 +1,9 @@
 """Clients that send as fast as they can, and ignore the answers: separate processes, each of which reports the outcomes
 of its sends.
 
-One of them is our client, with many sends in flight. The others have plain connections: whatever the answer to a send
-is, the next send follows at once, like those of a program that repeats refused sends. Some of what they send is oneway.
+One client in each process is RaftMQ's, with many sends in flight. The others have plain connections: whatever the
+answer to a send is, the next send follows at once, as in a program that repeats refused sends. Some of their sends are
+oneway.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from raftmq.local.local_users import ClientOptions
 
 TIMEOUT_S: Final = 2.5
-"""The patience of our client: more than a send is held, so that some are refused and some are not."""
+"""Seconds that RaftMQ's client waits for the outcome of a send: longer than a node holds a send back, so that some
+sends are refused and some succeed.
+"""
 ANSWER_S: Final = 20.0
 ONEWAY_S: Final = 0.1
 """Seconds between two oneway sends."""
@@ -39,32 +42,32 @@ AGAIN_S: Final = 0.05
 STOP_S: Final = 0.05
 PULLED_AT_ONCE: Final = 32
 END_S: Final = 60.0
-"""Seconds that a process has for its end."""
+"""Longest time in seconds until a process that was told to stop has ended."""
 OURS: Final = -1
-"""The lane of our client; the others are numbered from 0."""
+"""The lane number of RaftMQ's client. Plain connections have lanes from 0 on."""
 REFUSED: Final = frozenset({ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY})
-"""The answers that say of a send on a plain connection that it was not stored."""
+"""Response codes to a send on a plain connection that mean that the message was not stored."""
 
 
 class NoiseOrders(NamedTuple):
-    """The work of one process."""
+    """The numbers and settings of the clients of one process."""
 
     servers: str
     nodes: tuple[str, ...]
-    """The addresses for clients."""
+    """The addresses of the nodes' client ports."""
     options: ClientOptions
     topic: str
     queues: int
     ours: int = 300
-    """Sends that our client has in flight; 0: there is no such client."""
+    """Sends that RaftMQ's client has in flight; 0: there is no such client."""
     connections: int = 4
-    """Plain connections."""
+    """Number of plain connections."""
     at_once: int = 100
-    """Sends that each of them has in flight."""
+    """Sends that each plain connection has in flight."""
     pullers: int = 0
-    """Clients that pull the first messages again and again, each from one node."""
+    """Number of clients that pull the first messages again and again, each from one node."""
     seconds_max: float = 900.0
-    """The process ends by then, whether it is told to or not."""
+    """Seconds after which the process ends even if it is not told to."""
 
 
 class Ack(NamedTuple):
@@ -79,18 +82,19 @@ class Ack(NamedTuple):
 
 
 class NoiseSends(NamedTuple):
-    """The outcomes of the sends of one process: message `number` of it has the body b"writer/number ...". Numbers that
-    are in none of these were acknowledged."""
+    """The outcomes of the sends of one process: message `number` has the body b"writer/number ...". Messages whose
+    number is neither in `refused` nor in `unknown` were acknowledged.
+    """
 
     writer: int
     sent: int
     refused: frozenset[int]
-    """Those that were answered as not stored."""
+    """Numbers of the messages whose answer says that they were not stored."""
     unknown: frozenset[int]
-    """Those without an answer, among them all that were oneway."""
+    """Numbers of the messages without an answer, including all oneway ones."""
     acks: list[Ack]
     pulled: list[tuple[float, int]]
-    """(when, messages) of each answer to a pull."""
+    """(monotonic seconds, number of messages) of each answer to a pull."""
     codes: dict[str, int]
     """Code of an answer -> how often it came."""
 
@@ -153,7 +157,7 @@ class _Player:
         self._ids = MessageIds(self._environment.entropy(10))
 
     async def play(self) -> NoiseSends:
-        """Sends until it is told to stop."""
+        """Runs all clients until the process is told to stop; returns the outcomes."""
         orders = self._orders
         async with aconnect(orders.servers, timeout_s=TIMEOUT_S, **orders.options) as mq:
             producer = mq.producer(max_messages=max(1, orders.ours))

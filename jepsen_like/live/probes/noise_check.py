@@ -50,8 +50,9 @@ def _fate(sent: NoiseSends, number: int) -> tuple[str, tuple[int, ...]]:
 
 def out_of_order(sent: Iterable[NoiseSends], from_s: float, to_s: float) -> list[str]:
     """Returns the acknowledged sends of plain connections that are stored before one that was sent earlier on the same
-    connection, to the same queue. Only sends that were sent and acknowledged between these times count: a connection
-    may be another one after a fault."""
+    connection, to the same queue. Only sends that were sent and acknowledged between these times count, because after a
+    fault a connection may have been replaced.
+    """
     wrong: list[str] = []
     for each in sent:
         lanes: dict[tuple[int, int], list[Ack]] = {}
@@ -74,7 +75,7 @@ class Window(NamedTuple):
     to_s: float
     rate: float
     fresh: int = 0
-    """The number of buckets that began full within it, without the first one."""
+    """The number of buckets that began full within the window, besides the first one."""
 
     @property
     def seconds(self) -> float:
@@ -83,11 +84,12 @@ class Window(NamedTuple):
 
     def most(self, tolerance: float) -> float:
         """Returns the most that may pass: the rate over the window with this tolerance, plus what full buckets allow at
-        once: one second's worth at the start, and one for each bucket that was replaced by a full one since."""
+        once: one second's worth at the start, and one for each later bucket that began full (`fresh`).
+        """
         return (1 + tolerance) * self.rate * self.seconds + self.rate * (1 + self.fresh)
 
     def count(self, times_s: Iterable[float]) -> int:
-        """Returns how many of these moments are within it."""
+        """Returns how many of these moments are within the window."""
         return sum(self.from_s <= each < self.to_s for each in times_s)
 
 

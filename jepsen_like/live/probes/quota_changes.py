@@ -12,22 +12,24 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 WORKERS: Final = 8
-"""Threads that change quotas: a change takes a round of the log."""
+"""Number of threads that change quotas. There are several because each change waits until the log has it."""
 EVERY_S: Final = WORKERS / 100
 """Seconds between two changes of one thread: all together make a hundred a second."""
 ROWS: Final = 3
-"""The subjects of each thread's own, whose quotas come and go."""
+"""Number of subjects per thread whose quotas only that thread sets and removes."""
 LIMITS: Final = (10, 50, 100, 200)
-"""The values of the limit of messages that changes."""
+"""The values to which the limit of the shared subject is set, in messages per second."""
 BAD_SHARE: Final = 0.3
 OTHER_SHARE: Final = 0.3
 REFUSED_FROM, REFUSED_TO = 400, 500
-"""Codes of HTTP that say that the request is wrong."""
+"""HTTP status codes from REFUSED_FROM to before REFUSED_TO say that the request is wrong."""
 SHOWN: Final = 5
 
 QuotaRows = dict[str, dict[str, Any] | None]
 Ask = Callable[[Any], Any]
-"""Sends a request with that body, once. Raises OSError, HTTPError if it is refused."""
+"""Function that sends a request with this body once. Raises HTTPError if the request is refused, another OSError if
+there is no answer.
+"""
 
 
 class QuotaChange(NamedTuple):
@@ -44,7 +46,7 @@ def body_of(rows: QuotaRows) -> dict[str, Any]:
 
 
 def others(worker: int) -> list[str]:
-    """Returns the topics whose quotas one thread changes, and no other."""
+    """Returns the subjects (topics) whose quotas only this thread changes."""
     return [f"storm-{worker * ROWS + number}" for number in range(ROWS)]
 
 
@@ -94,7 +96,7 @@ def draw(subject: str, rng: random.Random, worker: int) -> QuotaChange:
     if luck < BAD_SHARE:
         return rng.choice((bad_rows, bad_rows, bad_subject))(subject, rng)
     rows: QuotaRows = {subject: {"send_messages": rng.choice(LIMITS)}}
-    if luck < BAD_SHARE + OTHER_SHARE:  # topics that are there, that are not, and that were a moment ago
+    if luck < BAD_SHARE + OTHER_SHARE:  # topics that exist, that do not exist, and that existed a moment ago
         for topic in rng.sample(others(worker), rng.randrange(1, ROWS + 1)):
             limits = rng.choice((None, {"send_bytes": 10**15}, {"send_messages": 1, "pull_bytes": 1}))
             rows[f"topic={topic}"] = limits
@@ -114,14 +116,15 @@ class Changes:
             for worker in range(WORKERS)
         ]
         self.asking = threading.Event()
-        """Set when a good change goes out."""
+        """Event that is set when a good change is sent."""
         self.calm = True
         """False while faults are injected: then a request may fail."""
         self.made = self.refused = self.failed = 0
         """Good changes that were accepted, bad ones that were refused, and those that failed beside faults."""
         self.known: QuotaRows = {}
-        """The quotas after what was accepted, without that of the subject that all change. Nothing of it is certain
-        once a good change has failed."""
+        """The quotas that result from the accepted changes, without the quota of the subject that all threads change.
+        They are no longer certain once a good change has failed.
+        """
         self.wrong: list[str] = []
 
     def __enter__(self) -> Self:
@@ -179,7 +182,9 @@ class Changes:
             self.wrong.append(f"a change ({change.kind}) {what}; it was {change.body!s:.200}")
 
     def compare(self, quotas: Callable[[], dict[str, dict[str, int]]]) -> str:
-        """Returns what differs between the quotas and those that were accepted; "" if nothing does."""
+        """Returns a description of the difference between `quotas` and the accepted ones (`known`); "" if there is
+        none.
+        """
         with contextlib.ExitStack() as held:
             for lock in self._locks:
                 held.enter_context(lock)

@@ -32,8 +32,9 @@ class RecordedSends:
         return self._history.invoke(self._first_process + self._slots.take(), "send", value)
 
     def end(self, invoked: Op, done: asyncio.Future[PlacedMessage]) -> PlacedMessage | SendFailed | None:
-        """Records the outcome of a send and returns it: the place of the message, the error that says that it is not
-        stored, or None if it may be, now or later."""
+        """Records the outcome of a send and returns it: the place of the message, SendFailed if it is not stored, or
+        None if the outcome is unknown.
+        """
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         outcome: PlacedMessage | SendFailed | None = None
         if error is None:

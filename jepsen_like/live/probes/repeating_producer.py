@@ -1,8 +1,8 @@
-"""A producer whose connections are cut behind its sends, and which sends each message again to every node and any
+"""A producer that cuts its connection after each send, and then sends the same message again to every node and to any
 queue.
 
-The place in an answer must be that of the one message, whichever arrival it answers: the history has the first answer
-as the send's, and the others as `repeat`.
+The message must be stored once, and every answer must give its place. The history records the first answer as the
+outcome of the `send`, and the later ones as `repeat`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Repeats:
 
     @staticmethod
     def message_id(producer_id: str, sequence: int) -> str:
-        """Returns the id of a message, which no writer of the load has."""
+        """Returns the id of a message. No writer of the load uses such an id."""
         return f"again-{producer_id[:8]}-{sequence}"
 
     async def send(self, nodes: tuple[str, ...]) -> bool:

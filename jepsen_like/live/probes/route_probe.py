@@ -19,7 +19,9 @@ LOOK_S = 0.1
 SILENCE_S = 5.0
 """Seconds after which a request counts as not answered: the registry answers in 4.5."""
 STALE_S = 5.0
-"""Seconds for which an answer may name the leader before: a group tells its new one to others within a second."""
+"""Seconds for which an answer may still name the previous leader. A group tells others of its new leader within a
+second.
+"""
 
 Leader = tuple[int, int]
 """(term, node)"""
@@ -34,7 +36,7 @@ class Route(NamedTuple):
     queues: dict[str, tuple[int, int]]
     """Broker name -> queues to read, queues to write."""
     leaders: dict[str, str]
-    """Broker name -> the address of its leader; brokers without one are not there."""
+    """Broker name -> the address of its leader. Brokers without a leader are left out."""
 
 
 def read_route(process: int, asked_s: float, told_s: float, body: bytes) -> Route:
@@ -48,7 +50,7 @@ def read_route(process: int, asked_s: float, told_s: float, body: bytes) -> Rout
 
 
 def missing_queues(route: Route, whole: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Returns what a route lacks, compared with the complete one: broker names, and queues of them."""
+    """Returns a line for each broker name, and for each broker's queues, that the route lacks compared with `whole`."""
     lacking = []
     for name, (readable, writable) in whole.items():
         has = route.queues.get(name, (0, 0))
@@ -113,7 +115,9 @@ class RouteProbe:
                 thread.join()
 
     def first_route_after(self, moment_s: float) -> float | None:
-        """Returns the moment of the first route of any process after that one."""
+        """Returns the moment of the first answer with a route, from any process, after `moment_s`; None if there is
+        none.
+        """
         return min((route.told_s for route in list(self.routes) if route.asked_s > moment_s), default=None)
 
     def wrong(self) -> list[str]:

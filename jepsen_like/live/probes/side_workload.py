@@ -1,5 +1,5 @@
-"""The side workload, beside the log workload: a consumer per queue that commits what it read, topics as registers, and
-repeated sends.
+"""The side workload runs beside the log workload. It has a consumer per queue that commits what it read, uses topics as
+registers, and repeats sends.
 
 Each register has one writer, because a request of RaftMQ's client may be carried out twice before it is answered.
 """
@@ -54,7 +54,7 @@ class SideWorkload(Lanes):
     # --- sends that come again ---------------------------------------------------------------------------------------
 
     async def _repeat(self) -> None:
-        """Cuts connections behind sends, and repeats the sends."""
+        """Sends messages, cuts the connection after each send, and repeats the send (`Repeats`)."""
         assert self._client is not None
         options = self._subject.load_options
         signs = with_credentials(REAL, options.get("access_key", ""), options.get("secret_key", ""))
@@ -78,8 +78,9 @@ class SideWorkload(Lanes):
         return f"{META}-{number}-{self._epochs[number]}"
 
     async def _write_register(self, number: int) -> None:
-        """Creates the topic with another number of queues, and sometimes deletes it. It is in one group of brokers: in
-        two, a change would be two requests."""
+        """Creates the register's topic with another number of queues, and sometimes deletes it. The topic is in one
+        group of brokers, because in two a change would be two requests.
+        """
         assert self._client is not None
         admin = self._client.admin
         process, exists = next(self._numbers), False
@@ -102,8 +103,8 @@ class SideWorkload(Lanes):
                 exists = exists or answer is not None
             if self._stopping:
                 return
-            # The client tries again what is not answered, and a late attempt may be carried out a second time, after a
-            # later change: the register is left when an outcome is unknown.
+            # The client repeats a request that is not answered, and a late attempt may be carried out a second time,
+            # after a later change. So the next register is used when an outcome is unknown.
             if count % EPOCH_OPS == 0 or process != before:
                 self._epochs[number] += 1
                 exists = False
@@ -115,7 +116,9 @@ class SideWorkload(Lanes):
         return {}
 
     async def _read_register(self, number: int) -> None:
-        """Asks any node; a linearizable answer comes from the leader after a majority has confirmed it."""
+        """Reads the register through any node. The answer is linearizable: it comes from the leader after a majority
+        has confirmed its leadership.
+        """
         process = next(self._numbers)
         while not self._stopping:
             key = self._key(number)

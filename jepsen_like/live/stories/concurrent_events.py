@@ -14,12 +14,12 @@ from raftlog.storage.files import layout
 from raftmq.local.waiting import until
 
 BEGIN_S = (0.5, 2.0)
-"""Seconds, from and to, before a node is hurt; the attack is in progress by then."""
+"""Shortest and longest pause in seconds before a node is killed, so that the attack is in progress by then."""
 AWAY_S = (0.2, 1.0)
 MIDDLE_S: Final = 5.0
-"""Seconds that a kill waits at most for the work that it is to interrupt."""
+"""Longest time in seconds that a kill waits for a wave of the attack's work to reach its middle."""
 INTO_S: Final = 0.2
-"""Seconds after that work has begun within which the kill comes, at a drawn moment."""
+"""Longest time in seconds from the middle of a wave until the kill, which comes at a drawn moment within it."""
 COPY_S: Final = 60.0
 _POLL_S: Final = 0.01
 _BACKUPS: Final = "backups"
@@ -31,19 +31,21 @@ WAVES: Final[Waves] = {
     "crowd": ("raftmq_long_polls", 1_000),
     "filter-crowd": ("raftmq_long_polls", 1_000),
 }
-"""Attack -> the leader's metric that shows its work, and the value in the middle of a wave. The work of other attacks
-is in progress all the time."""
+"""Attack that works in waves -> (the leader's metric that shows the work, the metric's value in the middle of a wave).
+The other attacks work all the time.
+"""
 
 
 class Beside(NamedTuple):
-    """An event at the nodes. `play(scene, attack, deadline)` goes on until that time of the monotonic clock, and
-    returns what it did."""
+    """An event at the nodes during an attack. `play(scene, attack, deadline)` causes it until `deadline` (monotonic
+    seconds), and returns lines that say what it did.
+    """
 
     name: str
     does: str
     play: Callable[[Scene, str, float], list[str]]
     is_whole: bool = True
-    """True if no node is hurt, so that no process may end."""
+    """True if the event kills no node, so that no node's process may end."""
     is_steady: bool = True
     """True if leader and term must stay as they are."""
 

@@ -81,7 +81,9 @@ class GroupsScene:
         return time.monotonic() - begun
 
     def insist(self, what: str, act: Callable[[], None]) -> None:
-        """Repeats an action that may be done twice until it succeeds: a leader may die during it. Raises StoryEnds."""
+        """Repeats `act` until it succeeds, because a leader may die during it. `act` must be safe to do twice. Raises
+        StoryEnds if it does not succeed in time.
+        """
         last = ""
 
         def done() -> bool:
@@ -125,7 +127,7 @@ class GroupsScene:
 
     @contextlib.contextmanager
     def no_key_moves(self, topics: Iterable[str]) -> Iterator[None]:
-        """Demands that no key of these topics gets a message in another queue during the context."""
+        """Demands that during the context no key of these topics gets a message in a new queue."""
         wanted = {*topics}
         before = {place: list(queues) for place, queues in list(self.load.places.items()) if place[0] in wanted}
         yield
@@ -136,8 +138,9 @@ class GroupsScene:
                 self.scene.demand(now == was, f"{place[0]}: {place[1]} was in queue {told[0]} and came to {told[1]}")
 
     def copy_is_whole(self) -> bool:
-        """Returns True if each node of the second group has all of the truth that each node of the first one has, and
-        no finding says otherwise."""
+        """Returns True if each node of the second group has copied the truth (topics, users and so on) up to the
+        version of the first group, and no finding says otherwise.
+        """
         views = [self.nodes_of(group) for group in (FIRST_GROUP, SECOND)]
         try:
             newest, copied = (
@@ -176,8 +179,9 @@ class GroupsScene:
                 self._sum_up()
 
     def _sum_up(self) -> None:
-        """Compares digests of the states of the second group's nodes. An entry that the leader makes by itself may come
-        between two stops; then it is tried again."""
+        """Compares digests of the states of the second group's nodes. The leader may append an entry of its own between
+        the stops of two nodes. Then the comparison is tried again.
+        """
         for _ in range(SUM_UP_TRIES):
             self._wait_caught_up(SECOND)
             self.scene.demand(self.second.stop_in_order(), f"a node of group {SECOND} did not stop in order")
@@ -222,8 +226,9 @@ class GroupsScene:
 
 @contextlib.contextmanager
 def groups_scene(scene: Scene, servers: str = "") -> Iterator[GroupsScene]:
-    """A second group and its load, which knows these servers, or those of the first group. Both end with the
-    block."""
+    """A context with a second group and its load. `servers` are the addresses that the load's clients get; "" for those
+    of the first group. The group and the load end with the context.
+    """
     made = GroupsScene(scene, servers)
     try:
         yield made

@@ -1,4 +1,6 @@
-"""An open loop during a story: `raftmq bench open`, in a separate process that the harness's threads do not delay."""
+"""An open-loop load during a story: runs `raftmq bench open` in a separate process, which the harness's threads do not
+delay.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ PATIENCE_S: Final = 120.0
 
 
 class OpenLoad:
-    """A context in which the generator sends; it ends with the context, if not by itself."""
+    """A context in which the load generator sends. The context ends the generator if it has not ended by itself."""
 
     def __init__(
         self, servers: str, topic: str, options: list[str], seconds: float, connections: int = CONNECTIONS
     ) -> None:
-        """`options`: of `raftmq bench open`, such as the rate; `seconds`: of each run, at least two."""
+        """`options`: options of `raftmq bench open`, such as the rate. `seconds`: length of each run, at least two."""
         self.seconds = max(2.0, seconds)
         command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", servers]
         command += ["--topic", topic, "--seconds", f"{self.seconds:.1f}", "--connections", str(connections), "--json"]
         self._process = subprocess.Popen(command + options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with suppress(OSError):  # it stands for clients on other machines, so it does not wait for the nodes' turns
+        with suppress(OSError):  # simulates clients on other machines, which do not wait for the nodes' CPU time
             os.sched_setscheduler(self._process.pid, os.SCHED_RR, os.sched_param(1))
 
     def __enter__(self) -> Self:
@@ -57,7 +59,7 @@ class OpenLoad:
 
 
 def bench(scene: Scene, topic: str, options: list[str], seconds: float) -> dict[str, Any]:
-    """Runs the generator; returns what it measured. Raises StoryEnds."""
+    """Runs the load generator to its end; returns its report. Raises StoryEnds if there is none."""
     with OpenLoad(scene.subject.servers, topic, options, seconds) as load:
         return load.report()
 
@@ -76,7 +78,7 @@ def said_with_refusals(run: dict[str, Any]) -> str:
 
 
 def brief(run: dict[str, Any]) -> dict[str, Any]:
-    """Returns a run of the generator without what it counted in each second."""
+    """Returns the report of a run of the generator without its counts per second."""
     return {key: value for key, value in run.items() if key != "seconds"}
 
 

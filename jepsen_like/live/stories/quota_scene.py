@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from raftmq.client import Client
 
 TOLERANCE: Final = 0.05
-"""The part by which a rate may be exceeded."""
+"""Share by which a rate may be exceeded before it counts as broken."""
 QUEUES: Final = 4
 SHOWN: Final = 5
 PULL_MESSAGES: Final = 1024
 ROWS_AT_ONCE: Final = 400
-"""Subjects in one request."""
+"""The most subjects whose quotas one request sets."""
 HOLD_S: Final = (0.3, 2.5)
 FAULTS: Final[tuple[Nemesis, ...]] = tuple(
     each
@@ -53,7 +53,7 @@ class QuotaScene:
         self.mq.admin.create_topic(topic, queues=QUEUES)
 
     def orders(self, **fields: Any) -> NoiseOrders:
-        """Returns what noisy clients do, with these fields in place of the usual ones."""
+        """Returns orders for noisy clients, with these fields in place of the usual ones."""
         subject = self.scene.subject
         nodes = tuple(f"127.0.0.1:{node.broker_port}" for node in subject.nodes)
         return NoiseOrders(subject.servers, nodes, subject.client_options, self.topic, QUEUES)._replace(**fields)
@@ -61,12 +61,14 @@ class QuotaScene:
     # --- quotas ------------------------------------------------------------------------------------------------------
 
     def put(self, rows: dict[str, dict[str, Any] | None], node: int | None = None) -> None:
-        """Sets quotas in one request; None takes one away. Raises OSError."""
+        """Sets quotas in one request to the node: subject -> limits, None to remove the subject's quota. Raises
+        OSError.
+        """
         asked = self.scene.stage.leader() if node is None else node
         self.scene.subject.request(asked, "PUT", "/v1/quotas", body_of(rows))
 
     def insist(self, rows: dict[str, dict[str, Any] | None]) -> None:
-        """Sets quotas, again and again until it is done. Raises StoryEnds."""
+        """Sets quotas as `put` does, and repeats the request until it succeeds. Raises StoryEnds."""
         last = ""
 
         def done() -> bool:
@@ -99,7 +101,9 @@ class QuotaScene:
             self.scene.demand(not known, f"node {node} has {len(known)} quotas after all were taken away")
 
     def finding(self) -> str:
-        """Returns the text of the leader's finding that a quota refuses; "" if there is none. Raises OSError."""
+        """Returns the text of the leader's finding that a quota refuses requests; "" if it has no such finding. Raises
+        OSError.
+        """
         found = self.scene.subject.request(self.scene.stage.leader(), "GET", "/v1/findings")["findings"]
         return next((str(each) for each in found if each["code"] == "quota_refuses"), "")
 
@@ -112,11 +116,11 @@ class QuotaScene:
         return note.time_ns
 
     def term(self) -> int:
-        """Returns the highest term that a node tells."""
+        """Returns the highest term that any node reports."""
         return max((state.term for state in self.scene.subject.states().values() if state is not None), default=0)
 
     def inflict(self) -> str:
-        """Applies a fault that is drawn, and waits for the end of it; returns what it was. Raises StoryEnds."""
+        """Applies a randomly drawn fault, and waits for its end; returns its description. Raises StoryEnds."""
         rng = self.scene.rng
         nemesis = rng.choice(FAULTS)
         effect = nemesis.apply(self.scene.stage, rng.uniform(*HOLD_S))
@@ -141,10 +145,11 @@ class QuotaScene:
     ) -> list[float]:
         """Checks that all sends have the outcome that their clients got, that in no window more passed than the quota
         allows, and that plain connections were served in order during `calm`; returns the moments (monotonic) at which
-        messages were stored. `others`: what bodies that somebody else sent begin with."""
+        messages were stored. `others`: the beginnings of the bodies that other clients sent.
+        """
         scene, rows = self.scene, [row for row in self.stored() if not row.body.startswith(others)]
         wrong = wrong_messages(sent, rows) + out_of_order(sent, *calm)
-        # The nodes' clock of the log is the wall clock of this machine.
+        # The log time of messages comes from the wall clock of this machine.
         ahead_s = time.time() - time.monotonic()
         acks, stores = acked_s(sent), [row.store_ms / 1000 - ahead_s for row in rows]
         for window in windows:
@@ -163,7 +168,7 @@ class QuotaScene:
         return stores
 
     def told(self) -> str:
-        """Returns a line about what was judged."""
+        """Returns a line that sums up the last judgement."""
         measured = self.scene.measured
         sent, acked, stored = (measured[f"noisy {each}"] for each in ("sends", "acknowledged", "stored"))
         return f"{sent:,} noisy sends, {acked:,} acknowledged, {stored:,} stored"
@@ -188,7 +193,7 @@ class QuotaScene:
 
 @contextlib.contextmanager
 def quota_scene(scene: Scene, topic: str) -> Iterator[QuotaScene]:
-    """The tools for this topic; they end with the block."""
+    """A context that yields the tools for this topic, and closes them at its end."""
     made = QuotaScene(scene, topic)
     try:
         yield made

@@ -71,7 +71,9 @@ class Scene:
         self._began = time.monotonic()
 
     def begin(self, began: float) -> None:
-        """Sets the moment (monotonic seconds) from which the times of acts count: that of the run's other lines."""
+        """Sets the moment (monotonic seconds) from which the printed times of acts count, so that they match the run's
+        other lines.
+        """
         self._began = began
 
     @property

@@ -1,5 +1,5 @@
-"""The story `bitflip-minority`: bytes rot on one node after another, under load. They must never be served nor spread,
-and must be repaired.
+"""The story `bitflip-minority`: bytes rot on one node after another, under load. No client may get a rotten byte, no
+other node may store one, and all must be repaired.
 
 Each flip is followed by an action that makes the node notice it: reading around it, inspect-consistency, a restart,
 fsck. No second node is damaged before the frames and rows of the first are repaired: at every moment a majority has
@@ -39,9 +39,11 @@ GROWN_FACTOR = 0.2
 """The share of the load that goes on during the flips. Comparing nodes, fsck and a replay read all of the log, so under
 the full load each flip would take longer than the one before."""
 PLAY_S = 600.0
-"""Seconds after which no further flip begins. Those that are left make a gate of a full run miss."""
+"""Seconds after which no further flip begins. If flips are left, a full run misses a gate."""
 READ_S = 3.0
-"""Seconds in which a byte that reading has found is repaired: a pull of the message waits 2 s for it."""
+"""Seconds within which a flipped byte that a read has found must be repaired. A pull of the message waits 2 s for the
+repair.
+"""
 MEND_S = 10.0
 INSPECT_S = 120.0
 ITSELF_S, BACK_S = 30.0, 60.0
@@ -52,8 +54,9 @@ DAMAGED = "-damaged-"
 
 
 class Flips(NamedTuple):
-    """The flips of a run: how many of each kind of file and with each end, those that are still there, and how many
-    there were to be."""
+    """The flips of a run: their numbers by kind of file and by result, the flips that are still on disk, and the number
+    of flips that were planned.
+    """
 
     kinds: Counter[str]
     ends: Counter[str]
@@ -239,7 +242,7 @@ def _read_around(scene: Scene, made: Flip) -> None:
             try:
                 _read_queue(scene, mq, address, queue_id, made)
             except RaftMQError:
-                continue  # it refused, or was not there in time: nothing was served
+                continue  # the node refused, or did not answer in time, so it served no damaged byte
 
 
 def _read_queue(scene: Scene, mq: Any, address: str, queue_id: int, made: Flip) -> None:

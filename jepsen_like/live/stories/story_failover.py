@@ -1,9 +1,9 @@
 """The stories `failover`, `frozen-leader`, `isolated-leader` and `graceful`: how long a client waits when the leader is
 killed, hangs, is cut off from the others, and when it is stopped in an orderly way.
 
-All measure what single clients saw. Four writers send all the time, and the result of each blow is the longest pause of
-any of them until the cluster was healthy again: the longest time in which a client waited and none of its own sends
-succeeded.
+All measure what single clients saw. Four writers send all the time. The result of each blow (fault) is the longest
+pause of any writer until the cluster was healthy again: the longest time in which the writer waited and none of its own
+sends succeeded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jepsen_like.live.subjects.subject import LoadPlan
 
 
 class Blow(NamedTuple):
-    """A fault that was applied to the cluster. Nanoseconds on the clock of the history."""
+    """A fault that was applied to the cluster, with its times in nanoseconds on the clock of the history."""
 
     at_ns: int
     until_ns: int
@@ -34,8 +34,9 @@ class Acks:
     dash."""
 
     def __init__(self, ops: Iterable[Op], writers: Iterable[str]) -> None:
-        """`writers`: the names of the clients that send all the time. Other clients send at their own pace, such as the
-        probe of repeated sends, and that would be mistaken for a pause."""
+        """`writers`: the names of the clients that send all the time. Other clients, such as the probe of repeated
+        sends, are left out, because the time between two of their sends would be mistaken for a pause.
+        """
         found: dict[str, list[int]] = {name: [] for name in writers}
         for op in ops:
             if op.f == "send" and op.type == "ok":
@@ -60,7 +61,9 @@ class Acks:
 
 
 def _longest_ns(times: Sequence[int], blow: Blow) -> int:
-    """Returns the longest pause in nanoseconds; -1 if it did not end."""
+    """Returns the longest pause between two of these times that overlaps with the blow, in nanoseconds; -1 if the last
+    pause did not end.
+    """
     first = max(0, bisect_right(times, blow.at_ns) - 1)
     last = bisect_left(times, blow.until_ns)
     if last >= len(times):
@@ -71,17 +74,21 @@ def _longest_ns(times: Sequence[int], blow: Blow) -> int:
 KILLS, STOPS, SILENCES = 100, 50, 30
 FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
 SILENT_MEDIAN_MS = 1200
-"""The median in ms that is allowed for a leader whose connections stay open: the others first wait for their election
-timeout."""
+"""Highest median pause in milliseconds that is allowed for a leader whose connections stay open. The other nodes then
+first wait for their election timeout.
+"""
 GRACEFUL_GAP_MS = 200
 AWAY_S = (0.3, 1.0)
-"""Seconds, from and to, that the old leader stays away: long enough for the others to settle without it."""
+"""Shortest and longest time in seconds that the old leader stays away: long enough for the other nodes to settle
+without it.
+"""
 SILENT_S = (2.0, 3.0)
-"""Seconds, from and to, that a leader hangs, or is cut off."""
+"""Shortest and longest time in seconds that a leader hangs, or is cut off."""
 SETTLED_S = 0.2
 CALM_S = (0.6, 1.3)
-"""Seconds, from and to, between one recovery and the next blow. Pauses in this time are the machine's own, and are
-reported beside the others."""
+"""Shortest and longest time in seconds between a recovery and the next blow. Pauses in this time come from the machine
+and not from a blow, and are reported separately.
+"""
 
 Strike = Callable[[int], tuple[str, Callable[[], None]]]
 """A function that applies a fault to the leader; returns its description, and a function that brings the node back."""
@@ -129,7 +136,7 @@ def play_isolated(scene: Scene) -> None:
 
 
 def play_graceful(scene: Scene) -> None:
-    """Stops the leader with SIGTERM: it hands over first, so that clients hardly notice."""
+    """Stops the leader with SIGTERM. It transfers leadership before it ends, so that clients hardly notice."""
 
     def stop(leader: int) -> tuple[str, Callable[[], None]]:
         begun = time.monotonic()
@@ -162,14 +169,14 @@ def _strike_leaders(
             what, bring_back = strike(leader)
             told.append(f"node {leader} {what}")
             scene.stage.sleep(scene.rng.uniform(*away_s))
-            blows.append(Blow(at_ns, time.monotonic_ns()))  # the cost of its return does not count
+            blows.append(Blow(at_ns, time.monotonic_ns()))  # the pause that the node's return causes does not count
             bring_back()
             told.append(f"well again {1000 * scene.wait_well():.0f} ms after its return")
         scene.stage.sleep(SETTLED_S)
         at_ns = time.monotonic_ns()
         scene.stage.sleep(scene.rng.uniform(*CALM_S))
         calms.append(Blow(at_ns, time.monotonic_ns()))
-        scene.stage.sleep(SETTLED_S)  # else the pause of the next blow would begin in this calm, and count in it
+        scene.stage.sleep(SETTLED_S)  # else the next blow's pause would begin in the calm and count there
     acks = Acks(scene.history.ops, scene.stage.load.writers)
     _tell(scene, f"{name}_calm", "as long without a blow", _pauses(acks, calms[:-1] or calms))
     return _pauses(acks, blows)

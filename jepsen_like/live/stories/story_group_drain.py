@@ -2,8 +2,9 @@
 again and again.
 
 Producers with and without keys, lanes that pull and commit each queue, and members of consumer groups work on topics of
-the second group and of both. One consumer group reads in order, and one by broadcasting: only its members know what
-they have read, so the group retires by force once all else is read.
+the second group and of both. One consumer group reads in order, and one by broadcasting. Only the members of the
+broadcasting group know what they have read, so the second group of brokers retires by force once all other consumer
+groups have read everything.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ KILLS = 4
 DOWN_S, CALM_S = (0.5, 3.0), (1.0, 6.0)
 WARM_S = 4.0
 DONE_S, RETIRED_S = 180.0, 240.0
-"""Seconds within which all is read once no leader is killed any more, and the group has retired: each new leader takes
-sends for 70 s."""
+"""Longest time in seconds, once no leader is killed any more, until consumers have read everything, and until the group
+has retired. Retiring takes long because each new leader still takes sends for 70 s.
+"""
 CLOSE_KILL_S = 0.05
-"""Seconds after the request to retire within which the leader is killed once."""
+"""Longest time in seconds from the request to retire until the leader is killed, which happens once."""
 GRACE_S = GRACE_MS / 1000 + 2
 ALONE_S = 5.0
 DRAIN = f"/v1/broker-groups/{SECOND}/drain"
@@ -47,7 +49,7 @@ def play(scene: Scene) -> None:
                 groups.mq.admin.create_topic(topic, queues=QUEUES, groups=places)
             groups.begin("both", "second")
             groups.load.read_in_order(["both", "second"])
-            if not scene.subject.has_users:  # its heartbeats are not signed
+            if not scene.subject.has_users:  # heartbeats of its members are not signed
                 groups.mq.admin.create_group(WATCHERS)
                 nodes = [node for group in (FIRST_GROUP, SECOND) for node in groups.nodes_of(group).nodes]
                 groups.load.broadcast(["both", "second"], [node.broker_port for node in nodes])
@@ -67,7 +69,9 @@ def play(scene: Scene) -> None:
 
 
 def _ask(groups: GroupsScene, method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """Asks the second group's leader. Raises OSError, also if it refuses."""
+    """Sends an HTTP request to the second group's leader; returns its answer. Raises OSError if there is no answer, or
+    a refusal.
+    """
     found: dict[str, Any] = groups.second.request(groups.leader(SECOND), method, path, body)
     return found
 
@@ -96,7 +100,7 @@ def _kill_leaders(scene: Scene, groups: GroupsScene, times: int) -> None:
 
 
 def _read_all(scene: Scene, groups: GroupsScene) -> None:
-    """Waits until nothing is left, and reads all replicas of the group."""
+    """Waits until consumers have left nothing unread in the group, and reads all its replicas into the history."""
     with scene.act("what it has is read") as told:
         left: dict[str, Any] = {}
 
@@ -160,7 +164,7 @@ def _retire(scene: Scene, groups: GroupsScene) -> None:
             groups.kill(SECOND, [victim])
             scene.measured["retired at once"] = asked.result()
         groups.start(SECOND, [victim])
-        if groups.load.watchers:  # force does not wait for sends by old routes, and what nobody has read would be lost
+        if groups.load.watchers:  # by force, late sends and unread messages would be lost
             _wait_for_grace(scene, groups)
         if not until(lambda: _is_retired(groups), RETIRED_S, 0.5):
             raise StoryEnds(f"the group had not retired after {RETIRED_S:.0f} s")
@@ -186,7 +190,7 @@ def _stays_alone(scene: Scene, groups: GroupsScene) -> None:
 
 
 def _starts_again(scene: Scene, groups: GroupsScene) -> None:
-    """Starts nodes of the group again: those that know that it has retired end by themselves."""
+    """Starts nodes of the retired group again. Those that know that the group has retired must end by themselves."""
     with scene.act("its nodes end when they start"):
         ended = 0
         for node in groups.second.nodes:

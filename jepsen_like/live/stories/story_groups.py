@@ -30,14 +30,20 @@ QUEUES = 4
 KILLS, LOSSES = 20, 4
 WARM_S = 3.0
 DOWN_S, CALM_S = (0.2, 1.5), (0.5, 1.5)
-"""Seconds, from and to, that a killed node stays away, and between its return and the next blow."""
+"""Shortest and longest times in seconds: DOWN_S, that a killed node stays away; CALM_S, between its return and the next
+kill.
+"""
 AWAY_S = (13.0, 17.0)
-"""Seconds, from and to, that the first group stays away: more than until its silence is a finding, and less than a
-send waits for its group."""
+"""Shortest and longest time in seconds that the first group stays away: long enough for a finding to report its
+silence, and shorter than the time that a send waits for its group.
+"""
 NOTICED_S = 2.0
-"""Seconds from the loss until clients go on with the other group alone: what they had sent before waits there."""
+"""Seconds from the loss of the first group until clients work with the other group alone. Their earlier sends to the
+first group still wait.
+"""
 PROBE, PROBERS = "probe", "probers"
-"""A topic of the second group and a consumer group, for clients that come while the first group is away."""
+"""Names of a topic of the second group and of a consumer group, for clients that start while the first group is away.
+"""
 GAP_GATE_S = 1.0
 JOIN_GATE_S, COPY_GATE_S = 20.0, 5.0
 
@@ -158,8 +164,9 @@ def _lose_first(scene: Scene, groups: GroupsScene, number: int) -> float:
 
 
 def _goes_on(scene: Scene, groups: GroupsScene, when: str) -> None:
-    """Waits until all kinds of clients of the second group have got something done. It may take a while on a busy
-    machine, which may lose a leader too."""
+    """Waits until each kind of client of the second group has completed an operation. That may take a while on a busy
+    machine, on which the second group may also lose its leader.
+    """
     load, since = groups.load, time.monotonic()
     for what, times_s in (
         ("acknowledged", load.acks_s[SECOND]),
@@ -171,7 +178,9 @@ def _goes_on(scene: Scene, groups: GroupsScene, when: str) -> None:
 
 
 def longest_gap(times_s: Sequence[float], since: float, end: float) -> float:
-    """Returns the longest time between two of these moments from `since` to `end`, both of which count as moments."""
+    """Returns the longest time between two consecutive moments, of those in `times_s` from `since` to `end`. `since`
+    and `end` count as moments, too.
+    """
     inside = [since, *(each for each in list(times_s) if since < each < end), end]
     return max(later - earlier for earlier, later in itertools.pairwise(inside))
 
@@ -179,7 +188,7 @@ def longest_gap(times_s: Sequence[float], since: float, end: float) -> float:
 def _without_first(scene: Scene, groups: GroupsScene, number: int) -> None:
     """Checks what a new client can do while the first group is away, and what is refused."""
     subject = scene.subject
-    if not subject.has_users:  # a raw request is not signed by a user
+    if not subject.has_users:  # raw requests carry no user's signature
         node = next(node for node in groups.second.nodes if node.id == groups.leader(SECOND))
         for what, code in asyncio.run(_refusals(node.broker_port, f"never-{number}")).items():
             scene.demand(code == ResponseCode.SERVICE_NOT_AVAILABLE, f"{what} was answered with {code}")
@@ -208,7 +217,7 @@ def _new_client(scene: Scene, servers: str, number: int) -> None:
 
 
 async def _refusals(port: int, name: str) -> dict[str, int]:
-    """Asks a node to make a topic and a consumer group; returns the codes of its answers."""
+    """Asks a node to create a topic and a consumer group; returns request -> response code."""
     async with await Wire.dial(port) as wire:
         made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name))
         grouped = await wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group_body(name))

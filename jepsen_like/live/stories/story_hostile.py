@@ -1,11 +1,11 @@
-"""The story `--nemesis hostile`: deals the attacks of `jepsen_like.hostile` in hands, a few at once, while honest
-clients run, and measures their effect.
+"""The story `--nemesis hostile`: plays the attacks of `jepsen_like.hostile` in hands (a hand is a few attacks at the
+same time) while honest clients run, and measures their effect.
 
 First the honest load finds out what the cluster can take; from then on it runs at a share of it. Then hand after hand
 is played. After each one the cluster gets some seconds for what the attacks left behind, and then comes a calm that is
-measured. The calms have the same effects of a disk, a machine and a longer log on latency, so the difference comes from
-the attacks. Nothing that a client sends may end a node, move the leadership, exceed the bound of memory or leave an
-honest request without its answer.
+measured. The disk, the machine and the growing log affect latency in the calms as they do in the hands, so the
+difference between the two comes from the attacks. Nothing that a client sends may end a node, move leadership, make a
+node use more memory than its bound, or leave an honest request without an answer.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.raftmq_subject import LOAD
 
 HAND_S, HAND_EVERY_S = 12.0, 4.0
-"""Seconds of a hand in which rounds begin, and from one round of an attack to its next: three rounds of each attack."""
+"""HAND_S: seconds of a hand in which rounds begin. HAND_EVERY_S: seconds from one round of an attack to its next. So
+each attack gets three rounds per hand.
+"""
 HAND_MAX_S = 30.0
-"""The most seconds of a hand. It lasts until each of its attacks has begun as many rounds as are due; of an attack
-whose rounds take longer than the time between two, only `jepsen_like.hostile.attacker.AT_ONCE` are under way."""
+"""The most seconds of a hand. A hand lasts until each of its attacks has begun as many rounds as are due. That may take
+longer than HAND_S, because at most `jepsen_like.hostile.attacker.AT_ONCE` rounds of an attack run at the same time.
+"""
 WINDOW_S = 100.0
-"""The same if all attacks are played at once: such a hand is long, and each attack comes every EVERY_S."""
+"""Seconds of a hand in which rounds begin, if all attacks are played at once. Such a hand is long, and each attack
+begins a round every EVERY_S.
+"""
 TAIL_S = 32.0
 """The most seconds after a hand in which its last rounds may come to their end. An attack waits up to 30 s for an
 answer, and an answer that never comes must be found."""
@@ -44,25 +49,32 @@ DRAIN_S = 3.0
 CALM_S, CALM_SHARE = 3.0, 0.1
 """Seconds of each calm; if all attacks are played at once, the calms' share of the time."""
 SLOWER_MAX = 2.0
-"""On a machine that is busy with other work: how much higher than in the calms the p99 may be, where that is more than
-P99_MAX_MS."""
+"""Factor by which the p99 during attacks may exceed that of the calms. It applies only if the result is above
+P99_MAX_MS, on a machine that is busy with other work.
+"""
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
-"""The probe of the cluster's capacity: its seconds, the factor of the load that is offered, and the seconds to settle
-afterwards."""
+"""The probe of the cluster's capacity: its length in seconds, the factor by which it multiplies the load, and the
+seconds to settle afterwards.
+"""
 LOAD_SHARE = 1 / 16
-"""The share of the capacity that goes on beside the attacks. With half of it, two cores have no time left for legal and
-heavy requests: what is measured then is the sum of both, which is the machine's."""
+"""The share of the capacity that goes on beside the attacks. With half of the capacity, two cores would have no time
+left for heavy but legal requests, and the run would measure the limit of the machine.
+"""
 MEMORY_MAX = 1 << 30
 """Bytes by which a node's memory may grow under attack: four budgets of `limits.node_inflight_bytes_max` (requests in
 flight, requests held for the leader, incomplete frames, answers that wait to be read), twice, because freed bytes stay
 with the allocator for a while."""
 _SHOWN = 3
 _USUAL_TAIL_S = 3.0
-"""Seconds that a tail takes as a rule, for the number of hands that fit into a run."""
+"""Usual length of a tail (the time for a hand's last rounds to end) in seconds. It decides how many hands fit into a
+run.
+"""
 _HEARD_S = 0.3
-"""Seconds until the attacker has heard that its hand is over; a round that began just before is known then."""
+"""Seconds to wait at the end of a hand. By then the attacker knows that the hand is over, and the start of every round
+has been reported.
+"""
 _NAMED = 8
-"""Attacks of a hand that are named in the output."""
+"""The most attacks of a hand that the output names."""
 _MIB = 1 << 20
 
 Span = tuple[int, int]
@@ -182,14 +194,14 @@ class Rounds:
 
     @property
     def open(self) -> list[str]:
-        """Names of the attacks that have a round without its end."""
+        """Names of the attacks of which a round has begun and not ended."""
         with self._lock:
             left = Counter(each.attack for _, each in self.begun)
             left.subtract(each.attack for _, each in self.over)
         return sorted(name for name, count in left.items() if count > 0)
 
     def under_way(self, at_s: float) -> list[str]:
-        """Returns the attacks that were in progress at that time, one of which is to blame."""
+        """Returns the names of the attacks that were in progress at that time (on the clock of the watch)."""
         open_rounds: Counter[str] = Counter()
         with self._lock:
             open_rounds.update(f"{each.attack} on node {each.node}" for when, each in self.begun if when <= at_s)
@@ -198,8 +210,9 @@ class Rounds:
 
 
 def play_hand(scene: Scene, assault: Assault, rounds: Rounds, hand: Hand, plan: Layout) -> Span:
-    """Plays one hand and waits for the end of its last rounds. What is not over then ends when the next hand is
-    dealt."""
+    """Plays one hand and waits up to TAIL_S for its last rounds to end; returns its span. Rounds that are still in
+    progress then end when the next hand is dealt.
+    """
     before, begun = len(rounds.over), rounds.counts()
     with scene.act(f"hand: {', '.join(hand)}" if len(hand) <= _NAMED else "all attacks") as told:
         start = time.monotonic_ns()
@@ -255,7 +268,9 @@ def judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) ->
 
 
 def judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
-    """Demands that no turn of an event loop is long by the loop's own CPU clock, whatever else ran on the machine."""
+    """Demands that no turn of a node's event loop took more CPU time than allowed. CPU time does not contain the time
+    in which other programs ran.
+    """
     for node, told in turns.items():
         scene.measured[f"longest_turn_node_{node}"] = str(told)
         scene.demand(told.longest_s <= TURN_MAX_S, f"node {node}: a turn of its event loop took {told}")
@@ -270,8 +285,9 @@ def judge_honest(
     p99_max_ms: float = P99_MAX_MS,
     slower_max: float = SLOWER_MAX,
 ) -> None:
-    """Demands that every honest request was answered, from the first attack to the last calm, and their p99 at most
-    `p99_max_ms`, or `slower_max` times that of the calms."""
+    """Demands that every honest request from the first attack to the last calm was answered, and that the p99 of honest
+    requests is at most `p99_max_ms` or, if that is more, `slower_max` times the p99 of the calms.
+    """
     whole = [(attacks[0][0], calms[-1][1])]
     by_hand = seen_each(scene.history.ops, attacks)
     before, during = joined(seen_each(scene.history.ops, calms)), joined(by_hand)
@@ -333,7 +349,7 @@ def judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) 
 
 
 def _gate_of(scene: Scene, what: str, counts: dict[str, int], wanted: dict[str, int]) -> None:
-    """Adds a gate over several attacks. It shows the attack that is furthest behind its number, or least above."""
+    """Adds one gate for several attacks. It shows the attack whose count is lowest compared with the wanted one."""
     behind = ", ".join(f"{name} {count} of {wanted[name]}" for name, count in counts.items() if count < wanted[name])
     least = min(counts, key=lambda name: counts[name] - wanted[name])
     scene.gate(what, counts[least], wanted[least], told=behind)

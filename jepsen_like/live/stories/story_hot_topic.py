@@ -25,15 +25,18 @@ WRITE_S = 90.0
 WARM_S = 4.0
 """Seconds until all writers send."""
 SETTLE_S, SHARED_S = 33.0, 10.0
-"""Seconds from the spread until all producers know it, who ask for routes every 30 s, and for which the work is then
-measured."""
+"""SETTLE_S: seconds from the spread until all producers know it, since they ask for routes every 30 s. SHARED_S:
+seconds for which the CPU time is then measured.
+"""
 SPREAD_GATE_S = 30.0
 SHARE_GATE = 2 / 3
-"""The busiest process's share of the CPU time of all nodes, as a part of what it was before."""
+"""Gate: the busiest process's share of all nodes' CPU time after the spread may be at most this factor of the share
+before it.
+"""
 
 
 def play(scene: Scene) -> None:
-    """A topic becomes hot, spreads, and all that was acknowledged is there once."""
+    """Plays the story: a topic becomes hot and spreads, and every acknowledged message must be stored exactly once."""
     with groups_scene(scene) as groups:
         with scene.act("a second group, and a topic of the first one alone"):
             groups.join()
@@ -56,7 +59,7 @@ def play(scene: Scene) -> None:
 
 
 def _spread(scene: Scene, groups: GroupsScene) -> None:
-    """Watches the topic spread, and whose work it is before and after."""
+    """Waits until the topic spreads, and measures which processes do the work before and after."""
     with scene.act("it becomes hot") as told:
         scene.stage.sleep(WARM_S)
         begun, before = time.monotonic(), _cpu_s(groups)

@@ -1,8 +1,8 @@
 """The story `nearly-full`: a steady load just below what the log takes, for ten minutes, with nothing refused.
 
-Admission that is nervous refuses here: a slow sync, a checkpoint, a segment that is full or a pause of the machine
-fills the house for a moment, and it empties by itself. The disk's own noise is part of the run; a failpoint bounds what
-each node's log takes, so that the disk and not the processors decide the capacity.
+Admission control that reacts too early would refuse sends here. A slow sync, a checkpoint, a new segment or a pause of
+the machine lets sends queue up for a moment, and the queue empties by itself. A failpoint limits the bytes that each
+node's log takes, so that the disk and not the processors decides the capacity. The noise of the real disk remains.
 """
 
 from __future__ import annotations

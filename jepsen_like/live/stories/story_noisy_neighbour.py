@@ -1,8 +1,9 @@
 """The story `noisy-neighbour`: one user sends and pulls as fast as possible next to others, first without a quota, then
 with one, then with one while nodes are killed, stopped and cut off.
 
-The usual load of all scenarios is the quiet neighbours: four clients with a small steady load on a topic of their own.
-The noisy one has our client and plain connections that do not mind the answers, oneway sends, and pullers.
+The usual load of all scenarios plays the quiet neighbours: four clients with a small steady load on a topic of their
+own. The noisy user sends with RaftMQ's client, over plain connections that ignore the answers, and oneway; it also has
+clients that pull.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from raftmq.local.waiting import until
 
 TOPIC: Final = "noisy"
 SEND_RATE: Final = 200
-"""Messages a second that the noisy one may send."""
+"""Quota: messages per second that the noisy user may send."""
 PULL_RATE: Final = 500
-"""Messages a second that it may pull."""
+"""Quota: messages per second that the noisy user may pull."""
 PULL_TOLERANCE: Final = 0.1
-"""The part by which a rate may be exceeded that several nodes share."""
+"""Share by which pulls may exceed their rate, since several nodes share the quota."""
 WITHOUT_S, WITH_S = 60.0, 60.0
 SETTLE_S: Final = 2.0
 FAULTS: Final = 12
 CALM_S: Final = (0.5, 1.5)
 NAMED_S: Final = 30.0
-"""Seconds in which the finding must have come that names the noisy one."""
+"""Longest time in seconds until a finding names the noisy user."""
 P99_MAX_MS: Final = 250.0
-"""The quiet ones' p99 beside a noisy one with a quota, or what they had beside him without one if that is more."""
+"""Highest p99 in milliseconds that is allowed for the quiet users while the noisy one has a quota. If their p99 without
+the quota was higher, that one is allowed.
+"""
 
 
 def play(scene: Scene) -> None:
@@ -96,7 +99,9 @@ def _names(quotas: QuotaScene, subject: str) -> bool:
 def _tell_rates(
     scene: Scene, sent: list[NoiseSends], stored: list[float], without_s: float, calm: Window, whole: Window
 ) -> str:
-    """Records the rates that the noisy one had, and judges that of its pulls; returns a line about it."""
+    """Records the rates of the noisy user's sends and pulls, and judges the rate of its pulls; returns a line of text
+    about them.
+    """
     pulls = [at_s for each in sent for at_s, count in each.pulled for _ in range(count)]
     without = Window(without_s, calm.from_s - SETTLE_S, SEND_RATE)
     free, kept = without.count(stored) / without.seconds, calm.count(stored) / calm.seconds

@@ -30,11 +30,11 @@ LONGER_MAX: Final = 1.5
 ROUND_MAX: Final = 4.0
 """The longest time of a cell in which no round is over, as a multiple of its planned time."""
 ROUNDS: Final = 6
-"""Rounds of an attack within the planned time."""
+"""Number of rounds of an attack within the planned time of a cell."""
 SETTLE_S: Final = 2.0
 STOPS: Final = 3
-"""The most attempts to stop the nodes with equal states: an entry that the leader makes by itself may come between two
-stops."""
+"""The most attempts to stop the nodes with equal states: the leader may append an entry of its own between two stops.
+"""
 _SHOWN: Final = 3
 _MIB: Final = 1 << 20
 
@@ -129,7 +129,7 @@ def judged(
 
 
 def _is_reign(change: NodeChange) -> bool:
-    """Returns True if the change is another leader or term, not the end of a process."""
+    """Returns True if the change is a new leader or term; False if it is the end of a process."""
     return " leads term " in change.what
 
 

@@ -1,8 +1,8 @@
-"""The story `quota-storm`: quotas change all the time, among clients that do not mind the answers.
+"""The story `quota-storm`: quotas change all the time, while clients send and ignore the answers.
 
-First nothing else happens: no node may end, the leader must stay, no turn of a loop may be long, and what is wrong is
-refused by itself. Then the leader is killed at the moment of a change, again and again. Then there are as many rules
-as a cluster may have. At last all are taken away, and sends go through.
+First nothing else happens: no node may end, the leader must stay, no turn of an event loop may be long, and each
+invalid request must be refused. Then the leader is killed at the moment of a change, again and again. Then there are as
+many rules as a cluster may have. At last all are taken away, and sends go through.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ SETTLE_S: Final = 2.0
 KILLS: Final = 10
 ASKING_S: Final = 5.0
 INTO_S: Final = 0.01
-"""Seconds after a change has begun within which the leader is killed."""
+"""Longest time in seconds from the begin of a change until the leader is killed."""
 AWAY_S: Final = (0.3, 1.5)
 PACE_MIN: Final = 20.0
 AFTER: Final = 4 * max(LIMITS)
 AFTER_S: Final = 10.0
-"""Seconds in which so many sends are stored that the quota would have taken twice as long for."""
+"""Longest time in seconds for sends after the quotas are gone. With its quota the same number of sends would have taken
+twice as long.
+"""
 PAUSE_S: Final = 0.01
 TOPICS_S: Final = 0.2
 TOPIC_PATIENCE_S: Final = 1.5
@@ -142,7 +144,9 @@ def _topics_come_and_go(scene: Scene, quotas: QuotaScene) -> Iterator[None]:
 
 
 def _judge_calm(scene: Scene, watch: Watch, terms: int) -> None:
-    """Demands that nothing has happened to the nodes; a machine that stood still itself is a doubt."""
+    """Demands that no node ended and that leader and term stayed. If the machine itself stood still at the time of a
+    change of leader, that is a doubt and not a broken promise.
+    """
     if terms and (late := max((late for _, late in watch.late), default=0.0)) > 1.0:
         scene.doubts.append(f"leadership changed, and the machine stood still for {late:.1f} s")
         return

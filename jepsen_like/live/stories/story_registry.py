@@ -2,8 +2,8 @@
 load, and its processes have each fault that nodes have in other scenarios.
 
 Its clients know the registry alone. While one, two or all of its processes are away, come back with nothing, hang, or
-come back with an old copy of their directory, each send is acknowledged, no route shrinks or names a leader of long
-ago, and soon after a majority is back an operation is accepted.
+come back with an old copy of their directory, each send must be acknowledged, and no route may lack queues or name a
+leader that was replaced long ago. Soon after a majority is back, the registry must accept an operation.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ ROUNDS = 20
 WARM_S = 3.0
 AWAY_S, CALM_S = (2.0, 6.0), (0.5, 2.0)
 COPY_S = 6.0
-"""Seconds in which an operation follows what is copied: the watchdog asks for one every 5 s."""
+"""Seconds between copying a directory and using the copy. An operation is written in that time, because the watchdog
+asks for one every 5 s.
+"""
 TOPIC, PROBE = "both", "probe"
 SOON_S, LONGEST_S, SERVED_S = 10.0, 30.0, 5.0
 SOON_SHARE = 0.95
 TOLD_S = 1.0
-"""Seconds between two frames in which a process says how it is."""
+"""Seconds between two frames in which a process of the registry reports its state to nodes."""
 KINDS = ("one killed", "all killed", "all wiped", "two killed", "all stopped", "an old copy")
 FAULTS_S = 600.0
 FAULTS = (
@@ -54,21 +56,24 @@ FAULTS = (
     "two killed",
 )
 HELD_S = 12.0
-"""Seconds for which a leader alone has a fault: the others have operations accepted meanwhile."""
+"""Seconds for which only the leading process has a fault. The other processes must have operations accepted meanwhile.
+"""
 SHIM = "registry-shim"
 
 
 class _Lost:
-    """The registry, and what was measured of it."""
+    """Plays rounds of faults on the registry, and keeps the measurements."""
 
     def __init__(self, scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
         self.scene, self.groups, self.registry = scene, groups, registry
         self.accepted_s: list[float] = []
         """Per round: seconds from the return of a majority until an operation was accepted."""
         self.writes_lost = 0
-        """Writes that a loss of power took, because no sync had covered them."""
+        """Number of writes that power failures lost, because no sync had covered them."""
         self.served_s: list[float] = []
-        """Seconds from the registry's first route until a client that came meanwhile was served."""
+        """Seconds from the registry's first route until a client was served, one number for each client that started
+        while the registry was away.
+        """
         places = {
             f"127.0.0.1:{node.broker_port}": (group, node.id)
             for group in (FIRST_GROUP, SECOND)
@@ -87,7 +92,7 @@ class _Lost:
         return found
 
     def play(self, kind: str, number: int) -> str:
-        """Plays one round; returns what came of it."""
+        """Plays one round with the fault `kind`; returns a description of its result."""
         registry, scene = self.registry, self.scene
         away_s = scene.rng.uniform(*AWAY_S)
         one = registry.ids[number % len(registry.ids)]
@@ -165,8 +170,9 @@ class _Lost:
         return since_s
 
     def _without_leader(self, kind: str) -> str:
-        """Plays a round in which the leader runs and is of no use for a while: first the others have an operation
-        accepted, then all do. Returns what came of it."""
+        """Plays a round in which the leading process runs but cannot work for a while. First the other processes must
+        have an operation accepted, and after the fault all must. Returns a description of the result.
+        """
         leader, registry = self._leader(), self.registry
         since_s = time.monotonic()
         acts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
@@ -207,9 +213,10 @@ class _Lost:
         return since_s
 
     def _until_accepted(self, since_s: float, without: int = 0) -> float:
-        """Returns the seconds until a process says that it had an operation accepted since; that is up to TOLD_S more
-        than it took. What the process `without` says does not count: it hangs, and nodes still have what it said
-        before."""
+        """Waits until a process reports that an operation was accepted after `since_s`; returns the seconds from then.
+        The report comes up to TOLD_S late. Reports of the process `without` do not count: it hangs, and nodes still
+        have its earlier report.
+        """
 
         def is_accepted() -> bool:
             for group in (FIRST_GROUP, SECOND):
@@ -271,12 +278,12 @@ class _Lost:
 
 
 def play(scene: Scene) -> None:
-    """The registry is lost again and again, in each way in turn."""
+    """Plays `registry-loss`: the registry is lost again and again, in each way in turn."""
     _play(scene, None)
 
 
 def play_faults(scene: Scene) -> None:
-    """Its processes have one fault after the other for ten minutes."""
+    """Plays `registry-faults`: the registry's processes have one fault after the other for ten minutes."""
     _play(scene, scene.folder / SHIM)
 
 

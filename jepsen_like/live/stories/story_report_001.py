@@ -53,7 +53,7 @@ Wanted = tuple[dict[str, TopicSpec], dict[str, GroupSpec], dict[GroupQueue, int]
 
 
 def _created(scene: Scene, numbers: range) -> Wanted:
-    """Returns topics, groups and offsets to create, with fields drawn by the seed."""
+    """Returns the topics, groups and offsets to create for these numbers, with fields drawn by the seed."""
     rng = scene.rng
     topics = {
         f"{PREFIX}t{n:04d}": TopicSpec(rng.randrange(1, 9), rng.choice((2, 4, 6)), dict(rng.choice(_ATTRIBUTES)))

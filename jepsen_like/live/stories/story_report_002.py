@@ -32,7 +32,7 @@ def play(scene: Scene) -> None:
     restarts: list[Restart] = []
     seen: list[QueueEnds] = []
     due = sorted({round((i + 1) / kills, 6) for i in range(kills)} | set(MARKS))
-    while len(due) > kills:  # a mark takes the place of its neighbour
+    while len(due) > kills:  # drop other restarts to make room for the marks
         due.remove(next(at for at in due if at not in MARKS))
     for at in due:
         _grow(scene, int(at * size))
@@ -97,7 +97,9 @@ def _rows(scene: Scene, node: int) -> QueueEnds:
 
 
 def _rows_from(scene: Scene, node: int, applied: int) -> QueueEnds:
-    """Returns the node's rows once it has applied that entry. Raises StoryEnds."""
+    """Returns the node's rows once it has applied the entry with index `applied`. Raises StoryEnds if it does not in
+    time.
+    """
     deadline = time.monotonic() + BACK_S
     while (rows := _rows(scene, node)).above < applied:
         if time.monotonic() > deadline:

@@ -3,9 +3,9 @@
 Field report 004: on a sale day the traffic rose, a replica's disk could not follow, and lag and latency grew for
 minutes. Here every node's disk takes a fixed number of bytes a second, that of one follower half of it. First the
 capacity is measured by a closed loop, then the latency at a normal load, then an open loop asks for 1.2 times the
-capacity. What the log cannot take must be refused soon; what is acknowledged must be acknowledged soon, and be there.
-At last the same load comes once more to nodes without admission, which must break one of the bounds: if it did not,
-the run would say nothing about admission.
+capacity. Sends that the log cannot take must be refused soon. The others must be acknowledged soon, and their messages
+must be stored. At last the same load is sent once more to nodes without admission control. That run must break one of
+the bounds; otherwise the story would say nothing about admission control.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ GOODPUT_MIN = 0.9
 SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
 """The p99 of the surge may be that much higher than the normal one, or P99_MIN_MS if that is more."""
 LATE_MAX = 0.01
-"""The share of arrivals that the generator may send late."""
+"""Highest share of sends that the load generator may send late."""
 MEMORY_MAX = 200 << 20
 """Bytes by which a node's memory may grow."""
 LAG_FACTOR = 1.5
-"""The factor, on the time that its bytes take on the slow disk, within which the follower's lag must be gone."""
+"""The follower's lag must be gone within this factor of the time that the slow disk needs for the lag's bytes."""
 STEADY_MAX = 1.3
 """The factor by which the time of a fixed piece of work may differ between the beginning and the end of the run."""
 WORK = 2_000_000
@@ -108,7 +108,7 @@ def play(scene: Scene) -> None:
 
 
 def broken_bounds(run: dict[str, Any], capacity: float, p99_max: float) -> list[str]:
-    """Returns the names of the bounds that a run of the surge does not keep."""
+    """Returns the names of the bounds that a run of the surge breaks; [] if none."""
     bounds = {
         "unknown outcomes": not run["unknown"],
         "goodput": run["stored_per_second"] >= GOODPUT_MIN * capacity,
@@ -131,7 +131,7 @@ def draw(file: Path, *reports: dict[str, Any]) -> None:
 
 
 def _work_s() -> float:
-    """Returns the seconds of a fixed piece of work: what the machine has left for it."""
+    """Returns the seconds that a fixed piece of work takes, which shows how busy the machine is."""
     begun = time.perf_counter()
     sum(range(WORK))
     for number in range(WORK // 4):

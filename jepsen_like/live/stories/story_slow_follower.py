@@ -1,8 +1,9 @@
 """The story `slow-follower`: the disk of one follower becomes slow, and recovers, under a steady load.
 
 A random follower syncs in 800 ms, or takes half of the bytes that arrive and later more than that. Nothing may wait for
-it: the clients' latency stays, no send is refused or unknown, and leadership stays. A finding must report it within 15
-s, with a forecast if its lag grows. Once the lag shrinks, it must be gone at the forecast time.
+the slow follower: the clients' latency stays low, no send is refused or unknown, and leadership stays. A finding must
+report the follower within 15 s, with a forecast if its lag grows. Once the lag shrinks, it must be gone at the forecast
+time.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from jepsen_like.live.subjects.subject import LoadPlan
 RATE: Final = 300
 SIZE: Final = 4096
 SLOW, BETTER = 0.5, 1.5
-"""Bytes a second that the follower's disk takes while it does not keep up, and then, as shares of the load's."""
+"""Bytes per second that the follower's disk takes, as shares of the load's bytes: first SLOW, while its lag grows, then
+BETTER, while the lag shrinks.
+"""
 ENTRY_SHARE: Final = 1.1
-"""The bytes that a message takes in the log, by those of its body, about."""
+"""Approximate bytes of a message in the log per byte of its body."""
 SYNC: Final = "delay:800ms"
 POINT: Final = "append.fdatasync"
 ROUNDS: Final = 2
 NORMAL_S, SYNC_S, LAG_S, WELL_S = 20.0, 30.0, 40.0, 60.0
 """Seconds of the load: before any fault, beside slow syncs, while the lag grows, and while it shrinks."""
 BEGINS_S = (2.0, 7.0)
-"""Seconds, from and to, after which a fault begins: anywhere within a slice of the alarm's window."""
+"""Shortest and longest time in seconds until a fault begins, so that it may begin anywhere within a slice of the
+alarm's window.
+"""
 TOPIC: Final = "slow-follower"
 SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
 """The p99 beside a slow follower may be that much higher than before, or P99_MIN_MS if that is more."""
 FORECAST_MAX_S: Final = 20.0
-"""Seconds within which the finding about a lag that grows must be there: the lag first has to grow old."""
+"""Longest time in seconds until a finding reports a growing lag. The lag must first have lasted for a while."""
 FORECAST_FACTOR, FORECAST_S = 2.0, 10.0
-"""The factor within which the lag must be gone, on the time that was foretold, and seconds more."""
+"""The lag must be gone within FORECAST_FACTOR times the forecast time plus FORECAST_S seconds."""
 
 
 def play(scene: Scene) -> None:
@@ -68,7 +73,7 @@ def _load(scene: Scene, seconds: float) -> OpenLoad:
 
 @contextmanager
 def _fault(scene: Scene, node: int, action: str) -> Iterator[float]:
-    """A context with a fault on a node; yields when it began, monotonic seconds."""
+    """A context with a failpoint's action on a node. Yields the time at which it began, in monotonic seconds."""
     time.sleep(scene.rng.uniform(*BEGINS_S))
     scene.subject.set_failpoint(node, POINT, action)
     try:
@@ -131,7 +136,9 @@ def _slow_rate(scene: Scene, watched: WatchedFollower) -> tuple[dict[str, Any], 
 
 
 def demand_found(scene: Scene, watched: WatchedFollower, began_s: float, told: list[str]) -> float | None:
-    """Demands a finding in time; returns the seconds that it took, None without one."""
+    """Demands that a finding reports the follower within FOUND_S seconds of `began_s`; returns the seconds until the
+    finding, None if none came.
+    """
     found = watched.found(began_s)
     if found is None:
         scene.demand(False, f"node {watched.node} is slow, and no finding says so")

@@ -12,14 +12,16 @@ from jepsen_like.live.stories.story import Scene, StoryEnds
 from raftmq.local.waiting import until
 
 FOUND_S: Final = 15.0
-"""Seconds within which a slow follower must be a finding: a promise, at any scale."""
+"""Seconds within which a finding must report a slow follower. This is a promise, so it does not depend on the scale of
+the run.
+"""
 CODES: Final = ("disk_slow", "follower_behind")
 GONE_BYTES: Final = 1 << 18
-"""Bytes of lag below which a follower counts as one that has caught up: some are always on their way."""
+"""Bytes of lag below which a follower counts as caught up, because some bytes are always in flight."""
 
 
 class Found(NamedTuple):
-    """A slow follower as the leader shows it."""
+    """A finding about a slow follower, as the leader reports it."""
 
     after_s: float
     code: str
@@ -37,7 +39,7 @@ class WatchedFollower:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`clock`, which runs while it waits by `sleep`, tells seconds."""
+        """`clock` returns the time in seconds. `sleep` waits that many seconds of this clock."""
         self.node = node
         self._clock = clock
         self._sleep = sleep
@@ -69,8 +71,9 @@ class WatchedFollower:
             raise StoryEnds(f"node {self.node} is still a finding {PATIENCE_S:.0f} s after it was well again")
 
     def found(self, since_s: float) -> Found | None:
-        """Waits for a finding for twice the time that it may take; None if there is none. `since_s`: when the fault
-        began, by the clock."""
+        """Waits for a finding about the follower, for twice FOUND_S at most; returns None if none came. `since_s`: the
+        time at which the fault began, by the clock.
+        """
         while self._clock() - since_s < 2 * FOUND_S:
             with suppress(OSError):
                 if (known := self.finding()) is not None:
@@ -89,7 +92,9 @@ class WatchedFollower:
         return ""
 
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """Waits until `holds` of the follower is true, and returns the follower. Raises StoryEnds."""
+        """Waits until `holds` returns True for the leader's view of the follower (`peer`), and returns that view.
+        Raises StoryEnds, which names `what`, if it does not in time.
+        """
         seen: dict[str, Any] = {}
 
         def is_so() -> bool:
@@ -103,7 +108,9 @@ class WatchedFollower:
         return seen
 
     def wait_caught_up(self, timeout_s: float) -> float:
-        """Waits until the follower lacks next to nothing, and returns the seconds that this took. Raises StoryEnds."""
+        """Waits until the follower's lag is below GONE_BYTES, and returns the seconds that this took. Raises StoryEnds
+        if it takes too long.
+        """
         begun_s = self._clock()
         self.wait("the end of its lag", lambda peer: peer["lag_bytes"] < GONE_BYTES, timeout_s)
         return self._clock() - begun_s

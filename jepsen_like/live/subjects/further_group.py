@@ -1,5 +1,6 @@
-"""A further group of brokers, which joins a cluster that runs: made and added through the same functions as by
-`raftmq up --groups`."""
+"""A further group of brokers, which joins a running cluster. It is made and added by the same functions that `raftmq up
+--groups` uses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Python module that runs beside the harness in a process of its own, and is spoken to in lines."""
+"""Runs a Python module in a separate process beside the harness, and exchanges lines of text with it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LineProcess:
 
     def end(self) -> None:
         """Closes its standard input, and kills it if it does not end in time."""
-        with contextlib.suppress(BrokenPipeError):  # it has ended, with a line unread
+        with contextlib.suppress(BrokenPipeError):  # the process has ended without reading a line
             self._input.close()
         try:
             self._child.wait(_END_S)

@@ -1,4 +1,4 @@
-"""The user of the load in a secured run: it has the rights that the load's clients need, and no other."""
+"""The user of the load in a secured run. It has only the rights that the load's clients need."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 NAME = "chaos-load"
 REGISTERS = "chaos-meta"
-"""Prefix of the topics that are registers."""
+"""Prefix of the names of the topics that the load uses as registers."""
 KNOWN_S, POLL_S = 20.0, 0.05
 
 
 def rights(topic: str, group: str) -> dict[str, list[str]]:
-    """Returns resource -> actions, as docs/access-table.md names them for what the load asks for."""
+    """Returns resource -> the actions that the load's requests need there, by the names in docs/access-table.md."""
     return {
         f"Topic:{topic}": ["Pub", "Sub"],
         f"Group:{group}": ["Sub"],
-        "Group:TOOLS_CONSUMER": ["Sub"],  # reads without a group are made in its name
+        "Group:TOOLS_CONSUMER": ["Sub"],  # reads that name no group count as reads of this group
         f"Topic:{REGISTERS}*": ["Create", "Delete", "Get"],
     }
 

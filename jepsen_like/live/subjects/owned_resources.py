@@ -72,7 +72,7 @@ class Owned:
         self._write()
 
     def add_directory(self, path: Path) -> None:
-        """Lists a directory that is removed if this run dies. To be called before making it."""
+        """Lists a directory that is removed if this run dies. Must be called before the directory is made."""
         self._content.directories.append(str(path.absolute()))
         self._write()
 
@@ -125,7 +125,9 @@ def sweep(folder: Path) -> Swept:
 
 @contextlib.contextmanager
 def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
-    """Sweeps what dead runs left, and keeps a list of what this run makes until it has cleaned up itself."""
+    """A context that first sweeps what dead runs left. Yields the list of what this run owns, and closes the list when
+    the run has cleaned up.
+    """
     state = state_folder()
     swept = sweep(state)
     if swept.processes or swept.directories:

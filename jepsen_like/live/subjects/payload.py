@@ -1,4 +1,6 @@
-"""Message bodies that can be verified: an id and a filling that follows from it, so any damage shows as a phantom."""
+"""Message bodies that can be verified. A body is an id and a filling computed from the id, so a damaged body is read as
+a message that was never sent (a phantom).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import zlib
 SIZES = (64, 200, 512, 1024)
 """Sizes of a body in bytes; the message id selects one."""
 BULK = "b"
-"""Prefix of ids with large bodies, for scenarios that fill the log."""
+"""Prefix of message ids that select large bodies, for scenarios that fill the log."""
 BULK_SIZES = (4 << 10, 12 << 10, 20 << 10, 28 << 10)
 
 

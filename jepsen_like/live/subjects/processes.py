@@ -19,8 +19,9 @@ _STOPPED_S = 2.0
 
 
 class Processes:
-    """Node id -> the process that runs it. A child that was not waited for keeps its pid, so signals reach the right
-    process."""
+    """The table of node processes, by node id. A child that was not waited for keeps its pid, so signals reach the
+    right process.
+    """
 
     def __init__(self, owned: Owned) -> None:
         self._owned = owned
@@ -146,7 +147,7 @@ class Processes:
 
 
 class OfProcesses:
-    """The methods of a Subject that its `processes` implement."""
+    """Base class of subjects: implements those methods of a Subject that only signal or watch its `processes`."""
 
     processes: Processes
 

@@ -55,7 +55,9 @@ class Edge:
         self.links: set[_ProxiedConnection] = set()
         self.server: asyncio.Server | None = None
         self.answers: Edge | None = None
-        """The edge to which the other direction of this one's connections belongs; None: answers are not counted."""
+        """The edge that carries what the target sends back on this edge's connections; None if that direction is not
+        counted.
+        """
         self._rng = rng
 
     def due_in_s(self) -> float:
@@ -92,7 +94,9 @@ class _ProxiedConnection:
 
     @property
     def edges(self) -> list[Edge]:
-        """The edges that the link belongs to: one, or two if answers are counted."""
+        """The edges to which this connection belongs: one, or two if the target's bytes count as traffic of an edge of
+        their own.
+        """
         return [self.edge] if self.edge.answers is None else [self.edge, self.edge.answers]
 
     def go_on(self) -> None:
@@ -107,7 +111,7 @@ class _ProxiedConnection:
         try:
             transport, _ = await loop.create_connection(lambda: _Side(self, self.back), HOST, self.edge.target_port)
         except OSError:
-            self.abort()  # nobody listens: the dialler is told as if it had dialled directly
+            self.abort()  # nobody listens there: the dialler gets the same error as if it had dialled directly
             return
         if self.ended:
             transport.abort()
@@ -117,8 +121,9 @@ class _ProxiedConnection:
         self.forth.attach(transport)
 
     def on_side_lost(self, flow: _Flow) -> None:
-        """Called when the side that feeds `flow` ended; the link lives on until the end has been passed on to the other
-        side."""
+        """Called when the side that feeds `flow` has ended. The connection stays until the end has been passed on to
+        the other side.
+        """
         self.open_sides -= 1
         flow.take(None)
         if self.open_sides == 0 and self._connecting is not None and self._connecting.done():
@@ -137,8 +142,9 @@ class _ProxiedConnection:
 
 
 class _Flow:
-    """One direction of a link: pieces wait in order until they are due, the edge is not cut and the far side is
-    connected."""
+    """One direction of a proxied connection. Pieces of the stream wait in order until they are due, the edge is not cut
+    and the far side is connected.
+    """
 
     def __init__(self, edge: Edge, *, counted: bool) -> None:
         self.source: asyncio.Transport | None = None
@@ -208,7 +214,7 @@ class _Flow:
             self.source.pause_reading()
 
     def drop(self) -> None:
-        """Drops waiting pieces and ends both sides."""
+        """Drops the waiting pieces and ends both sides of the connection."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -218,7 +224,9 @@ class _Flow:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a link: it feeds one flow, and reports to the other when its own buffer is full."""
+    """One end of a proxied connection. The bytes that it receives feed one flow. It tells the other flow when its own
+    write buffer is full.
+    """
 
     def __init__(self, link: _ProxiedConnection | None, flow: _Flow | None, edge: Edge | None = None) -> None:
         self._link = link
@@ -226,7 +234,7 @@ class _Side(asyncio.Protocol):
         self._edge = edge
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Makes the link if this side was accepted; a dialled side belongs to a link already."""
+        """Creates the proxied connection if this side was accepted. A dialled side already belongs to one."""
         if self._edge is not None:
             self._edge.accepted += 1
             self._link = _ProxiedConnection(self._edge, cast(asyncio.Transport, transport))
@@ -279,7 +287,7 @@ class Fabric:
         pairs = [(a, b) for a in sorted(target_ports) for b in sorted(target_ports) if a != b]
         self._edges = {pair: self._edge(pair) for pair in pairs}
         self.gates: dict[int, int] = {}
-        """Node that joined -> the port at which all others reach it (joined_node_proxy.py)."""
+        """Node that joined -> the port of its gate, at which all other nodes reach it (joined_node_proxy.py)."""
         self._gates: dict[int, asyncio.Server] = {}
         if duplex:
             for (a, b), edge in self._edges.items():

@@ -1,5 +1,6 @@
-"""pysyncobj as a subject: only if the harness finds faults in another Raft implementation does its silence about RaftMQ
-mean anything."""
+"""pysyncobj as a subject. The harness must find faults in another Raft implementation; only then does it mean something
+that it finds none in RaftMQ.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +66,14 @@ class PySyncObjSubject(OfProcesses):
     queues = 1
     load = LoadPlan(6000, 1500)
     emphasis: Mapping[str, int] = {"stutter-kill": 6, "kill-leader": 2}
-    """Faults that are dealt more often: followers of pysyncobj drop acknowledged entries when a batch comes twice, so
-    faults at that moment are the most telling."""
+    """Fault -> how often it comes in each round. pysyncobj's followers drop acknowledged entries when a batch arrives
+    twice, so faults at that moment find the most.
+    """
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, data: Path, processes: Processes, *, count: int = 3, seed: int = 0) -> None:
         """Plans the nodes and opens the proxies; starts nothing. Raises LocalError without the package."""
-        if importlib.util.find_spec("pysyncobj") is None:  # not imported here: it replaces socket.inet_ntop
+        if importlib.util.find_spec("pysyncobj") is None:  # an import would replace socket.inet_ntop
             raise LocalError(
                 "pysyncobj is not installed",
                 "it is the subject of this run",
@@ -235,7 +237,7 @@ class PySyncObjClient:
                 number, verb, word = line.decode("ascii").split()
                 self._settle(int(number), verb, word)
                 if verb != "ok":
-                    break  # it does not lead any more
+                    break  # this node does not lead any more
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,6 +1,6 @@
-"""The nodes of one group of brokers, as processes: requests to them, and their end.
+"""The nodes of one group of brokers, as processes: starts them, sends them requests and stops them.
 
-`RaftMQSubject` has the nodes of the first group, `FurtherGroup` those of one that joins.
+`RaftMQSubject` has the nodes of the first group, `FurtherGroup` the nodes of a group that joins.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class RaftMQNodes(OfProcesses):
 
     @staticmethod
     def _asked_of(node: NodeRecord) -> dict[str, Any]:
-        """Returns the node in a history's step; also its group, whose nodes alone have equal states, if it is a further
-        one."""
+        """Returns the fields that name the node in a step of the history: `node` and, in a further group, `group`. Only
+        nodes of one group have equal states.
+        """
         group = {} if node.group == FIRST_GROUP else {"group": node.group}
         return {"node": node_number(node.id, node.group), **group}
 

@@ -89,10 +89,10 @@ class RaftMQSubject(RaftMQNodes):
         faults.
 
         `is_direct`: nodes reach each other without the proxies, for runs that break no link. `files_max`: how many
-        files and connections a node's process may have open; None: as many as this one. `is_patient`: nodes wait six
-        times as long before an election, so that a machine that is busy with something else is no finding. `is_empty`:
-        no topic is created. `has_users`: rules are enforced, and there is a first Super. `speaks_tls`: the ports for
-        clients, nodes and the HTTP API take TLS alone.
+        files and connections a node's process may have open; None: as many as this process. `is_patient`: nodes wait
+        six times as long before an election, so that other load on the machine causes none. `is_empty`: no topic is
+        created. `has_users`: access rules are enforced, and a first user of type Super exists. `speaks_tls`: the ports
+        for clients, nodes and the HTTP API take TLS alone.
         """
         self.load = LOAD if load is None else load
         secured = has_users or speaks_tls
@@ -130,8 +130,9 @@ class RaftMQSubject(RaftMQNodes):
             self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
-        """Writes the addresses of its proxies into the node's configuration, in place of the other nodes' addresses;
-        the others reach a node that joins at its gate."""
+        """Writes the addresses of the node's proxies into its configuration, in place of the other nodes' addresses.
+        Other nodes reach a node that joined at its gate (joined_node_proxy.py).
+        """
         config, ports = load(node.config_path), self.fabric.ports
         own = self.fabric.gates.get(node.id, node.peer_port)
         peers = tuple(
@@ -166,8 +167,9 @@ class RaftMQSubject(RaftMQNodes):
 
     @property
     def load_options(self) -> ClientOptions:
-        """The further arguments with which clients of the load connect: as a user that has the rights they need, and no
-        other, if the cluster has users."""
+        """The further arguments with which clients of the load connect. If the cluster has users, they connect as a
+        user that has only the rights that they need.
+        """
         options = self.client_options
         if self._load_user is not None:
             options |= {"access_key": NAME, "secret_key": self._load_user.secret}

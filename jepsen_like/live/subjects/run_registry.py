@@ -1,4 +1,4 @@
-"""The registry of a run: three processes as `raftmq up` starts them, made through the same functions."""
+"""The registry of a run: three processes, made and started by the same functions that `raftmq up` uses."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _ENDED_S = 10.0
 
 
 APART_FROM = 61_000
-"""The first port of processes whose links can be cut: above those that a system gives to listeners that name none
-(Linux), as the proxies are."""
+"""The first port of processes whose links can be cut. It is above the ports that Linux gives to listeners that name no
+port, such as the proxies.
+"""
 
 
 class Disk(Protocol):
@@ -43,8 +44,9 @@ class Disk(Protocol):
         """Makes every write fail for want of space, or ends that."""
 
     def lose_unsynced(self, rng: random.Random, survive: float) -> int:
-        """Leaves what a power failure would leave, of each unsynced write with that probability; returns how many were
-        lost."""
+        """Changes the disk as a power failure would. Each unsynced write survives with probability `survive`. Returns
+        how many writes were lost.
+        """
 
 
 class RunRegistry(OfProcesses):
@@ -77,7 +79,9 @@ class RunRegistry(OfProcesses):
         return servers_of(self._records)
 
     def make(self, uuid: UUID, nodes: Iterable[NodeRecord]) -> None:
-        """Writes the files of the processes, and has these nodes register there. Raises LocalError."""
+        """Writes the files of the processes, and changes the configuration of these nodes so that they register there.
+        Raises LocalError.
+        """
         write_registry(self._data, self._records, uuid)
         if self._fabric is not None:
             for record in self._records:
@@ -131,7 +135,7 @@ class RunRegistry(OfProcesses):
                 self.processes.start(record.id, command, Path(record.log), {**os.environ, **shim})
 
     def lose(self, *numbers: int) -> None:
-        """Kills processes with -9 at the same moment, and waits until their children have ended, too."""
+        """Kills these processes with -9 at the same moment, and waits until they and their children have ended."""
         children = [child for number in numbers for child in self._children(number)]
         for blow in [self.aim(number) for number in numbers if self.is_running(number)]:
             blow()
@@ -174,8 +178,9 @@ class RunRegistry(OfProcesses):
             self._fabric.close()
 
     def leader(self, told: Iterable[Mapping[str, Any]]) -> int:
-        """Returns the process that leads, according to what the processes sent to nodes; the first one if none is
-        known."""
+        """Returns the process that leads, according to the states that the processes reported to nodes (`told`); the
+        first process if none is known to lead.
+        """
         return next((each["leader"] for each in told if each["leader"] in self.ids), self.ids[0])
 
     def _children(self, number: int) -> list[psutil.Process]:
@@ -191,7 +196,9 @@ class RunRegistry(OfProcesses):
 
 
 def _above_proxies() -> int:
-    """Returns the first of enough free ports in a row. Raises LocalError."""
+    """Returns the first port of a range, from APART_FROM on, in which all ports that the processes need are free.
+    Raises LocalError if there is none.
+    """
     for base in range(APART_FROM, 65536 - PORTS, PORTS):
         if all(map(is_free, range(base, base + PORTS))):
             return base

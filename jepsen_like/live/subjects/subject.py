@@ -1,7 +1,7 @@
 """The interface of a system under test, as the harness sees it: nodes to hurt, a log to append to, replicas to read.
 
-Workloads, nemeses and checkers use only this interface. An ability that a subject lacks is missing in its
-`capabilities`, and a nemesis that needs it is refused or skipped with the reason, and never counted.
+Workloads, nemeses and checkers use only this interface. If a subject lacks an ability, its `capabilities` do not
+contain it. A nemesis that needs the ability is then refused, or skipped with the reason, and is never counted.
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ class DurableLog:
                 yield f"node {machine.node_id} had entry {entry.id} on disk, and after a restart it has not"
 
     def learn(self, machine: Machine, log: SegmentedLog) -> Iterator[str]:
-        """Adds the entries that are on the disk although no drain reported them. Yields a line if some of them cannot
-        be read."""
+        """Adds to the known entries those that are on the disk although no drain (batch of lane work) reported them.
+        Yields a line if some of them cannot be read.
+        """
         first, end = self.tail.index + 1, log.tail.index + 1
         if first < end:
             found = _read(log, first, end)

@@ -39,7 +39,9 @@ class _Handing(NamedTuple):
 
 
 class Reigns:
-    """All reigns of a run. The monitor calls it after every driver turn. Reports under the name `handover`."""
+    """All reigns of a run. The monitor calls `turn` after every driver turn. Violations are reported under the name
+    `handover`.
+    """
 
     def __init__(self, report: Report) -> None:
         self.all: list[Reign] = []
@@ -49,12 +51,14 @@ class Reigns:
         self._now: dict[NodeId, Reign] = {}
         self._handing: dict[NodeId, _Handing] = {}
         self._given_up: set[tuple[NodeId, int, NodeId]] = set()
-        """(leader, term, successor) of transfers that the leader gave up: its message to campaign may still arrive,
-        when its log has grown."""
+        """(leader, term, successor) of transfers that the leader gave up. The leader's message to campaign may still
+        arrive later, when the leader's log has grown.
+        """
         self._roles: dict[NodeId, Role] = {}
         self._told: dict[NodeId, int] = {}
-        """Node -> the term in which it campaigned without a pre-vote, which a node does only if its leader told it
-        to."""
+        """Node -> the term in which it campaigned without a pre-vote, which a node does only if the leader asked it to
+        (TimeoutNow).
+        """
 
     def turn(self, node: NodeId, raft: Raft, now_s: float) -> None:
         """Records the node's role after a turn of its driver."""

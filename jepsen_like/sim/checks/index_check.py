@@ -17,11 +17,10 @@ IsDamaged = Callable[[int, int], bool]
 
 
 def not_found(state: BrokerState, read_log: ReadLog, is_damaged: IsDamaged) -> Iterator[str]:
-    """Yields a line for each message, and each of its keys, by which a query does not find the message.
-
-    A bit of the replica's disk may have flipped in an entry that nothing has read yet: then the check looks for the
-    message by the keys in its damaged bytes and does not find it. `is_damaged` tells such entries by their checksum;
-    they are no fault of the index.
+    """Yields a line for each pair of a message and one of its keys for which a query by the key does not find the
+    message. A bit of an entry may have flipped on the replica's disk before anything read the entry. Its damaged bytes
+    may then hold other keys, which the index does not have. `is_damaged(position, size)` recognizes such entries by
+    their checksum, and they are skipped.
     """
     for topic in list(state.topics_by_id.values()):
         for queue_id in range(topic.queues):

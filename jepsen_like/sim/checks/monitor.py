@@ -133,17 +133,19 @@ class Monitor:
         self.leaders: dict[int, NodeId] = {}
         """Term -> the node that led it."""
         self.followed: set[NodeId] = set()
-        """Nodes that have led as others saw it: one that dies in the turn of its election led, too (seed 995000596)."""
+        """Nodes that other nodes have followed as leader. A node that dies in the turn of its election is among them,
+        too (seed 995000596).
+        """
         self.log_time_off_ms = 0
         """Largest difference in milliseconds between log time and true time at the start of any leader's term. Two
         voters, one of which has a wrong clock, may elect a leader; when the node with that clock is away, log time
         jumps back to the true time."""
         self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
-        """Function that is called after each driver turn; the nemesis uses it for faults that wait for a state."""
+        """Function that is called after each driver turn. The nemesis sets it for faults that wait for a state."""
         self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """Function that is called after a lane's work, before the node is told."""
+        """Function that is called after a lane's work, before the node gets the result."""
         self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """Function that is called after the node is told of a lane's work."""
+        """Function that is called after the node has received the result of a lane's work."""
         self.on_ending: Callable[[], None] = lambda: None
         """Function that is called when a process ends, while its node can still be read."""
         self.log: Callable[[str], None] = lambda line: None
@@ -151,7 +153,7 @@ class Monitor:
         self._group = GroupInvariants()
         self._disks: dict[NodeId, DurableLog] = {}
         self.held: dict[NodeId, HeldCheck] = {}
-        """Node -> the check of what it holds back as leader."""
+        """Node -> the check of the appends that the node holds back as leader (`raftlog.core.held_appends`)."""
         self._turns: dict[NodeId, int] = {}
         self._before: dict[NodeId, Before] = {}
         self._process: dict[Process, Machine] = {}
@@ -262,7 +264,9 @@ class Monitor:
             _require_plain(node)
 
     def _unread(self, node_id: NodeId) -> bool:
-        """Returns True if, after a long turn, this node's loop has not yet polled bytes that peers have sent."""
+        """Returns True if this node has just had a long turn, and its loop has not yet read the bytes that peers sent
+        meanwhile.
+        """
         process = self.machines[node_id].process
         assert process is not None
         sources = [getattr(handle._callback, "__self__", None) for handle in process.unread]  # type: ignore[attr-defined]
@@ -343,8 +347,9 @@ class Monitor:
             self.levels.started(machine)
 
     def _rows_as_told(self, machine: Machine, node: Node) -> None:
-        """Reports rows that are missing although the file RUN called them synced: the node wrote that too early, since
-        the database keeps what a sync covered."""
+        """Reports rows that are missing although the file RUN says that they were synced. The database keeps what a
+        sync covered, so the node wrote RUN too early.
+        """
         for name, text in node.storage.findings:
             if name == LOST_ROWS:
                 self.report("durability", f"node {machine.node_id}: {text}")
@@ -393,7 +398,7 @@ class Monitor:
             if not self.black_box:
                 self._drained_append(machine.node_id, jobs, done)
         elif lane == "append":
-            self.sometimes["disk full"] += 1  # how much of it was written is seen when the rest is, or after a restart
+            self.sometimes["disk full"] += 1  # how much was written is seen with the rest, or after a restart
         elif lane == "apply" and not self.black_box:
             self._drained_apply(machine, batch)
         self.on_drained(machine, lane, batch, done)

@@ -1,9 +1,9 @@
 """Checks that no more is stored than a quota allows, by what clients saw: how many of their sends were acknowledged
 while nobody changed the quota (docs/adr/0115).
 
-A send that began under the quota and was acknowledged under it was judged by it, whoever led. So the rate times that
-time may be acknowledged, plus one second's worth for its start and for each leader since: a leader starts with full
-buckets.
+A send that began and was acknowledged while a quota was in force was subject to that quota, whichever node led. So at
+most `rate * seconds` sends may be acknowledged, plus `rate` for the start of the quota and for each new leader since
+then, because a leader starts with full buckets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from jepsen_like.history import Op
 
 BATCH_MAX: Final = 8
-"""More than that no client sends in one request, and a request may take more than the bucket has."""
+"""Largest number of messages that a client sends in one request. A request may take more than its bucket holds, so the
+check allows as many more.
+"""
 TOLERANCE: Final = 1.02
 
 
@@ -25,9 +27,9 @@ class _InForce(NamedTuple):
     rate: int
     since_s: float
     ops: int
-    """The steps of the history until then."""
+    """The number of steps in the history when the quota began."""
     leaders: int
-    """The number of leaders until then."""
+    """The number of leaders that there had been when the quota began."""
 
 
 class QuotaCheck:
@@ -46,14 +48,14 @@ class QuotaCheck:
         self._now, self._report = now, report
         self._in_force: _InForce | None = None
         self.judged = 0
-        """The sends that were judged."""
+        """Number of sends that were judged."""
 
     def begin(self, rate: int) -> None:
-        """The quota has that rate from now on."""
+        """Records that the quota has this rate, in messages per second, from now on."""
         self._in_force = _InForce(rate, self._now(), len(self._ops), len(self._leaders))
 
     def end(self) -> None:
-        """Checks what was sent under the quota, which may be another one from now on."""
+        """Checks the sends since `begin`, if a quota is being checked. The caller then changes the quota."""
         quota, self._in_force = self._in_force, None
         if quota is None:
             return

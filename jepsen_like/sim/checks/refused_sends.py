@@ -46,7 +46,7 @@ class Refusals:
 
         def on_handed_back(forward_id: int, held: Any) -> None:
             handed_back(forward_id, held)
-            if forward_id not in forwarder._held:  # a later request has overtaken it
+            if forward_id not in forwarder._held:  # a later request has overtaken this one
                 self._note([held.frame.body])
 
         forwarder._on_handed_back = on_handed_back

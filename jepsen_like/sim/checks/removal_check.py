@@ -53,7 +53,7 @@ class RemovalCheck:
         if any(
             family == META and key.startswith(meta_keys.REMOVAL_PREFIX) and value for family, key, value, _ in batch.ops
         ):
-            return  # a removal begins, beside whatever else the run does
+            return  # this batch begins a removal, and may contain other changes
         self._slices += 1
         gone = sum([value is None for family, _, value, _ in batch.ops if family in REMOVED])
         if gone > self._rows_max:
@@ -98,7 +98,9 @@ class RemovalCheck:
                 return
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
-        """Checks that a leader that takes writes does not forget what is to be removed; called again and again."""
+        """Reports a leader that takes writes and has rows to remove, but has removed no slice for PATIENCE_S seconds.
+        It is called again and again.
+        """
         node = machine.node
         if node is None or not node.state.removing or not node.serving.proposals.open:
             return

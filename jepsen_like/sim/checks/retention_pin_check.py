@@ -117,7 +117,7 @@ class PinCheck:
     def _recall(self, due_ms: int, at: int, message: int) -> None:
         row = self._timers.get(at)
         if row is None or row.due_ms != due_ms or message not in row.firsts:
-            return  # it does not wait any more
+            return  # the message no longer waits
         left = [pair for pair in zip(row.firsts, row.places, strict=True) if pair[0] != message]
         self._pending -= 1
         if left:

@@ -1,9 +1,10 @@
-"""Checks staged writes from the entries of the log (docs/adr/0068, 0109), by an implementation of their commands of its
-own.
+"""Checks staged writes from the entries of the log (docs/adr/0068, 0109). The check implements the commands of staged
+writes a second time, independently of the nodes' state machine.
 
-- What is copied belongs to an attempt that a commit named, and what is dropped to one that was discarded.
-- A commit counts only if it is above the last one of its name, and every attempt that it names is whole.
-- What is prepared ends by nothing but an entry that ends it, and a name has one prepared write.
+- A message that is copied belongs to an attempt that a commit named. A message that is dropped belongs to an attempt
+  that was discarded.
+- A commit counts only if its number is above the last commit of its name, and every attempt that it names is complete.
+- A prepared write ends only by an entry that ends it, and a name has at most one prepared write.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class WriteCheck:
             if by == decider:
                 del self._prepared[name]
                 for number in winners:
-                    self._attempts[number].state = OPEN  # as it was before
+                    self._attempts[number].state = OPEN  # the state is as it was before
                 if committed:
                     self._settle(name, write, winners)
                     self._committed[name] = max(write, self._committed.get(name, -1))

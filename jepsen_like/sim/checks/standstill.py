@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from cluster.node.node import Node
 
 ENTRIES_MAX = 64
-"""A leader that has applied more entries than these since its last progress has no further slice on its way."""
+"""Number of entries. A leader that has applied more of them since its last progress has no proposed slice left in its
+log.
+"""
 
 
 class _Progress(NamedTuple):
@@ -21,15 +23,16 @@ class _Progress(NamedTuple):
 
 
 class Standstill:
-    """Remembers the last progress. `patience_s`: the longest virtual time in seconds until the next."""
+    """Remembers the last progress. `patience_s` is the longest virtual time in seconds that may pass until the next."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._last: _Progress | None = None
 
     def is_reached(self, node: Node, progress: tuple[object, ...], now_s: float) -> bool:
-        """Returns True, once, if that leader has made no progress in time; called again and again. `progress` is
-        another one after each slice."""
+        """Returns True, once, if the leader `node` has made no progress in time. The caller repeats the call.
+        `progress` is any value that changes with each slice.
+        """
         place, tail = (node.raw.term, *progress), node.storage.directory.log.tail.index
         if self._last is None or self._last.place != place:
             self._last = _Progress(place, now_s, tail)

@@ -1,15 +1,16 @@
 """Checks the promises of tiered storage from the rows of every node and from the objects in the store.
 
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
-- The log begins nowhere above what is VERIFIED.
+- No node's log begins above the end of what is VERIFIED.
 - A VERIFIED segment has its index file, which lists every message of it in a queue, and every key, that the log has.
-- A segment is DELETING only when what is kept begins above it. An object goes only once its row says so, and the newest
-  manifest does not name it. In the end nothing is left of segments that nobody keeps: no row, no object.
+- A segment is DELETING only when the kept log begins above it. An object is deleted only once the segment's row says so
+  and the newest manifest does not name it. At the end of a run, segments that are no longer kept have neither rows nor
+  objects.
 - A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up,
   terms never down.
 - In the end every sealed segment is VERIFIED and in the newest manifest, and its objects are still whole and right.
-- Where segments are closed for their age, none is before its oldest message has it, none without a message, and in the
-  end the tier lacks no message.
+- In runs that close segments for their age, no segment is closed before its oldest message has that age, or without a
+  message. At the end the tier lacks no message.
 """
 
 from __future__ import annotations
@@ -103,12 +104,12 @@ class TierCheck:
             if row.end > kept:
                 self._report("tier", f"{what}, and node {node.node_id} keeps the log from {kept} on")
             if row.parts:
-                self._verified.setdefault(row.base, row.end)  # it may not have been looked at before
+                self._verified.setdefault(row.base, row.end)  # this check may have missed earlier states of the row
             self._going |= {part.name for part in row.parts}
             return
         for part in row.parts:
             if part.name in self._removed:
-                return  # a node that is behind
+                return  # this node is behind the others
             data = self._objects.get(f"{FOLDER}/{part.name}")
             if data is None:
                 self._report("tier", f"{what}, and {part.name} is not in the store")
@@ -175,8 +176,9 @@ class TierCheck:
             self._report("tier", f"{part} was removed, and the newest manifest names it")
 
     def _is_orphan(self, part: str) -> bool:
-        """Returns True if the object's segment is VERIFIED under other names: objects that read back wrong are
-        swept."""
+        """Returns True if the object's segment is VERIFIED with objects of other names. Then this object was read back
+        wrong and replaced by another, and may be deleted.
+        """
         name = parse(part)
         return name is not None and part not in self._named.get(name.base, {part})
 

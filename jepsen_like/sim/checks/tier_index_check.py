@@ -14,9 +14,10 @@ from statemachine.payload import ITEM
 
 
 def problem(data: bytes, entries: Sequence[Entry], topics: Collection[int]) -> str:
-    """Returns what is wrong with the index file, "" if nothing is. Only messages of `topics`, the topics that exist,
-    must be listed: messages of other topics may have existed, or not, when the file was built; so may the first of a
-    queue."""
+    """Returns what is wrong with the index file, "" if nothing is. `topics` are the ids of the topics that exist now;
+    their queues must be listed. A deleted topic may or may not have existed when the file was built, so it may be
+    missing. The first messages of a queue may be missing, too.
+    """
     try:
         index = drive(check_index(len(data)), partial(_read, data))
     except IndexFileError as error:

@@ -9,7 +9,7 @@ else.
 - An EVICT above what the log says is VERIFIED in the tier is carried out by nobody. After one that is, no queue's first
   offset in the tier is above the one that TRIMs left it.
 - A sweep ends: a leader that takes writes goes on with it.
-- A node's files begin at or below the TRIM that its own older checkpoint knows, and every lease.
+- A node's files begin at or below the TRIM position in the older of its checkpoints, and at or below every lease.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Roll(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The trim position and first offsets that hold after a TRIM, from this index on."""
+    """The trim position and first offsets that hold after a TRIM, from the entry with this index on."""
 
     index: int  # type: ignore[assignment]
     position: int
@@ -133,7 +133,7 @@ class TrimCheck:
         self._note_end(machine)
         applied = node.state.applied.index
         if applied >= self._next:
-            return  # a snapshot of a node that ended before anybody learned what it had applied
+            return  # from a snapshot of a node that ended before this check saw what it had applied
         at = bisect_left(self._known, applied + 1, key=lambda known: known[0])
         known = self._known[at - 1] if at else _Known(-1, 0, {})
         cuts = [cut for cut in self._cuts if known.index < cut.index <= applied]
@@ -156,8 +156,10 @@ class TrimCheck:
                 )
 
     def _note_end(self, machine: Machine) -> None:
-        """Records that a sweep is over, from the index in the node's trim mark on, if the node has applied the sweep's
-        beginning and has no sweep any more. `compare` checks of every node whether that is true, of this one first."""
+        """Records that a sweep is over, from the index in the node's trim mark on, if the node has applied the
+        beginning of the sweep and has no sweep any more. `compare` then checks every node against the end of the sweep,
+        this node first.
+        """
         assert machine.node is not None
         state = machine.node.state
         done = [cut for cut in self._cuts if self._over < cut.index <= state.applied.index]
@@ -170,7 +172,9 @@ class TrimCheck:
         self._over = cut.index
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
-        """Checks that a leader that takes writes does not forget a sweep; called again and again."""
+        """Reports a leader that takes writes and has a sweep to do, but has done no slice of it for SWEEP_PATIENCE_S
+        seconds. It is called again and again.
+        """
         node = machine.node
         if node is None or node.state.sweep is None or not node.serving.proposals.open:
             return
@@ -223,7 +227,7 @@ class TrimCheck:
         if entry.type == EntryType.MESSAGES:
             for topic_id, queue_id, base, _, kind, items in payload.decode(entry.payload).iter_runs():
                 if kind >= payload.RowKind.SCHEDULED:
-                    continue  # in no queue
+                    continue  # not in any queue
                 positions = self._positions.setdefault((topic_id, queue_id), [])
                 if base != len(positions):
                     self._report(
@@ -295,10 +299,11 @@ class TrimCheck:
         rules = machine.config.retention
         large = rules.bytes_max and entry.position - base > rules.bytes_max
         old = rules.keep_ms and roll.previous.timestamp_ms + rules.keep_ms <= entry.timestamp_ms
-        # Up to where the nodes have evicted everything at most, only the tier has anything to remove (seed 951000237).
+        # Below the position to which the nodes have evicted everything, only the tier has anything to remove (seed
+        # 951000237).
         if not trim.evicts and self._known and position <= self._known[-1].position:
-            large, old = self._is_much(machine.config.tier.bytes_max, base), False  # by the limits of the tier alone
-        if not (large or old or "disk" in reason):  # how full the leader's was then is not known here
+            large, old = self._is_much(machine.config.tier.bytes_max, base), False  # only the tier's limit counts
+        if not (large or old or "disk" in reason):  # this check does not know how full the leader's disk was
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
 
     def _is_much(self, bytes_max: int, base: int) -> bool:

@@ -39,7 +39,7 @@ def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
 
 
 def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
-    """Returns the history as if the trimmed messages had never been sent: all the others must be present."""
+    """Returns the history without the sends of trimmed messages. All messages that remain in it must be present."""
     if not any(floor.values()):
         return list(ops)
     kept = list(ops)

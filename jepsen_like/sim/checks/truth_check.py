@@ -1,8 +1,10 @@
-"""Checks that another group of brokers can copy the truth of the first one (docs/adr/0108).
+"""Checks that another group of brokers can copy the truth of the first one: topics, groups, users, settings and all
+else that groups of brokers have in common (docs/adr/0108).
 
-The other group is a separate state. It takes pages of whichever node has applied an entry, also of followers and of
-nodes that have just recovered: what comes after a version is the same on all of them. When it has all that a node has,
-both must show the same; and a topic that was made again must be another one there.
+The other group is simulated by a separate state. It copies pages from whichever node has just applied an entry, also
+from followers and from nodes that have just recovered, because the changes after a version are the same on all nodes.
+When the copy has reached a node's version, both must show the same. A topic that was deleted and created again must
+have a new id in the copy, too.
 
 The journal has only the newest change of each name. So a copy of a version has each name as it was at that version or,
 if it was changed again later, as it was at any moment before; it gets that change with a later version.
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
 
 CHECKER = "truth"
 PAGE_BYTES = 60
-"""Size of a page: so small that almost each row has one of its own."""
+"""Size of a page of the copy, in bytes: so small that almost every row has a page of its own."""
 SEGMENT_SIZE = 1 << 26
 
 
 def told(state: BrokerState) -> dict[str, Any]:
-    """Returns what groups of brokers have in common, as readers of a state see it, by kind."""
+    """Returns the truth (what all groups of brokers have in common) as readers of this state see it: kind -> rows."""
     access = state.access
     return {
         "topics": {name: topic_row(topic) for name, topic in state.topics.items()},
@@ -63,7 +65,7 @@ KINDS: dict[str, tuple[TruthKind, ...]] = {
     "quotas": (TruthKind.QUOTA,),
     "learnt": (TruthKind.LEARNT,),
 }
-"""Kind in `told` -> the kinds of names in the journal that it is made of."""
+"""Kind of rows in `told` -> the kinds of names in the truth journal from which these rows are made."""
 BY_NAME = ("topics", "groups")
 """Kinds in `told` whose rows have the journal's names."""
 
@@ -105,8 +107,10 @@ class TruthCheck:
             self._compare(node, state)
 
     def without_later(self, version: int, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those rows of what `told` has of a copy of that version which are the same in every copy of it: a
-        name that was changed again later may be there as it was before."""
+        """Returns the rows of `shown` (the result of `told` for a copy of this version) that are the same in every copy
+        of this version. Names that were changed again later are left out, because a copy may have them as they were
+        before.
+        """
         later = {name for name, newest in self.newest.items() if newest > version}
         kinds = {kind for kind, _ in later}
         kept = {kind: rows for kind, rows in shown.items() if kind in BY_NAME or kinds.isdisjoint(KINDS[kind])}

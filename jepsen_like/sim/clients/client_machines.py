@@ -34,8 +34,9 @@ from raftmq_wire.signature import Credentials
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
 BRISK_TOPIC = "brisk"
-"""Topic with an acknowledgement level of its own, in seeds with weak acknowledgements: a send that names no level gets
-the topic's."""
+"""Topic with its own acknowledgement level, in seeds with weak acknowledgements. A send to it that names no level gets
+the topic's level.
+"""
 ORDERED_GROUP = "in-order"
 """The group whose consumers lock queues of TOPIC (`jepsen_like.sim.locks`)."""
 FOREIGN_ATTEMPTS = 8
@@ -61,8 +62,9 @@ class ClientHost:
         self.process = Process(f"client{number}", client_host(number))
         self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
         self.credentials = Credentials(*ROOT) if options.users else None
-        """Credentials with which this host's clients sign; None without users. All clients that are no users of their
-        own sign as the Super user."""
+        """Credentials with which this host's clients sign; None without users. Clients that are not users of their own
+        sign as the Super user.
+        """
         self.environment = Environment(
             lambda: START_WALL_MS + int(loop.now * 1000),
             self.rng.randbytes,
@@ -134,7 +136,7 @@ class Client:
 class Retries:
     """Counts the retries of a client: `count` grows by one for each attempt after a call's first.
 
-    An attempt that the client gave up may still be carried out, seconds later: what was asked twice may happen twice.
+    An attempt that the client gave up may still be carried out seconds later, so a retried call may happen twice.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -151,7 +153,7 @@ class Retries:
             return await attempt(*args)
 
         view.call, view._attempt = counted_call, counted_attempt
-        admin: Any = client.admin  # it has taken `call` from the view already
+        admin: Any = client.admin  # this object has already taken `call` from the view
         admin._call = partial(counted_call, **admin._call.keywords)
 
 
@@ -245,8 +247,9 @@ class OwnProducer(Client):
             self._failed(ops, error)
 
     def _failed(self, ops: list[Op], error: Exception) -> None:
-        """Records calls that failed. Those whose time was over are of unknown outcome, too: such a send may still be on
-        its way while later ones go over another connection (seed 890000014)."""
+        """Records calls that failed. Sends of unknown outcome are added to `refused`, too: such a send may still arrive
+        after later ones that go over another connection (seed 890000014).
+        """
         for op in ops:
             self.recorder.failed(op, error)
             if isinstance(error, Unknown):

@@ -27,7 +27,7 @@ QUEUES = 2
 DELAYS_S = (0.0, 0.05, 0.4, 1.0, 1.0, 2.5, 4.0)
 """Delays in seconds from which one is drawn per message; some are equal, so that messages share rows."""
 DELAYED_BEFORE = 0.15
-"""Share (0 to 1) of the messages that say that they were delayed before."""
+"""Share (0 to 1) of the messages with a property that says that they were delayed before."""
 LONG_S = (8.0, 8.0)
 """Delays in seconds of messages that still wait when retention reaches them."""
 DUE = "TIMER_OUT_MS"
@@ -69,7 +69,7 @@ class Delayed(Client):
         message_id, delay_s = f"later-{self._count}", rng.choice(self._delays_s)
         options: MessageOptions = {"queue_id": rng.randrange(QUEUES), "properties": {"ACK_LEVEL": FULL}}
         before = rng.random() < DELAYED_BEFORE
-        if before:  # like a client that forwards a message with all its properties, the delay among them
+        if before:  # simulates a client that forwards a message with all its properties, including the delay
             options["properties"] = {"ACK_LEVEL": FULL, "TIMER_DELAY_MS": f"{delay_s * 1000 + 500:.0f}", DUE: "1"}
         else:
             options["delay"] = delay_s

@@ -2,9 +2,9 @@
 under the same name must inherit none of them.
 
 Each round uses new names. Messages are left waiting, the topic, the group or its retry topic is deleted and created
-again, and messages are sent to it. Requests about the new one must be answered as for one that never existed. In the
-end nothing waits on any node, and the topic holds what was sent since its last creation; delayed messages are there as
-copies.
+again, and messages are sent to it. Requests about the new topic or group must be answered as if the old one had never
+existed. At the end nothing waits on any node, and the topic holds the messages that were sent since its last creation.
+Delayed messages are in it as copies.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DeletedTopics(Client):
         self.made: list[Made] = []
         self._rounds = 0
         self.unfinished: set[str] = set()
-        """Topics that may have half messages which no producer ends: they are deleted in the end."""
+        """Topics that may have half messages which no producer ends. They are deleted at the end."""
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
@@ -119,7 +119,8 @@ class TwoLives:
 
     async def _send(self, name: str, life: int, more: str = "") -> Answer | None:
         """Sends a message; returns the answer if the message is stored, else None. A message of unknown outcome may be
-        stored later, in a later topic of the same name: that ends the round."""
+        stored later, in a new topic of the same name. So after one the round ends.
+        """
         message_id = f"{self._topic}-{name}"
         self._ids[life].append(message_id)
         level = "" if self._all.host.options.plain else FULL
@@ -210,7 +211,9 @@ class TwoLives:
         return await self._make_topic(name, queues)
 
     async def _look(self, what: str) -> None:
-        """Sends requests about the topic or group that was created again, and records what it must hold."""
+        """Sends requests about the topic or group that was created again, checks the answers, and records the messages
+        that the topic must hold.
+        """
         if what == "retries":
             again = await self._report_failure()
             name = RETRIES + self._group
@@ -258,7 +261,7 @@ def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
         messages, trimmed = stored_on(machine, one.topic)
         found = [id_of(message.body) for message in messages]
         for message in messages:
-            waited = b"TIMER_OUT_MS\x01" in message.properties  # a delivered copy has this property
+            waited = b"TIMER_OUT_MS\x01" in message.properties  # only a delivered copy has this property
             if f"{DELAY}\x01".encode() in message.properties and not waited:
                 yield f"{id_of(message.body)} was to wait, and went into {one.topic} at once"
         for message_id in one.before.intersection(found):

@@ -1,11 +1,12 @@
 """Consumers of a group that fail to process some messages and report so (CONSUMER_SEND_MSG_BACK, code 36): each report
-must yield one copy for a retry, at its time, and in the end a dead letter.
+must yield one copy of the message for a retry, at its due time, and the last one a dead letter.
 
-Each message's number of failures is drawn with it. A failure is reported until it is answered, at other nodes too, and
-now and then by two consumers at once; or the consumer sends the message to its retry topic itself, as RocketMQ's
-consumers do when no node accepts a report. The judge then checks on every node: an acknowledged failure has one copy,
-of the next attempt, in the topic that is right for it; one of unknown outcome at most one; one that was refused, or
-never reported, none. No copy is stored before its delay has passed since the message that failed was stored.
+The number of times that a message fails is drawn when it is sent. A failure is reported until it is answered, at other
+nodes too, and now and then by two consumers at once; or the consumer sends the message to its retry topic itself, as
+RocketMQ's consumers do when no node accepts a report. The judge then checks on every node: an acknowledged failure has
+one copy, of the next attempt, in the right topic. A failure of unknown outcome has at most one copy. A failure that was
+refused, or never reported, has none. No copy is stored before its delay has passed since the message that failed was
+stored.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class FailureJudge:
 
     def __init__(self) -> None:
         self.outcomes: dict[Failure, str] = {}
-        """Failure -> the best of OUTCOMES among its reports; `fail` if every answer said that nothing was stored."""
+        """Failure -> the best outcome (OUTCOMES) among its reports; `fail` if every answer said that nothing was
+        stored.
+        """
 
     def reported(self, failure: Failure, outcome: str) -> None:
         """Records the outcome of one report."""
@@ -120,7 +123,7 @@ class FailureJudge:
 
 
 def _unfit(copy: RetryCopy, failure: Failure) -> str:
-    """Returns the reason why the copy cannot come from the failure, "" if it can."""
+    """Returns the reason why the copy cannot be the result of the failure; "" if it can."""
     if copy.topic != (DEAD if failure.dead else RETRY):
         return f"is in {copy.topic}"
     waited_ms = copy.store_ms - failure.store_ms
@@ -250,7 +253,7 @@ class Failures(Asker):
                 outcome = outcome_of(answer)
                 self.judge.reported(failure, outcome)
                 if outcome == "ok" or (outcome == "fail" and answer and answer.code == ResponseCode.SYSTEM_ERROR):
-                    return  # it is done, or the message cannot be read any more
+                    return  # the report is done, or the message cannot be read any more
             await asyncio.sleep(rng.uniform(0.05, 0.5))
 
 

@@ -1,7 +1,8 @@
-"""A client that looks for acknowledged messages by their keys, through any node: no node may answer that there is none.
+"""A client that queries acknowledged messages by their keys through any node.
 
-A node may answer that it does not know. Before a node answers "not there", it has to ask how far the log is committed
-and apply that far (docs/guarantees.md), also when it has become the leader just now.
+No node may answer that there is no such message. A node may answer that it does not know. Before a node answers "not
+there", it has to ask how far the log is committed and apply that far (docs/guarantees.md), also when it has become the
+leader just now.
 """
 
 from __future__ import annotations

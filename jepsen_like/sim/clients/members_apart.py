@@ -1,10 +1,10 @@
 """Members of one group that want different topics: every queue of a topic that a member wants must be read by one.
 
-Members of our client come and go, each with topics of its own, and leave with a commit or without one. Now and then a
-member of another kind joins for a while, which makes RocketMQ's rule the rule for all: its share of the queues is not
-read until it has left. When everything is healed, the last members want different topics, and all of them together
-every topic. Once they have joined, one more message is sent to every queue. They must get every message that was
-acknowledged, except those that retention removed.
+Members that use RaftMQ's client come and go, each with its own set of topics, and leave with or without a commit. Now
+and then a member that behaves like a RocketMQ client joins for a while. Then queues are divided by RocketMQ's rule, and
+that member's share is not read until it has left. When everything is healed, the last members want different topics,
+and all of them together every topic. Once they have joined, one more message is sent to every queue. The last members
+must get every message that was acknowledged, except those that retention removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MembersApart(Asker):
         """Messages that were acknowledged and not read yet."""
         self._sent = 0
         self._joined: set[tuple[str, ...]] = set()
-        """The topics of those of the last members that have joined."""
+        """The sets of topics (of LAST) whose members have joined."""
         self._all_joined = asyncio.Event()
         self._ends = False
         """True once no more messages are sent."""
@@ -138,7 +138,7 @@ class MembersApart(Asker):
         return self._ends and not self._due
 
     async def _join_as_other(self, rng: random.Random) -> None:
-        """Joins as a client that does not know what it means to divide by topic, and leaves."""
+        """Joins as a client that does not support dividing queues by topic, stays for a while, and leaves."""
         while not self.stopped:
             await asyncio.sleep(rng.uniform(1.0, 6.0))
             name, topics = f"other-{rng.random()}", rng.choice(LAST)

@@ -26,8 +26,9 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 KINDS = ("oneway", "oneway", "oneway", "commit", "commit", "pull", "query", "query")
 TALES = (("oneway", "delete", "make"), ("commit", "delete", "make"), ("pull", "delete", "make"), ("oneway", "commit"))
-"""Sequences of steps without a pause between them, followed by nothing but a query: a change that waits somewhere has
-time to show."""
+"""Sequences of steps without a pause between them. Only queries follow, so that a delayed change has time to take
+effect.
+"""
 STALE_S = 3.0
 """Longest time in seconds that a connection's oldest request may wait before the client gives the connection up."""
 
@@ -43,7 +44,7 @@ class OffsetChange(NamedTuple):
 
 
 class Question(NamedTuple):
-    """The steps that the answer to a query must not fall behind, as indexes into `steps`."""
+    """A query that was sent, with the steps that its answer must reflect at least, as indexes into `steps`."""
 
     low: int
     """The newest step that was answered, or read, before the query was sent; -1: none."""
@@ -53,8 +54,9 @@ class Question(NamedTuple):
 
 
 class OffsetCommits(Client):
-    """The client of one group's offset. `reign(host)` looks into the nodes and returns the leader's term if that host
-    leads and takes writes, else None."""
+    """The client that commits and queries one group's offset. `reign(host)` reads the nodes' state: it returns the term
+    if the node at that host leads and takes writes, else None.
+    """
 
     def __init__(
         self, name: str, host: ClientHost, recorder: Recorder, report: Report, reign: Callable[[str], object]
@@ -216,7 +218,7 @@ class OffsetCommits(Client):
             value = None
             deletions = [n for n, step in enumerate(self.steps) if step.kind == "delete"]
             at = max(deletions, default=-1)
-            surely = min((n for n in deletions if n >= asked.low), default=-1)  # any of them explains the answer
+            surely = min((n for n in deletions if n >= asked.low), default=-1)  # each one explains the answer
         else:
             return
         if at == -2:

@@ -25,7 +25,7 @@ SUSPEND_MS = (300, 1000, 6000, 6000)
 """Times in milliseconds for which a pull may be parked. A node checks parked pulls again every 5 s
 (`long_poll.RECHECK_MS`)."""
 STORIES_MAX = 3
-"""Most stories (one topic with its pulls or requests) under way at a time."""
+"""The most stories (one topic with its pulls or requests) that are in progress at the same time."""
 ABSENT = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.QUERY_CONSUMER_OFFSET,

@@ -71,7 +71,8 @@ class RawConnection(FrameConnection):
         if self._credentials is not None:
             ext = self._credentials.signed(ext, body)
         flag = FLAG_ONEWAY if oneway else 0
-        # Raises struct.error for a drawn name that the binary form cannot hold: nothing waits for an answer then.
+        # Raises struct.error if the binary form cannot hold a drawn name. It is encoded first, so that no answer is
+        # expected then.
         data = encode_frame(code, self._next, flag, ext=ext, body=body, serialize_type=int(binary))
         if not oneway:
             self._asked.add(self._next)
@@ -88,7 +89,7 @@ class RawConnection(FrameConnection):
         return [asked for asked in due if not asked.silent or asked.at_s >= silent_since_s]
 
     def on_frame(self, header: Header, body: bytes) -> None:
-        """Passes an answer on; reports one to no waiting request."""
+        """Passes an answer to the request that waits for it; reports an answer that no request waits for."""
         if not header.flag & FLAG_RESPONSE:
             return
         asked = self.unanswered.pop(header.opaque, None)

@@ -120,7 +120,7 @@ class OffsetRegister(Client):
     """A register: one committed offset, which one writer moves always forward, and a reader that asks any node for it.
     No read may return an older offset than one acknowledged before the read.
 
-    The reader keeps asking a node that was cut off from the others, as a client does that does not know better.
+    The reader keeps asking a node that was cut off from the others, as a client does that does not notice.
     """
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
@@ -129,7 +129,9 @@ class OffsetRegister(Client):
         self.acked = 0
         self.tried = 0
         self._doubtful: set[int] = set()
-        """Offsets whose commit was not answered as done: they may be carried out late, and be read after newer ones."""
+        """Offsets whose commit was not acknowledged. Such a commit may be carried out late, so the offset may be read
+        after newer ones.
+        """
 
     def start(self) -> None:
         """Starts the writer and the reader as tasks; setting `stopped` ends them."""
@@ -174,8 +176,9 @@ class OffsetRegister(Client):
             self._report("register", f"offset {found} was read; {low} was acknowledged before, {self.tried} is newest")
 
     async def _write(self) -> None:
-        """Attempts one write through any node. The timeout is short: a paused leader must not keep the writer from the
-        next one."""
+        """Attempts one write through any node. The timeout is short, so that a paused leader does not keep the writer
+        from the next write.
+        """
         try:
             if await self.write(partial(self._links.get, self._address), IMPATIENT_S):
                 return

@@ -1,5 +1,5 @@
-"""A producer that repeats sends that are already stored: answers get lost, and a send with the producer's identity may
-arrive at any time.
+"""A producer that repeats sends that may already be stored, because answers get lost and an old send with the
+producer's identity may arrive at any time.
 
 Several sends are in flight at once, so that one entry holds them. A send that is not settled is repeated now and then,
 answered or not, through any node and for any queue: each arrival must be answered with the place of the one copy that
@@ -84,7 +84,7 @@ class Repeater(Asker):
         ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(self._low)}
         answer = await self._ask(connection, SEND_CODE, ext, self.host.body(TOPIC, op.value["id"], 10))
         if answer is None or answer.code != ResponseCode.SUCCESS:
-            return  # another arrival may be stored: it is asked again
+            return  # another arrival of the send may be stored, so it is sent again
         place = stored_at(answer)
         if sequence not in self._places:
             self._places[sequence] = place

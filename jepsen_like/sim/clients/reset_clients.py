@@ -44,7 +44,7 @@ class Reset(NamedTuple):
 
 
 class ResetJudge:
-    """Knows which committed offset may be read of each queue, and reports others under `resets`.
+    """Knows which committed offsets a read of each queue may return, and reports others under `resets`.
 
     A queue with an unanswered reset is not judged any more: that reset may be carried out at any time.
     """
@@ -52,7 +52,7 @@ class ResetJudge:
     def __init__(self, report: Report, now: Callable[[], float]) -> None:
         self._report, self._now = report, now
         self._asking: dict[int, float] = {}
-        """Queue -> time in seconds at which its reset under way was sent."""
+        """Queue -> time in seconds at which its reset that is in flight was sent."""
         self._last: dict[int, Reset] = {}
         self.unsure: set[int] = set()
         self._committed: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -219,7 +219,7 @@ class Resets(Asker):
             connection = await self._dial(rng, "a consumer that is reset")
             if connection is not None:
                 if rng.random() < 0.5:
-                    self._next = {}  # another process, which begins at what is committed
+                    self._next = {}  # a new process, which begins at the committed offset
                 session = ResetSession(self, connection, rng)
                 await session.run()
                 at_end = self.finished() and await session.commits_the_end()
@@ -248,8 +248,9 @@ class ResetSession:
         self._all, self._connection, self._rng = resets, connection, rng
         self._host, self._judge, self._next = resets.host, resets.judge, resets.positions
         self._oneway: list[tuple[int, int]] = []
-        """(queue, offset) of commits without an answer since the last commit with one: commits of a connection keep
-        their order."""
+        """(queue, offset) of oneway commits since the last commit that was answered. Earlier ones are done, because the
+        commits of a connection keep their order.
+        """
 
     async def run(self) -> None:
         """Reads the queues for 3 to 40 rounds, or until the connection ends or everything is finished."""

@@ -1,9 +1,10 @@
 """A topic whose number of queues goes up and down, and groups that commit offsets beyond the end of a queue.
 
 Fewer queues hide messages, and lose none. A change that must not hide unconsumed messages is refused as long as a group
-has not consumed an acknowledged message; the number in the refusal is at least that of such messages, and at most that
-of all sent. In the end the topic has one queue: what is hidden is counted as the topic's messages and in the lag of its
-group. Then it has all queues again, and every acknowledged message is where it was stored, on each replica.
+has not consumed an acknowledged message; the number in the refusal is at least the number of such messages, and at most
+the number of all messages sent. At the end the topic has one queue. Hidden messages still count as messages of the
+topic, and in the lag of its group. Then it has all queues again, and every acknowledged message is where it was stored,
+on each replica.
 
 An offset beyond the end is shown as such, and a consumer that reads up to the end says so instead of reading nothing.
 """
@@ -59,9 +60,9 @@ class ResizeLedger:
         """Queue -> the offset behind the last message that the group was given: the highest that it may have
         committed."""
         self.others: Counter[str] = Counter()
-        """Topic -> other groups that may read it."""
+        """Topic -> number of other groups that may read it."""
         self.left_s: dict[str, float] = {}
-        """Topic -> the time at which the last of these was deleted."""
+        """Topic -> the time in seconds at which the last of these groups was deleted."""
 
     def not_consumed(self, topic: str, queues: range, asked_s: float) -> int:
         """Returns the number of messages in these queues that were acknowledged before `asked_s`, are kept, and were
@@ -76,7 +77,9 @@ class ResizeLedger:
         )
 
     def changed(self, topic: str, lost: range, asked_s: float, answer: Answer, *, hides: bool) -> None:
-        """Checks the answer to a change that takes the queues `lost` from the topic. `hides`: it may hide messages."""
+        """Checks the answer to a change that takes the queues `lost` from the topic. `hides`: the change may hide
+        messages.
+        """
         least, what = self.not_consumed(topic, lost, asked_s), f"{topic} without queues {list(lost)}"
         if answer.code == ResponseCode.SUCCESS:
             if least and not hides:
@@ -115,7 +118,7 @@ class ResizedTopics(Asker):
         """The topic's number of queues; None once a change is undecided."""
         self._names = self._count = self._groups = 0
         self.whole = False
-        """True once the topic surely has all its queues again, for good."""
+        """True once the topic surely has all its queues again and is not changed any more."""
 
     def start(self) -> None:
         """Starts all tasks."""
@@ -245,7 +248,7 @@ class ResizedTopics(Asker):
         """Lets a new group commit an offset beyond the end of queue 0, read, and correct it. Raises RaftMQError,
         OSError."""
         admin = client.admin
-        self.ledger.others[topic] += 1  # for good, unless it is surely deleted
+        self.ledger.others[topic] += 1  # counted for good, unless the group is surely deleted
         await admin.create_group(group)
         await admin.commit(group, topic, 0, BEYOND)
         shown = (await admin.offsets(group, topic))[0]

@@ -25,7 +25,7 @@ from raftmq.client.producing.producer import AsyncProducer
 from raftmq_wire.codes import is_unknown
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
-"""Time in seconds after which RaftMQ's client gives up an attempt, and the whole send."""
+"""Times in seconds after which RaftMQ's client gives up: ATTEMPT_S one attempt, TIMEOUT_S the whole send."""
 
 
 class ScriptedClient:

@@ -135,12 +135,12 @@ class _Query:
             assert not isinstance(done, str)
             winners.append(done)
         if rng.random() < 0.15:
-            return False  # between the tasks and the commit
+            return False  # the driver dies between the tasks and the commit
         if rng.random() < 0.2:
             await self._wrong_commit(batch, winners)
         committed = await self._commit(batch, winners)
         await self._zombies()
-        return committed and rng.random() >= 0.15  # or after the commit
+        return committed and rng.random() >= 0.15  # or the driver dies after the commit
 
     async def _task(self, batch: int, rows: list[str]) -> Try | str | None:
         """Runs one task and returns the try that wins; "committed" if the batch already was; None if the outcome of a
@@ -207,7 +207,7 @@ class _Query:
         (attempt, count), *rest = winners
         wrong = self._rng.choice(([(attempt, count + 1), *rest], [(attempt, count - 1), *rest], [(1 << 40, 1), *rest]))
         answer = await self._until(RequestCode.COMMIT_WRITE, self._write(batch), json.dumps(wrong).encode())
-        known = (self._name, batch) in self._all.judge.wanted  # by an earlier life of the driver
+        known = (self._name, batch) in self._all.judge.wanted  # an earlier run of the driver has committed the batch
         if answer is not None and answer.code == ResponseCode.SUCCESS and not known:
             self._all.report_wrong(f"batch {batch} of {self._name} was committed with {wrong}, it has {winners}")
 

@@ -49,11 +49,11 @@ LOOK_S = 0.001
 """Time in seconds between two looks at the leader's queue."""
 SENDS_PER_TICK = 100
 TWICE_PER_TICK = 2
-"""Sends of the surge that come twice, once some are refused."""
+"""Number of sends of the surge per tick that are sent twice, once some sends are refused."""
 WAITING_MAX = 1_000
 """Sends of the surge without an answer, above which it sends no more."""
 CALM_S = 3.0
-"""Time in seconds after which an overload of before is over (`admission_limit.LEAVE_MS`)."""
+"""Time in seconds after which an earlier overload is over (`admission_limit.LEAVE_MS`)."""
 OVERLOAD_S = 20.0
 """Time in seconds within which an overload is noticed at the latest: entries are few on a slow disk, and so are the
 intervals that can be compared."""
@@ -62,7 +62,7 @@ MORE_S = 2.0
 ANSWERED_S = 12.0
 """Time in seconds within which each send is answered: it waits send.deadline_ms at most."""
 MANY_OTHERS = 10
-"""Waiting sends of other clients with which these compete for the log themselves."""
+"""Number of waiting sends of other clients from which on those clients compete with the surge for the log."""
 SLOW_S = 0.04
 """Time in seconds that the slowest operation of a lane takes while disks are slower."""
 BUSY = ResponseCode.SYSTEM_BUSY
@@ -84,7 +84,7 @@ class AnsweredSend(NamedTuple):
 
     @property
     def says(self) -> int:
-        """Rank of an answer: an answer that proves more about what is stored has a higher one."""
+        """Rank of the answer. An answer that proves more about what is stored has a higher rank."""
         return 2 if self.code == ResponseCode.SUCCESS else int(self.unknown)
 
 
@@ -104,9 +104,10 @@ class Surges(Asker):
         others: Callable[[], int],
     ) -> None:
         """`quiet`: the host of the client that sends a little. `machines`: the members. `leads`: (term, node) of the
-        leader that takes writes; None without one. `queued`: ids of the messages of surges that wait in its queue.
-        `crowded`: True if it has more of them, and of others, than its limit, or refuses sends. `others`: the number
-        of other clients' sends that wait in its queue."""
+        leader that takes writes; None without one. `queued`: ids of the surges' messages that wait in the leader's
+        queue. `crowded`: True if the leader holds more bytes of sends than its limit, or refuses sends. `others`: the
+        number of other clients' sends that wait in the leader's queue.
+        """
         super().__init__(host, report)
         self._quiet, self._machines, self._leads, self._queued = quiet, machines, leads, queued
         self._crowded, self._others = crowded, others
@@ -114,11 +115,14 @@ class Surges(Asker):
         self._pid = self.rng.randbytes(16).hex()
         self._quiet_ended = True
         self.answers: dict[str, AnsweredSend] = {}
-        """Id -> the answer; of a send that came twice, the one that says most. Sends without an answer are not here."""
+        """Id -> the answer; for a send that was sent twice, the answer with the highest rank (`AnsweredSend.says`).
+        Sends without an answer are left out.
+        """
         self._lines: dict[RawConnection, list[str]] = {}
-        """Connection -> ids of what was sent on it, in that order. Sends that came twice are not here."""
+        """Connection -> ids of the messages that were sent on it, in order. Messages that were sent twice are left out.
+        """
         topics = TOPICS if host.options.users else (TOPICS[0],)
-        self._topic_beside = topics[-1]  # all clients of a run with users are one user: its topics are told apart
+        self._topic_beside = topics[-1]  # with users, all these clients are one user with two topics
 
     def play(self) -> None:
         """Begins the stages after the heal."""
@@ -140,7 +144,7 @@ class Surges(Asker):
         return [connection for connection in made if connection is not None]
 
     async def _dial_beside(self, node: str) -> RawConnection | None:
-        """Connects from the machine of the quiet client."""
+        """Connects to the node from the machine of the quiet client; returns None if that fails."""
         made: list[RawConnection | None] = []
         dialled = asyncio.Event()
 
@@ -195,14 +199,16 @@ class Surges(Asker):
         *,
         sequence: int = 0,
     ) -> bytes:
-        """`sequence`: what the nodes know a repetition by; 0: by nothing."""
+        """Returns the frame of one send. `sequence`: the producer's sequence number, by which nodes recognize a
+        repetition; 0: the send has no identity.
+        """
 
         def heard(answer: Answer) -> None:
             offset = position = -1
             if answer.code == ResponseCode.SUCCESS:
                 offset, position = stored_at(answer)[1], int(answer.ext["msgId"][-16:], 16)
             sent = AnsweredSend(topic, answer.code, answer.remark or "", offset, position)
-            # That one of two is refused says nothing of the other.
+            # If one of two copies is refused, the other may still be stored.
             self.answers[name] = max(self.answers.get(name, sent), sent, key=lambda each: each.says)
             if told is not None:
                 told()
@@ -216,7 +222,7 @@ class Surges(Asker):
 
     async def _play(self) -> None:
         rng = random.Random(self.rng.random())
-        nodes = [machine.host for machine in self._machines()]  # former members may be gone, and would refuse nothing
+        nodes = [machine.host for machine in self._machines()]  # removed members may be gone, and would refuse nothing
         connections = await self._dial_all(rng, nodes)
         beside = await self._dial_beside(rng.choice(nodes))
         if not connections or beside is None or not await self._topics_made(connections[0]):
@@ -245,7 +251,8 @@ class Surges(Asker):
         await asyncio.sleep(TICK_S)
         for _ in range(QUIET_SENDS):
             asking = asyncio.ensure_future(self._ask_beside(beside))
-            # Not those of the moment at which it was sent: a change of a topic may propose all of them until it comes.
+            # The messages that waited when the send was sent do not count. A change of a topic may propose all of them
+            # before the send arrives.
             before = await self._others_before(f"quiet-{self._sent + 1}", asking) & set(names)
             sent = self.answers.get(await asking)
             if len(before) < BURST // 3 or sent is None or sent.code != ResponseCode.SUCCESS or self._leads() != reign:
@@ -262,8 +269,9 @@ class Surges(Asker):
             self._report("flow", f"{len(refused)} sends of a burst are refused: {self.answers[refused[0]].remark}")
 
     async def _others_before(self, name: str, asking: asyncio.Future[str]) -> set[str]:
-        """Waits until a send is in the leader's queue. Returns the ids of what is there then; nothing if the send was
-        never seen there."""
+        """Waits until the send `name` is in the leader's queue. Returns the ids of the surge's messages that are there
+        then; an empty set if the send was never seen there.
+        """
         while not asking.done():
             queued = self._queued()
             if name in queued:
@@ -322,7 +330,8 @@ class Surges(Asker):
         await self._answered(connections)
 
     async def _not_refused(self, beside: RawConnection, reign: object) -> None:
-        # Where many clients compete for a few messages a second, ten a second are more than a share (seed 960500021).
+        # If many clients compete for a few messages per second, ten per second are more than a fair share (seed
+        # 960500021).
         many = self._outnumbered()
         sent = self.answers.get(await self._ask_beside(beside))
         self._quiet_ended = True
@@ -331,7 +340,7 @@ class Surges(Asker):
             self._report("flow", f"a send of a client that sends little is refused: {sent.code} {sent.remark}")
 
     def _outnumbered(self) -> bool:
-        """Returns True if most of what waits in the leader's queue is of other clients."""
+        """Returns True if more sends of other clients than of the surge wait in the leader's queue."""
         return len(self._queued()) < self._others()
 
     async def _ask_beside(self, connection: RawConnection) -> str:

@@ -1,10 +1,10 @@
 """Producers of transactions: half messages that are committed, rolled back, ended twice, or left for the broker to
 check.
 
-The fate of a message is drawn with its key (FATES), and any producer of the group that the broker asks answers
-accordingly. A producer ends its transaction with or without waiting for an answer, vanishes before, or first names the
-wrong key, offset or group, which must do nothing. In the end one producer stays until no transaction is open on any
-node.
+Each message's fate (commit, rollback or either) is drawn with its key (FATES), and any producer of the group that the
+broker asks answers accordingly. A producer ends its transaction with or without waiting for an answer, or vanishes
+before that. Sometimes it first sends the wrong key, offset or group, which must have no effect. In the end one producer
+stays until no transaction is open on any node.
 """
 
 from __future__ import annotations

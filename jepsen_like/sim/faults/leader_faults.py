@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 def hold_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
-    """Makes the leader apply nothing for a while although it goes on committing: its reads must wait, not return old
-    state."""
+    """Makes the leader apply nothing for a while although it goes on committing. Reads at the leader must then wait,
+    and not return old state.
+    """
     leader = nemesis.leader()
     if leader is None:
         return

@@ -134,8 +134,9 @@ class FaultInjector:
             machine.start()
 
     def forget_retired(self) -> None:
-        """Removes machines that were switched off for good from the network, which then refuses connections to them
-        instead of letting callers wait for an answer."""
+        """Removes retired machines from the network. The network then refuses connections to them, so that callers do
+        not wait for an answer.
+        """
         for machine in self.machines.values():
             if machine.retired:
                 self.network.links.down.discard(machine.host)
@@ -276,8 +277,9 @@ class FaultInjector:
         self.cut(fault, edges, ", ".join(f"{a} -x-> {b}" for a, b in edges))
 
     def _ring(self, fault: Fault, rng: random.Random) -> None:
-        """Cuts the network so that every node sees only its two neighbours in a ring, and no two nodes see the same
-        majority. With three nodes one link is cut."""
+        """Cuts the network so that every node reaches only its two neighbours in a ring, and no two nodes reach the
+        same majority. With three nodes one link is cut.
+        """
         hosts = self.hosts()
         rng.shuffle(hosts)
         size = len(hosts)
@@ -398,7 +400,7 @@ class FaultInjector:
         if lane != "append" or not self._armed:
             return
         if "crash-after-vote" in self._armed and grants_vote(done):
-            # The reply leaves in the turn that this report has woken: let it, and then crash.
+            # The node sends its reply in the turn that this report has woken. Crash after that turn.
             self._after_turn(self._vote_crash, machine)
         elif "crash-after-ack" in self._armed and done.last is not None:
             fault = self._armed.pop("crash-after-ack")

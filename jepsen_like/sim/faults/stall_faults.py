@@ -145,13 +145,14 @@ class Stalls:
         what = f"{which} stood still for {seconds:.2f} s"
         self._expect_leader(what)
         patience_s = world.options.election_ticks * world.options.tick_ms / 1000
-        # A heartbeat may have been due when the leader stopped, and then the tick of a follower.
+        # When the leader stalled, its heartbeat may have been due, and a follower's tick soon after.
         is_short = seconds < patience_s - SLOW_LINK_S - 3 * world.options.tick_ms / 1000
         harmless = which in ("follower", "all") or (which == "leader" and is_short)
-        # A follower that the leader cannot hear does not count for its quorum, until the connection is found out.
-        # One whose log is rotten hands over, some time after that was found (seed 957000022).
+        # A follower on a dead connection does not count for the leader's quorum until the dead connection is noticed. A
+        # leader whose log is damaged hands leadership over some time after it notices the damage (seed 957000022).
         harmless = harmless and not deaf and not rotten and not _is_rotten(leader)
-        # One that was about to end, such as a leader that is stopped, does not count for it either (seed 958000034).
+        # A node that was about to end, such as a leader that is stopped, does not count for the quorum either (seed
+        # 958000034).
         harmless = harmless and processes == [machine.process for machine in world.members()]
         if harmless and self._handed() == handed and self._reigns() != before:
             world.monitor.report("stall", f"{what}: leader and term were {before} and are {self._reigns()}")
@@ -173,7 +174,8 @@ class Stalls:
         world, end, applied = self._world, self._world.loop.now + LEADER_S, -1
         while not self._leads() and not world.monitor.violations:
             leader = world.nemesis.leader()
-            # Not what its core knows of: a drain of hundreds is reported at its end (seed 951000081).
+            # The rows are read instead of the core's applied index, because the core learns of a drain of hundreds of
+            # entries only at its end (seed 951000081).
             if leader is not None and leader.node is not None and leader.node.state.applied.index > applied:
                 applied, end = leader.node.state.applied.index, world.loop.now + LEADER_S
             if world.loop.now >= end:

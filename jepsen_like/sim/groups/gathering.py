@@ -27,13 +27,17 @@ BEGUN_S, ENDED_S = 30.0, 30.0
 HELD_S = (ROUTE_AGE_MS + SETTLE_MS) / 1000 + 2.0
 """Virtual seconds for which a topic with unread messages must stay."""
 LEFT_S = 60.0
-"""Virtual seconds within which one that is read leaves, with a leader that is killed meanwhile."""
+"""Virtual seconds within which a topic without unread messages must leave the group, although the leader is killed
+meanwhile.
+"""
 READ_P, KILL_P = 0.1, 0.005
-"""Probabilities, in a look, that the group reads one more queue to its end, and of the kill of the leader, once."""
+"""Probabilities per look: READ_P, that the consumer group reads one more queue to its end; KILL_P, that the leader is
+killed, which happens once.
+"""
 
 
 class Gathering(LeavingPhase):
-    """The phase."""
+    """The phase that gathers the topic in the first group, and spreads it again."""
 
     CHECKER = "gathering"
 
@@ -84,7 +88,7 @@ class Gathering(LeavingPhase):
         return self._loop.now - self._begun_s >= HELD_S
 
     def _look(self) -> None:
-        """Reports a topic that has left a group in which something is unread."""
+        """Reports a violation if the topic has left the second group while messages in it are unread."""
         for node in self._group.states.running():
             topic = node.state.topics.get(TOPIC)
             if topic is not None and not topic.queues and (left := _unread(node.state, topic.id)):
@@ -94,7 +98,9 @@ class Gathering(LeavingPhase):
                 )
 
     def _leaves(self) -> bool:
-        """Lets the group read to the end, queue by queue; returns True once the topic has left on all nodes."""
+        """Lets the consumer group read to the end, queue by queue; returns True once the topic has left the second
+        group on all nodes.
+        """
         self._look()
         leader = self._leader()
         if leader is not None and self._rng.random() < READ_P:
@@ -119,8 +125,9 @@ class Gathering(LeavingPhase):
 
 
 def _unread(state: BrokerState, topic_id: int) -> dict[int, int]:
-    """Returns the queues of the topic that the consumer group has not read to their end -> how many messages it has yet
-    to read."""
+    """Returns queue -> number of messages that the consumer group has yet to read, for the topic's queues that it has
+    not read to their end.
+    """
     committed = state.offsets_by_topic(GROUP).get(topic_id, {})
     found = {}
     for queue in range(QUEUES):

@@ -24,7 +24,7 @@ def groups_apart(others: Sequence[str], nemesis: FaultInjector, fault: Fault, rn
 
 
 def first_headless(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
-    """Kills a majority of the first group, with its leader: it takes no act until they are back."""
+    """Kills a majority of the first group, including its leader. The group accepts no changes until they are back."""
     leader = nemesis.leader()
     machines = [machine for machine in nemesis.machines.values() if not machine.retired and machine is not leader]
     rng.shuffle(machines)

@@ -34,7 +34,7 @@ SLOTS = 10
 
 
 class Group(Protocol):
-    """The attributes of the second group that are used here."""
+    """The attributes of the second group that the phases use."""
 
     machines: dict[NodeId, Machine]
     states: GroupStates
@@ -48,7 +48,7 @@ class Group(Protocol):
 
 
 class LateSender(PlacedClient):
-    """A client with a route of before: it sends to the second group, whatever that does."""
+    """A client with an old route: it keeps sending to the second group, whatever state that group is in."""
 
     def __init__(self, host: ClientHost, report: Report, hosts: Hosts) -> None:
         super().__init__(NUMBER, host, report, hosts)
@@ -81,7 +81,7 @@ class LateSender(PlacedClient):
 
 
 class LeavingPhase:
-    """A phase. Nothing else disturbs the cluster in it."""
+    """Base class of the phases. No other faults disturb the cluster during a phase."""
 
     CHECKER: str
     """The name of the checker that reports what is wrong in it."""
@@ -112,7 +112,7 @@ class LeavingPhase:
     def _tell(
         self, machine: Machine | None, run: list[Command], told: Callable[[ProposeResult], None] = lambda _: None
     ) -> BrokerState | None:
-        """Proposes commands to that node; returns its state, None if it does not run."""
+        """Proposes commands to the node on that machine; returns the node's state, None if it does not run."""
         if machine is None or machine.node is None or machine.process is None:
             return None
         node = machine.node

@@ -1,5 +1,6 @@
-"""Checks what nodes know of other groups, and that they have nothing of the truth that the first group never had
-(docs/adr/0108)."""
+"""Checks what nodes know of other groups of brokers. Also checks that their copy of the truth (topics, groups, users
+and so on) contains nothing that the first group never had (docs/adr/0108).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ class MapCheck:
                 self._report("group map", f"{what}; it was {led}")
 
     def _look_at_groups(self, machine: Machine, who: str, seen: GroupRecords, groups: GroupRecords) -> None:
-        """Checks which groups the map has. A node without a copy of the truth believes what other nodes tell."""
+        """Checks which groups the map has. A node without a copy of the truth believes the groups that other nodes
+        send.
+        """
         assert machine.node is not None
         rows = machine.node.state.broker_groups.by_number
         for number in seen.keys() - groups.keys():
@@ -90,7 +93,7 @@ class CopiesCheck:
 
 
 def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Returns the kind of what is not the same in two states, with an example; "" if all is."""
+    """Returns the first kind of rows that differ between the two states, with an example; "" if all are equal."""
     for kind, rows in wanted.items():
         if found[kind] != rows:
             if isinstance(rows, dict):

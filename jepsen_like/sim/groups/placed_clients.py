@@ -30,18 +30,21 @@ SECOND_TOPIC = "placed-second"
 GROUP = "placed-readers"
 CHECKER = "placed"
 REGISTRY_SHARE, REGISTRY_PATIENCE_S = 0.4, 5.0
-"""Share (0 to 1) of the questions for a route that go to the registry, if there is one, and how long they may take: it
-holds them while it is not ready."""
+"""REGISTRY_SHARE: share (0 to 1) of the route requests that go to the registry, if there is one. REGISTRY_PATIENCE_S:
+seconds that such a request may take; the registry holds requests while it is not ready.
+"""
 ATTEMPTS = 5
 DIAL_S = 1.5
 PATIENCE_S, ACT_PATIENCE_S = 1.0, 4.0
-"""Seconds after which a client gives a request up, and closes the connection. An act may take longer: who gives it up
-does not hear that it was acknowledged."""
+"""Seconds after which a client gives a request up, and closes the connection. A change of topics may take longer, so
+that the client hears that it was acknowledged.
+"""
 SLOTS, ACT_SLOTS = 3, 2
-"""Requests that a producer, and the client that changes the truth, have in flight: one that waits for a node that is
-away must not be all that happens."""
+"""Requests that a producer (SLOTS) and the client that changes the truth (ACT_SLOTS) have in flight. They are more than
+one, because a request may wait for a node that is away.
+"""
 LATER_SHARE = 0.2
-"""Share (0 to 1) of the steps before which a client asks for another route."""
+"""Share (0 to 1) of the steps before which a client asks for a new route."""
 
 
 Hosts = Callable[[], Mapping[int, Sequence[str]]]
@@ -49,7 +52,9 @@ Hosts = Callable[[], Mapping[int, Sequence[str]]]
 
 
 def route_of(body: bytes) -> dict[str, dict[str, str]]:
-    """Returns broker name -> broker id -> address of a route. RocketMQ's JSON has numbers as names there."""
+    """Returns broker name -> broker id -> address, from the body of a route. RocketMQ's JSON has numbers as names
+    there.
+    """
     table = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body))
     return {data["brokerName"]: data["brokerAddrs"] for data in table["brokerDatas"]}
 
@@ -68,14 +73,16 @@ class PlacedClient(Asker):
         self.registry: Sequence[str] = ()
         """The hosts of the registry's processes; none if there is none."""
         self.from_registry = 0
-        """Routes that the registry told."""
+        """Number of routes that came from the registry."""
         self.has_led: Callable[[int, str], bool] = lambda group, host: True
         """Returns True if the node at that host has led the group."""
 
     async def _asked(
         self, link: RawConnection, code: int, ext: dict[str, str], body: bytes = b"", patience_s: float = PATIENCE_S
     ) -> Answer | None:
-        """Returns the answer to a request; None if there was none for so long, and the connection was closed."""
+        """Returns the answer to a request. After `patience_s` seconds without one, closes the connection and returns
+        None.
+        """
         try:
             async with asyncio.timeout(patience_s):
                 return await self._ask(link, code, ext, body)
@@ -84,7 +91,7 @@ class PlacedClient(Asker):
             return None
 
     async def _look(self, rng: random.Random) -> None:
-        """Asks some node of any group for a route, and checks what is always true of one."""
+        """Asks some node of any group, or the registry, for a route, and checks what must be true of every route."""
         of_registry = bool(self.registry) and rng.random() < REGISTRY_SHARE
         nodes = [host for hosts in self._hosts().values() for host in hosts]
         asked = rng.choice(self.registry if of_registry else nodes)
@@ -120,7 +127,7 @@ class PlacedClient(Asker):
         if link is None or link.closed:
             name = f"{type(self).__name__} of group {self.group}"
             try:
-                async with asyncio.timeout(DIAL_S):  # a machine without power does not answer for long
+                async with asyncio.timeout(DIAL_S):  # a machine without power gives no answer for a long time
                     made = await dial(self.host, host, name, self._report, port=port)
             except TimeoutError:
                 return None
@@ -130,8 +137,9 @@ class PlacedClient(Asker):
         return link
 
     async def _call(self, rng: random.Random, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
-        """Asks the leader of the client's own group or, now and then, another node of it. None: no answer, or not
-        sent."""
+        """Sends a request to the leader of the client's own group or, now and then, to another node of that group.
+        Returns the answer; None if none came or the request was not sent.
+        """
         host = self._leader if self._leader and rng.random() < 0.8 else rng.choice(self._hosts()[self.group])
         link = await self._link(host)
         return None if link is None else await self._asked(link, code, ext, body)
@@ -146,7 +154,7 @@ class PlacedProducer(PlacedClient):
         self._pid = ""
         self._next = 0
         self._open: set[int] = set()
-        """Sequences of the sends that are under way."""
+        """Sequence numbers of the sends that are in flight."""
         self.name = f"at{group}"
 
     async def _work(self) -> None:
@@ -214,7 +222,7 @@ class PlacedProducer(PlacedClient):
 
 
 class PlacedReader(PlacedClient):
-    """Reads the queues of one group from any of its nodes, and commits how far it has come."""
+    """Reads the queues of one group from any of its nodes, and commits the offset that it has reached."""
 
     def __init__(self, group: int, host: ClientHost, report: Report, hosts: Hosts) -> None:
         super().__init__(group, host, report, hosts)
@@ -242,7 +250,7 @@ class PlacedReader(PlacedClient):
         if answer is None:
             return
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.offsets[queue] = max(offset, int(answer.ext["nextBeginOffset"]))  # a replica that lags knows less
+            self.offsets[queue] = max(offset, int(answer.ext["nextBeginOffset"]))  # a lagging replica knows less
         elif answer.code == ResponseCode.SUCCESS:
             self._take(queue, messages_of(answer.body))
             self.offsets[queue] = int(answer.ext["nextBeginOffset"])
@@ -286,7 +294,7 @@ class PlacedReader(PlacedClient):
 
 
 class TruthChanger(PlacedClient):
-    """Makes topics at nodes of the second group. `made`: those that were acknowledged."""
+    """Creates topics at nodes of the second group. `made`: the topics whose creation was acknowledged."""
 
     def __init__(
         self,
@@ -327,9 +335,9 @@ class TruthChanger(PlacedClient):
         self._judge(host, name, self.host.loop.now - began_s)
 
     def _judge(self, host: str, name: str, took_s: float) -> None:
-        """Checks that what was acknowledged can be used where it was asked for."""
+        """Checks that a topic whose creation was acknowledged can be used at the node that acknowledged it."""
         asked = self._machines()[host].readable
-        # What is not copied at the deadline is answered as done.
+        # A change that is not copied by the deadline is answered as done all the same.
         if asked is None or took_s * 1000 >= self.host.options.deadline_ms or not asked.serving.services.writes_open():
             return
         if name not in asked.state.topics:

@@ -36,7 +36,9 @@ NAME = "placed-query"
 SECOND = FIRST_GROUP + 1
 TRIES = 30
 PAUSE_S, SLOW_S = (0.0, 0.2), (0.0, 0.8)
-"""Pause before a step of a commit, alone and beside that of a driver that is thought dead: their steps mix."""
+"""Shortest and longest pause in seconds before a step of a commit: PAUSE_S for a driver alone, SLOW_S if a driver that
+is thought dead commits too, so that the steps of both mix.
+"""
 DEATHS = 0.12
 """Probability that the driver dies at a step."""
 
@@ -51,7 +53,7 @@ class PlacedWriter(PlacedClient):
         super().__init__(FIRST_GROUP, host, report, hosts)
         self.judge = WriteJudge()
         self._thought_dead = 0
-        """Commits that go on although their driver is thought dead."""
+        """Number of commits that go on although their driver is thought dead."""
         self.counts: Counter[str] = Counter()
         """Counts of the steps of commits, and of aborts."""
 
@@ -69,13 +71,14 @@ class PlacedWriter(PlacedClient):
                     break
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
             else:
-                given_up.clear()  # a commit ends all that came before it
+                given_up.clear()  # a commit ends all earlier batches
             await asyncio.sleep(rng.uniform(0.02, 0.2))
         await self._leave(rng, given_up)
 
     async def _leave(self, rng: random.Random, given_up: Sequence[int]) -> None:
-        """Aborts once more what was given up, as the finding about undecided writes asks a person to: a driver that was
-        thought dead may have prepared it since (seed 996000103)."""
+        """Aborts given-up batches once more, as the finding about undecided writes asks an operator to do. A driver
+        that was thought dead may have prepared one since (seed 996000103).
+        """
         while self._thought_dead:  # noqa: ASYNC110 - they count down as they end
             await asyncio.sleep(0.1)
         for batch in given_up:
@@ -181,7 +184,8 @@ class PlacedWriter(PlacedClient):
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
         if alone and group == FIRST_GROUP and int(answer.ext["attempts"]):
-            # What was open there is no more, so no commit came before, and no driver is left that could send one.
+            # The abort ended open attempts there, so no commit came before it, and no driver is left that could send
+            # one.
             self.judge.aborted.add((NAME, batch))
             self.counts["aborted"] += 1
         return True

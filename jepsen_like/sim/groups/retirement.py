@@ -31,19 +31,22 @@ if TYPE_CHECKING:
 SENDS_S = 4.0
 """Virtual seconds of the drain in which the client still sends."""
 DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
-"""Virtual seconds within which the group drains, has retired on all nodes, and a node of it ends that starts again."""
+"""Virtual seconds: DRAINED_S until the group must be drained, RETIRED_S until it must have retired on all nodes,
+ENDED_S until a node of it that starts again must end.
+"""
 CLOSE_P, CANCEL_P, KILL_P, REST_P = 0.3, 0.03, 0.05, 0.3
-"""Probabilities, in a look, of an attempt to close the log, of the end or the begin of the drain, of the kill of the
-leader, which happens once, and of a rest of the client until the next look, or until the log is being closed: one to
-which all send is hardly ever closed."""
+"""Probabilities per look: CLOSE_P, of an attempt to close the log; CANCEL_P, that the drain begins or ends; KILL_P,
+that the leader is killed, which happens once; REST_P, that the client pauses. Without pauses the log would hardly ever
+be closed.
+"""
 QUOTA_P, RATES = 0.5, (3, 30)
-"""Probability of a quota on what the client sends, and its messages a second."""
+"""QUOTA_P: probability of a quota on the client's sends. RATES: its possible values, in messages per second."""
 BEHIND = (0, 1, 2, 4, 9)
-"""Entries by which the look of an attempt may be behind what is applied when it is proposed."""
+"""Numbers of entries by which the index that an attempt to close the log names may be behind the applied index."""
 
 
 class Retirement(LeavingPhase):
-    """The phase."""
+    """The phase in which the second group is drained and retires."""
 
     CHECKER = "retirement"
 
@@ -63,7 +66,7 @@ class Retirement(LeavingPhase):
         self.closes = 0
         """Attempts to close the log that were refused, because a message or another drain came between."""
         self._looks: list[int] = []
-        """Looks of the attempts that may have closed the log: all but those that were refused."""
+        """Indexes named by the attempts that may have closed the log: all attempts but the refused ones."""
 
     # --- the phase ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +141,9 @@ class Retirement(LeavingPhase):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _asks_again(self) -> bool:
-        """Asks the first group for all that could bring the group back; returns True once there was a leader to ask."""
+        """Proposes to the first group all changes that could bring the retired group back; returns True once there was
+        a leader to ask.
+        """
         state = self._tell_first([])
         if state is None:
             return False
@@ -151,7 +156,7 @@ class Retirement(LeavingPhase):
         return True
 
     def _is_decided(self) -> bool:
-        """Returns True once the first group has decided that; reports a group that came back."""
+        """Returns True once the first group has decided those changes; reports a violation if the group came back."""
         state = self._tell_first([])
         if state is None or state.applied.index <= self._asked_at:
             return False

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 NUMBER = FIRST_GROUP + 1
 NODES = 3
 SEED_STEP = 1 << 40
-"""Distance of the seed from which the second group's machines and faults are drawn."""
+"""Number that is added to a run's seed to draw the second group's machines and faults."""
 LEADER_S, COPIED_S, ROUTES_S, READ_S, SETTLED_S = 60.0, 60.0, 60.0, 150.0, 60.0
 """Virtual seconds within which, when nothing is broken, the group has a leader, its copy is that of the first group,
 every route names both leaders, all replicas are read, and every write to both groups is decided and copied."""
@@ -76,7 +76,7 @@ class FirstGroup(Protocol):
 
 
 class GroupMonitor(Monitor):
-    """The monitor of a further group. Its findings are those of the run, and say which group they are about."""
+    """The monitor of a further group. Its violations count for the run, and name the group that they are about."""
 
     def report(self, checker: str, what: str) -> None:
         super().report(checker, f"group {NUMBER}: {what}")
@@ -84,7 +84,8 @@ class GroupMonitor(Monitor):
 
 def options_of(options: Options) -> Options:
     """Returns the options of the second group's machines and faults: those of the first group with a seed of its own.
-    It has no tier: its objects would need a check of their own."""
+    The second group has no tier, because its objects would need another check.
+    """
     return options._replace(
         seed=options.seed + SEED_STEP,
         nodes=NODES,
@@ -98,7 +99,7 @@ def options_of(options: Options) -> Options:
 
 
 class SecondGroup:
-    """The group. `clients` are those that use both groups."""
+    """The second group, with its machines, faults and checks. `clients` are the clients that use both groups."""
 
     def __init__(self, world: FirstGroup, add_host: Callable[[], ClientHost], *, planned: bool) -> None:
         """`add_host` adds a machine for one more client. `planned`: the group has its own planned faults."""
@@ -147,7 +148,7 @@ class SecondGroup:
             world.loop, world.network, self.machines, self.monitor, faults, client_hosts, further
         )
         self._why = ""
-        """The first fault that was found in the routes; "" if there is none."""
+        """The fault of the first wrong route that was found; "" if none was."""
 
     def hosts(self) -> dict[int, list[str]]:
         """Returns number of a group -> the hosts of its nodes, including removed ones."""
@@ -196,7 +197,7 @@ class SecondGroup:
         return found if found is not None and found.process is process else None
 
     def _confirmed(self) -> int:
-        """Returns the version of the truth that the group has for sure."""
+        """Returns the version of the truth that the second group has surely copied."""
         return max((node.state.truth.copied for node in self.states.running()), default=0)
 
     # --- the beginning -----------------------------------------------------------------------------------------------
@@ -310,7 +311,9 @@ class SecondGroup:
         return not self._world.monitor.violations
 
     def _name_servers(self) -> list[tuple[str, str, int]]:
-        """Returns (what it is, host, port) of all that answer for routes."""
+        """Returns (description, host, port) of everything that answers route requests: the nodes of both groups, and
+        the registry.
+        """
         nodes = [
             (f"node {machine.node_id} of group {group}", machine.host, BROKER_PORT)
             for group, machines in self._groups.items()
@@ -321,7 +324,7 @@ class SecondGroup:
         return nodes + [(f"the registry at {host}", host, NAMESRV_PORT) for host in hosts]
 
     async def _wrong_route(self, host: str, port: int) -> str | None:
-        """Returns what is wrong with the route that is given there; None if nothing is."""
+        """Returns what is wrong with the route that this host and port answer; None if nothing is."""
         link = await dial(self._auditor, host, f"auditor at {host}", self._world.monitor.report, port=port)
         if link is None:
             return "it does not answer"

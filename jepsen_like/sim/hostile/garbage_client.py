@@ -1,5 +1,6 @@
-"""A client that speaks no protocol: whatever it sends, the node must close its connection, and no other client may
-suffer."""
+"""A client that speaks no protocol: the node must close its connection, whatever it sends, and no other client may
+suffer.
+"""
 
 from __future__ import annotations
 

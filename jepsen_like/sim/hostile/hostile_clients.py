@@ -225,7 +225,7 @@ class Hostile(Client):
         topic, ends = rng.choice(OWN_TOPICS), list[Answer]()
         connection.write(
             connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), self.host.marked(topic, "wake"))
-        )  # makes the topic
+        )  # the send creates the topic
         await asyncio.sleep(rng.uniform(0.1, 0.5))
         ext = {"topic": topic, "queueId": "0"}
         connection.write(connection.frame(RequestCode.GET_MAX_OFFSET, ext, heard=ends.append))

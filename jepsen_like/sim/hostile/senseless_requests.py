@@ -42,7 +42,7 @@ LEFT_OUT: Mapping[int, str] = {
     Code.SEND_REPLY_MESSAGE: _OF_CLIENTS,
     Code.SEND_REPLY_MESSAGE_V2: _OF_CLIENTS,
 }
-"""Code of a request that acts beyond the sender's own names, so that it is not sent -> why."""
+"""Code of a request that is never sent, because it would affect more than the sender's own names -> the reason."""
 CODES = (*sorted(VERBS.keys() - LEFT_OUT.keys()), 4711, -5)
 """Codes of all other requests, and two that no node handles."""
 _READ = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.QUERY_MESSAGE)

@@ -46,8 +46,9 @@ class LockJudge:
         """Queue -> client -> latest time in seconds at which the client can hold the lock; infinity while its request
         is in flight."""
         self._lost: dict[GroupQueue, dict[str, float]] = defaultdict(dict)
-        """Queue -> client -> the same time for requests that the client gave up. Neither a later answer nor an unlock
-        ends it."""
+        """Queue -> client -> latest time in seconds at which the client can hold the lock through a request that it
+        gave up. Neither a later answer nor an unlock changes that time.
+        """
         self._ended: dict[str, float] = {}
         """Client -> time in seconds at which its last lock request ended."""
         self._is_known: dict[str, Callable[[], bool]] = {}

@@ -149,7 +149,7 @@ async def churn(pair: list[LockClient], how: str) -> bool:
     elif how == "topic":
         done = await first.remake_topic(CHURN_QUEUES)
     else:
-        done = await second.unlock(queues)  # queues that it does not hold
+        done = await second.unlock(queues)  # queues that this client does not hold
     if not done:
         return False
     await second.lock(queues)

@@ -34,7 +34,9 @@ class PowerLoss(NamedTuple):
 
 
 def loss_of(left: str, rows: str) -> PowerLoss:
-    """Parses a loss as scripts write it: the part that is left and the number of lost batches. Raises ValueError."""
+    """Parses a power loss as scripts write it. `left` names the part of the disk's unsynced data that survives, and
+    `rows` is the number of lost batches. Raises ValueError.
+    """
     if left not in ("nothing", "everything", "heads"):
         raise ValueError(left)
     return PowerLoss(left, int(rows))  # type: ignore[arg-type]
@@ -54,8 +56,9 @@ class FaultyFileSystem(MemoryFileSystem):
         """Name of the call during which the power fails; "" if none."""
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
-        """Counts a call and returns the error that it must fail with, or None. Raises PowerCut in the call that was
-        chosen for a power failure."""
+        """Counts a call and returns the error with which it must fail, None if it succeeds. Raises PowerCut in the call
+        that was chosen for a power failure.
+        """
         if call == self.cut_power_in:
             self.off = True
             self.cut_power_in = ""
@@ -85,7 +88,7 @@ class FaultyFileSystem(MemoryFileSystem):
                     c._replace(data=c.data[:SECTOR]) for c in inode.pending if isinstance(c, _UnsyncedWrite)
                 ]
             inode.sync()
-        self.crash(0)  # nothing unsynced is left for chance to decide
+        self.crash(0)  # no unsynced data remains, so the crash below loses nothing at random
 
     def restart(self) -> None:
         """Restarts the disk: no call fails on demand any more, and a full disk has space again."""

@@ -49,7 +49,7 @@ class SimLane:
     with the process."""
 
     polled = True
-    """True: an event loop learns by polling that another thread is done."""
+    """True, because a real event loop learns by polling that another thread is done."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class SimLane:
         else:
             before = METER.units
             done = self._drain_all(jobs)
-            METER.units = before  # it was a thread's work, not the loop's
+            METER.units = before  # in production a thread does this work, not the loop
             self._drained(jobs, done)
 
     def _take(self) -> list[Any]:
@@ -186,7 +186,7 @@ class SimLane:
         self._on_done(done)
         self._watcher.on_reported(self.name, jobs, done)
         if self._busy:
-            return  # `_on_done` or the watcher began another drain: none may run beside it
+            return  # `_on_done` or the watcher began another drain, and only one may run at a time
         if self._jobs:
             self._begin()
         elif self._lane.idle_after_s is not None:

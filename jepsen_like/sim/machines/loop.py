@@ -90,7 +90,7 @@ class SimLoop(asyncio.BaseEventLoop):
     than `turn_bound` units.
     """
 
-    _ready: Any  # of the base class, as the two below
+    _ready: Any  # attribute of the base class, as are the next two
     _stopping: bool
     _scheduled: list[TimerHandle]
 
@@ -105,7 +105,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.on_long_turn: Callable[[Process, object, int], None] = lambda process, callback, units: None
         self.errors: list[tuple[str, BaseException | None]] = []
         self.outside = Context()
-        """The context of callbacks that belong to no process: those of networks and nemeses."""
+        """The context of callbacks that belong to no process, such as those of the network and the nemesis."""
         self.loose: list[asyncio.Task[Any]] = []
         self._ending = False
         self._interruption: BaseException | None = None
@@ -272,7 +272,7 @@ class SimLoop(asyncio.BaseEventLoop):
         tasks = list(self.loose)
         for process in processes:
             process.alive, process.paused = True, False
-            self._ready.extend(process.parked)  # the steps of its tasks are among them
+            self._ready.extend(process.parked)  # the steps of the process's tasks are among these callbacks
             process.parked.clear()
             tasks += process.tasks
         open_tasks = [task for task in tasks if not task.done()]
@@ -282,9 +282,9 @@ class SimLoop(asyncio.BaseEventLoop):
         for task in [*self.loose, *(task for process in processes for task in process.tasks)]:
             coroutine = task.get_coro()
             if not task.done() and coroutine is not None:
-                coroutine.close()  # made meanwhile, and its first step is still to come
+                coroutine.close()  # the task was created meanwhile, and has not taken its first step
             elif not task.cancelled():
-                task.exception()  # looked at: nobody needs to be told
+                task.exception()  # marks the exception as retrieved, so that asyncio does not log it
         self._ready.clear()
         self._scheduled.clear()
         self.close()

@@ -249,8 +249,9 @@ class Machine:
         self.start()
 
     def hand_over(self, to: NodeId) -> bool:
-        """Tells the node to transfer leadership to `to`. Returns False if none runs, if it is paused or stalled, or if
-        it refuses because it does not lead or `to` could not."""
+        """Tells the node to transfer leadership to `to`. Returns False if no node runs here, if it is paused or
+        stalled, or if it refuses because it does not lead or `to` cannot lead.
+        """
         if self.node is None or self.process is None or self.process.paused or self.process.stalls:
             return False
         try:
@@ -314,12 +315,12 @@ class Machine:
             failure = node.failure if node is not None else None
         if self.process is not process or not process.alive:
             return
-        if isinstance(failure, PowerCut):  # in a write on the loop itself (seed 959600026)
+        if isinstance(failure, PowerCut):  # the failure came in a write on the event loop itself (seed 959600026)
             self._power_cut()
             return
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
         if self.level < LEVEL and self._is_too_old(str(failure), process):
-            expected, self.level = True, LEVEL  # somebody reads it, and installs the newer version
+            expected, self.level = True, LEVEL  # an operator reads the error and installs the newer version
         if isinstance(failure, IdentityError) and "has retired" in str(failure):
             expected = self.has_retired = True
             self.held += 1
@@ -348,7 +349,7 @@ class Machine:
         self._look_for_install()
         self.watcher.closed(self, node)
         self._is_closed = True
-        self.kv = self.kv.crash(self.kv.unsynced)  # the store that the next life opens
+        self.kv = self.kv.crash(self.kv.unsynced)  # the next process opens this store
 
     def _look_for_install(self) -> None:
         self.was_installing = self.was_installing or self.fs.exists(DATA / layout.INSTALL)
@@ -417,7 +418,7 @@ class Machine:
         elif self.spoiled:
             raise KVCorruptError("a block fails its checksum")
         else:
-            if self.kv.closed:  # by an earlier attempt of this process to start, which lacked data
+            if self.kv.closed:  # an earlier attempt of this process to start did it, and lacked data
                 self.kv = self.kv.crash(self.kv.unsynced)
             return self.kv
         self.spoiled = False
@@ -442,8 +443,10 @@ class Machine:
         return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
 
     def is_marked(self, entry: Entry, log: SegmentedLog) -> bool:
-        """Returns True if a sync mark on the disk covers the entry. Rot above the mark is read as a torn write, so a
-        start would cut what was durable: no log can tell them apart, for the moment until the next mark."""
+        """Returns True if a sync mark on the disk covers the entry. A start takes a flipped bit above the last mark for
+        a torn write and cuts the log there, although the entry was durable. No log can tell the two apart before the
+        next mark is written.
+        """
         segment = log.state.segment_of(entry.index)
         if segment is not log.state.segments[-1]:
             return True
@@ -538,7 +541,7 @@ class Machine:
         return SimApplyLane if name == "apply" else SimLane
 
     def _holds_lock(self) -> bool:
-        """Returns True if any lock of the log is held: then no drain may stop at a step."""
+        """Returns True if the calling thread may not stop here, because some lock of the log is held."""
         if self.node is None:
             return True
         log = self.node.storage.directory.log
@@ -547,7 +550,8 @@ class Machine:
         return any(lock.locked() for lock in locks)
 
     def _factor(self, lane: str) -> float:
-        # Not their product: a job would take minutes, and the cluster could make no progress after the heal.
+        # Takes the larger factor, not their product. With the product a job would take minutes, and the cluster could
+        # make no progress after the heal.
         return max(self.disk_factor, self.apply_factor) if lane == "apply" else self.disk_factor
 
 
@@ -621,7 +625,7 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
         ),
         replication=ReplicationSection(thrifty="on" if options.thrifty else "off"),
         timer=TimerSection(delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S)),
-        # A late send must not make a deleted topic again.
+        # A late send must not create a deleted topic again.
         topics=TopicsSection(auto_create=not (options.remakes or options.legacies)),
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         transaction=TransactionSection(timeout_ms=1500, check_interval_ms=1000, check_max=1000),
@@ -643,7 +647,7 @@ def config_of(node_id: int, options: Options, group: int = GROUP_ID) -> Config:
             delete_delay_ms=2000,
             state_every_ms=0
             if options.tier_bytes
-            else 3_600_000,  # an idle node makes no copy, and deletions wait for it
+            else 3_600_000,  # an idle node makes no backup, and deletions wait for one
         ),
     )
 

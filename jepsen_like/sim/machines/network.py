@@ -23,8 +23,9 @@ from jepsen_like.sim.machines.loop import PROCESS, Process, SimLoop
 SOCKET_BUFFER = 256 << 10
 """Bytes that the kernels of both sides hold for a writer before its own buffer grows."""
 HIGH_WATER, LOW_WATER = 64 << 10, 16 << 10
-"""Bytes in a writer's own buffer above which it is told to pause, and down to which it is told to go on; asyncio's
-values."""
+"""HIGH_WATER: bytes in a writer's own buffer above which the writer must pause. LOW_WATER: bytes at or below which it
+may go on. These are asyncio's values.
+"""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 FIRST_PORT = 40001
 """First port number of the sides that dial."""
@@ -106,7 +107,7 @@ class Endpoint(asyncio.Transport):
         self.holds = False
         """True if this side has paused reading."""
         self._unread: list[bytes] = []
-        """Bytes that arrived at the moment in which this side paused reading."""
+        """Bytes that arrived just when this side paused reading. They are delivered when it reads again."""
         self._high, self._low = HIGH_WATER, LOW_WATER
         self._told_to_pause = False
         self.watched: ConnectionObserver | None = None
@@ -161,7 +162,9 @@ class Endpoint(asyncio.Transport):
         self.peer.move()
 
     def _press(self) -> None:
-        """Tells the writer to pause when its buffer has grown too large, and to go on when it has shrunk."""
+        """Tells this side's protocol to pause writing when the buffer has grown above HIGH_WATER, and to go on when it
+        has shrunk to LOW_WATER.
+        """
         size = self.get_write_buffer_size()
         if not self._told_to_pause and size > self._high:
             self._told_to_pause = True
@@ -238,10 +241,10 @@ class Endpoint(asyncio.Transport):
             self.network.stalled[self] = None
             return
         if self.forgotten:
-            self.out.clear()  # the dropped bytes still count as unacknowledged
+            self.out.clear()  # dropped bytes still count as unacknowledged
             return
         if self.peer.holds and not (self.peer.dead or self.peer.ended):
-            return  # it moves on when the reader does
+            return  # delivery continues when the reader reads again
         segment = self.out.popleft()
         self.buffered -= len(segment.data)
         self._press()
@@ -351,8 +354,9 @@ class Network:
         self.bytes = 0
         self.socket_buffer = SOCKET_BUFFER
         self.watch: Callable[[Address, Address], ConnectionObserver | None] = lambda dialler, listener: None
-        """Returns what is told of a new connection's bytes, None for nothing: (address of the side that dials, address
-        that it dials)."""
+        """Function (address of the side that dials, address that it dials) -> the observer of the new connection's
+        bytes; None if nothing observes them.
+        """
         self._ports = FIRST_PORT - 1
         loop.network = self
 
@@ -362,7 +366,9 @@ class Network:
         self.hash = crc32(data, crc32(f"{self.loop.now:.9f} {sender.own} {sender.other}".encode(), self.hash))
 
     def dead_ends(self, hosts: Collection[str]) -> Iterator[Endpoint]:
-        """Yields the ends of connections between these hosts that lead nowhere."""
+        """Yields the ends of dead connections between these hosts: the other side has ended, or a middlebox has
+        forgotten the connection.
+        """
         return (end for end in self.endpoints if end.leads_nowhere and end.own[0] in hosts and end.other[0] in hosts)
 
     def ended(self, endpoint: Endpoint) -> None:

@@ -2,7 +2,8 @@
 
 A node in production spends `cluster.runtime.turns.work.TURN_SHARE` units per turn on work that is cut into steps; here
 a hundredth of it, so that faults hit such work in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the
-meter more than its bound is a violation, whatever its purpose: it did not cut work that a client or the data made long.
+meter more than its bound is a violation, whatever its purpose, because work that grows with requests or data must be
+cut into steps.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ APPLY_BOUND = 14_000
 """Most units of one drain of the apply lane: up to 1 MiB of entries and a last piece of 1 MiB, or 127 small ones of
 some 80 units each."""
 DRIVER_BOUND = 4_000
-"""Most units of a turn in which the driver applies a small run of entries on the event loop."""
+"""Most units that a turn may charge in which the driver applies a small run of entries on the event loop."""
 STEP_BOUND = 4_500
 """Most units of a turn that spends its share on work cut into steps, including the last step. The longest step is a
 pull of 1,024 messages: 3,072 for its rows if none of them was read before, and its bytes."""
@@ -45,7 +46,7 @@ TURNS: dict[str, int] = {
     "Room._grant": 6_000,
     # All answers of a turn for one client go in one write, as many bytes as it may leave unread.
     "RemotingConnection._flush": 6_000,
-    # It opens the node, which serves no client before.
+    # This callback opens the node, which serves no client before that.
     "Machine._live": 1 << 60,
 }
 APPEND_BOUND = 6_000

@@ -20,7 +20,7 @@ KINDS = ("gone", "empty", "old copy", "stands still", "hangs", "cut off", "lies"
 PAUSE_S, LASTS_S = (0.2, 1.5), (0.5, 5.0)
 LIES_EVERY_S = 0.3
 COPY_P = 0.3
-"""Probability that a fault is preceded by a copy of all disks, which a later one puts back."""
+"""Probability that all disks are copied before a fault. A later fault may put such a copy back."""
 
 
 class RegistryFaults:

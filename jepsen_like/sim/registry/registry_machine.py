@@ -1,5 +1,6 @@
-"""A machine with a process of the registry on it: the product's, with its links, its port for clients and the keeper of
-its child. Only that child is modelled (`replicas`)."""
+"""A machine with a process of the registry on it. It runs the product's code: its links, its client port and the code
+that keeps its child process running. Only the child process is modelled (`replicas`).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class RegistryMachine:
     def __init__(
         self, number: int, options: Options, loop: SimLoop, network: Network, replicas: Replicas, topic: str
     ) -> None:
-        """`topic`: one of which it says, when it lies, that only a foreign group has it."""
+        """`topic`: a topic of which the process claims, when it lies, that only a foreign group has it."""
         self.number, self.host = number, registry_host(number)
         self._loop, self._network, self._replicas, self._topic = loop, network, replicas, topic
         self._rng = stream(options.seed, f"registry {number}")
@@ -51,9 +52,9 @@ class RegistryMachine:
         self.server: NameServer | None = None
         self.child: SimReplica | None = None
         self._older: list[GroupRecords] = []
-        """Maps that it had when it began to lie, and when it ended."""
+        """The maps (records of groups) that the process had each time that it began to lie, or ended."""
         self.lies = self.has_lied = False
-        """`has_lied`: since its start, so that its memory goes back by itself."""
+        """`lies`: True while the process lies. `has_lied`: True if it has lied since its last start."""
         self._file = RegistryFile(
             id=number,
             cluster_id=CLUSTER,
@@ -112,7 +113,7 @@ class RegistryMachine:
         self._network.process_ended(self.process, politely=True)
 
     def pause(self) -> None:
-        """Stops the process and its child (SIGSTOP)."""
+        """Pauses the process and its child, as SIGSTOP does."""
         if self.process is not None and self.process.alive:
             self.process.paused = True
 
@@ -143,8 +144,9 @@ class RegistryMachine:
             link.send(Kind.GROUPS, [], told)
 
     def _aged(self, record: GroupRecord) -> GroupRecord:
-        """Returns an older record of that group, which was true once, with fewer members. A node that knows nothing of
-        the group believes it, so it names the leader of then."""
+        """Returns an older record of the group with fewer members, which was true once. A node that knows nothing of
+        the group believes the record, and then names the leader of that time.
+        """
         older = [groups[record.group] for groups in self._older if record.group in groups]
         older = [each for each in older if each.epoch < record.epoch]
         if not older:

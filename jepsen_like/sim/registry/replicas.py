@@ -1,9 +1,9 @@
-"""Models what pysyncobj makes of the registry's operations, and the child process in which it runs.
+"""Models the registry's replicas, which the product keeps with pysyncobj, and the child process in which each runs.
 
-The replicas are one store that is linearizable: an operation is accepted when more than half of the replicas run and
-reach each other, and then all of these have it on their disks. The records and the operations are the product's own
+Together the replicas are one linearizable store. An operation is accepted when more than half of the replicas run and
+reach each other; then each of these has it on its disk. The records and the operations are the product's own
 (`cluster.registry.records`); elections, the log and its transfer are not modelled.
-`tests/jepsen_like/sim/test_sim_registry.py` holds the model against the replicas of the product.
+`tests/jepsen_like/sim/test_sim_registry.py` compares the model with the replicas of the product.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Replicas:
         self._cluster = cluster
         self.disks = {number: Records(cluster) for number in numbers}
         self.runs: Callable[[int], bool] = lambda number: True
-        """Returns True if the replica runs."""
+        """Function that returns True if the replica with this number runs."""
         self.joined: Callable[[int, int], bool] = lambda one, other: True
-        """Returns True if what one replica sends reaches the other."""
+        """Function that returns True if messages from the first replica reach the second."""
         self.accepted = 0
-        """Operations that were new and are held by a majority."""
+        """Number of new operations that a majority has accepted."""
 
     def apply(self, number: int, operation: bytes) -> RegistryAnswer | None:
         """Lets a replica apply an operation; returns its answer, None if there is no majority."""
@@ -78,17 +78,17 @@ class SimReplica:
     def __init__(self, replicas: Replicas, number: int, rng: random.Random) -> None:
         self._replicas, self._number, self._rng = replicas, number, rng
         self.hangs = False
-        """True if it answers for its state, and takes no operation."""
+        """True while the replica answers requests for its state, but applies no operation."""
         self.is_over = False
 
     pid = 0
     exit_code: int | None = None
 
     def when_over(self, then: Callable[[], object]) -> None:
-        """Does nothing: it ends with its parent."""
+        """Does nothing: the child ends with its parent."""
 
     async def ready(self, limit_s: float) -> None:
-        """Returns when it listens."""
+        """Returns when the child is ready for requests."""
         await asyncio.sleep(self._rng.uniform(*DELAY_S))
 
     async def apply(self, operation: bytes, limit_s: float) -> RegistryReply:
@@ -106,7 +106,7 @@ class SimReplica:
         return 0, OK, "", self._replicas.disks[self._number].dump()
 
     async def status(self, limit_s: float) -> RegistryReply:
-        """Returns a state of which only the number of entries is modelled."""
+        """Returns the replica's state. Only the number of entries in it is modelled."""
         entries = self._replicas.accepted
         status = RegistryStatus(
             term=1, leader=1, applied=entries, committed=entries, entries=entries, is_full=False, syncs=0

@@ -1,8 +1,8 @@
-"""The registry of a run: three processes, their faults, and the checks of them.
+"""The registry of a run: three processes, their faults, and their checks.
 
-Nodes register there and take maps from it, and clients ask it for routes. Whatever it says or forgets, nodes lose
-nothing (docs/adr/0112): `sim.groups.map_check` checks the maps of nodes. This module checks the maps of the registry's
-own processes, and how soon they are complete again.
+Nodes register there and take maps (records of the groups of brokers) from it, and clients ask it for routes. Whatever
+the registry says or forgets, nodes lose nothing (docs/adr/0112): `sim.groups.map_check` checks the maps of nodes. This
+module checks the maps of the registry's own processes, and how soon they are complete again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 CHECKER = "registry"
 REBUILT_S = 10.0
-"""Virtual seconds within which all processes know all groups, when they have come back with nothing and connections
-work."""
+"""Virtual seconds within which all processes must know all groups again after they have come back with empty disks, if
+connections work.
+"""
 TOLD_S = 12.0
-"""Virtual seconds in which a process has told all that it has, and more: it does so every ten looks."""
+"""Virtual seconds in which a process has surely sent all its records to others. It does so every ten looks."""
 
 
 class RegistryWorld(Protocol):
-    """The attributes of the simulated world that are used here."""
+    """The attributes of the simulated world that SimRegistry uses."""
 
     options: Options
     loop: SimLoop
@@ -42,10 +43,12 @@ class RegistryWorld(Protocol):
 
 
 class SimRegistry:
-    """The registry. `hosts` are the addresses of its processes."""
+    """The simulated registry. `hosts` are the IP addresses of its processes."""
 
     def __init__(self, world: RegistryWorld, groups: Mapping[int, Mapping[NodeId, Machine]], topic: str) -> None:
-        """`groups`: number of a group -> its machines. `topic`: one of all groups, about which a process lies."""
+        """`groups`: number of a group -> its machines. `topic`: a topic that all groups hold, about which a process may
+        lie.
+        """
         options, loop, network = world.options, world.loop, world.network
         self._world, self._groups = world, groups
         self.replicas = Replicas(CLUSTER.bytes, REGISTRY)
@@ -61,7 +64,7 @@ class SimRegistry:
         self.faults = RegistryFaults(options, loop, network, self.machines, self.replicas, nodes)
         self._epochs: dict[tuple[Process, int], Epoch] = {}
         self._gone = 0
-        """The group that has retired; 0 if none has."""
+        """The number of the group that has retired; 0 if none has."""
 
     def start(self) -> None:
         """Starts the processes."""
@@ -91,8 +94,9 @@ class SimRegistry:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def rebuilt(self, wait: Wait) -> bool:
-        """Empties the registry, once nothing else is wrong, and demands that it soon knows all groups again. Returns
-        False if something is wrong."""
+        """Empties the disks of all processes, when all faults are over, and demands that the processes soon know all
+        groups again. Returns False if something is wrong.
+        """
         self.faults.copy()
         self._begin_anew()
         if not wait(self._is_whole, REBUILT_S, "the registry is not rebuilt from the groups", CHECKER):
@@ -109,7 +113,9 @@ class SimRegistry:
         return not self._lacking()
 
     def _lacking(self) -> str:
-        """Returns what a process lacks of the groups that are there; "" if it is ready and knows all."""
+        """Returns a description of what some process lacks of the existing groups; "" if every process is ready and
+        knows all groups.
+        """
         wanted = {
             number: max((m.readable.raw.term for m in machines.values() if m.readable is not None), default=0)
             for number, machines in self._groups.items()
@@ -129,8 +135,9 @@ class SimRegistry:
         return ""
 
     def stays_gone(self, number: int, wait: Wait) -> bool:
-        """Restores the registry's records from before that group retired, whose nodes end, and demands that no node
-        accepts them. Returns False if one does."""
+        """Restores the registry's records from before the group `number` retired, and demands that no node accepts
+        them. Returns False if one does.
+        """
         self._gone = number
         for node in self._groups[number].values():
             node.kill(power=False)

@@ -7,8 +7,8 @@ reports
 - a request that was let through although no state of the node with its connection allows it,
 - a message that was stored although no state of its leader, between the request and the entry, allows it to its user,
 - a message that was given to a pull that no state from the message's own entry on allows,
-- a request that was denied although every state of every node in that time allows it; of a follower's denial, every
-  state from what the leader had applied when the client asked (ADR 0104).
+- a request that was denied although every state of every node in that time allows it. For a denial by a follower, the
+  states count from the index that the leader had applied when the client asked (ADR 0104).
 """
 
 from __future__ import annotations
@@ -55,10 +55,13 @@ class Request:
     given: list[str] = field(default_factory=list)
     """Ids of the judged messages that the answer carried."""
     committed: int = 0
-    """The highest index that any node knew to be committed when the answer came: no node had decided by a later one."""
+    """The highest index that any node knew to be committed when the answer came. No node can have decided by a later
+    entry.
+    """
     known: int = 0
-    """The index that the leader had applied when the client asked: what was acknowledged is not above it. 0 if there
-    was none, or if the node that the client asked led, or leads by now, or did not know how to ask a leader."""
+    """The index that the leader had applied when the client asked; no change acknowledged by then is above it. 0 if
+    there was no leader, if the asked node led or leads by now, or if it did not know how to ask a leader.
+    """
 
 
 class _Heard:
@@ -100,7 +103,7 @@ class _Heard:
         return self._told[1][at - 1] if at else 0
 
     def is_settled(self, until_s: float) -> bool:
-        """Returns True if the node has applied more since then."""
+        """Returns True if the node has applied further entries since `until_s`."""
         return bool(self._done[0]) and self._done[0][-1] > until_s
 
 
@@ -152,7 +155,7 @@ class AccessCheck:
         """Learns the entries below `index` from this node's log: a node does not report the entries that it applies as
         it opens (seed 130787260)."""
         assert machine.node is not None
-        with suppress(DamagedLogError):  # another node knows
+        with suppress(DamagedLogError):  # another node has reported these entries
             for entry in machine.node.storage.directory.log.read_entries(self.model.index + 1, index, 1 << 30):
                 self._learn(entry)
 
@@ -170,7 +173,7 @@ class AccessCheck:
         return [machine.node for machine in self._machines.values() if machine.node is not None]
 
     def _led(self) -> int:
-        """Returns the index that every node that leads has applied; 0 if none leads."""
+        """Returns the lowest index that the leading nodes have applied; 0 if none leads."""
         return min(
             (node.state.applied.index for node in self._running() if node.serving.services.writes_open()), default=0
         )
@@ -182,7 +185,9 @@ class AccessCheck:
         return self._committed
 
     def unlearned(self) -> int:
-        """Returns the highest index that any node has applied, if the model has not learned so much yet; else 0."""
+        """Returns the highest index that any node has applied, if the model has not learned the log up to there yet;
+        else 0.
+        """
         applied = max((node.state.applied.index for node in self._running()), default=0)
         return applied if applied > self.model.index else 0
 
@@ -200,7 +205,7 @@ class AccessCheck:
         if ID_PREFIX.encode() not in stored:
             return
         for message in decode_messages(stored):
-            # Clients that mean harm send bodies that are no text, and share entries with those that are judged.
+            # Hostile clients send bodies that are not text. Their messages may share entries with judged ones.
             request = self._sent.get(id_of(message.body)) if message.body.startswith(ID_PREFIX.encode()) else None
             if request is not None:
                 self._stored[request.message_id] = entry.index, self._leader_of(entry.term)
@@ -272,7 +277,8 @@ class AccessCheck:
     def _judge_given(self, request: Request, message_id: str) -> None:
         at, leader = self._stored.get(message_id, (self.model.index, None))
         high = max(heard.high(request.answered_s, self.model.index) for heard in self._heard.values())
-        # A node behind the others takes a secret that was changed, and the leader takes its word for who has signed.
+        # A node that is behind may accept a signature with an old secret, and the leader trusts the node's statement of
+        # who has signed.
         user_id = self.model.id_of(request.who) if request.node != leader else 0
         for users in self.model.states(at, high):
             if is_allowed(users, request.who, request.wants):
@@ -284,7 +290,7 @@ class AccessCheck:
     def _judge_stored(self, request: Request, entry: Entry) -> None:
         leader = self._leader_of(entry.term)
         low = 0 if leader is None else self._heard[leader].low(request.asked_s, self._now())
-        user_id = self.model.id_of(request.who)  # the leader takes another node's word for who has signed
+        user_id = self.model.id_of(request.who)  # the leader trusts another node's statement of who signed
         states = self.model.states(min(low, entry.index - 1), entry.index - 1)
         if not any(is_allowed_by_id(users, user_id, request.who, request.wants) for users in states):
             self._tell(request, f"is in entry {entry.index}; its leader, node {leader}, had applied {low} before")

@@ -1,7 +1,7 @@
 """A model of users and access rules, built from the log's commands: which user may do what at which index of the log.
 
-The model shares no line with `statemachine.access`, so that a wrong rank, an id that is given twice or a secret that
-outlives its change is wrong in one of the two alone.
+The model shares no code with `statemachine.access`. So a bug, such as a wrong rank of rules or a secret that stays
+valid after its change, is in only one of the two, and the check sees the difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Reveal = Callable[[int, bytes, str], str]
 
 
 class Want(NamedTuple):
-    """One resource that a request touches, and the actions of which any one suffices."""
+    """One resource that a request touches, and the actions on it. A user needs the right to any one of them."""
 
     kind: str
     """The kind of resource: Topic or Group."""
@@ -116,9 +116,9 @@ class ModelToken(NamedTuple):
     user_id: int
     label: str
     given_at: int
-    """Index of the entry that gave it."""
+    """Index of the entry that created the token."""
     ended_at: int = 0
-    """Index of the entry that ended it; 0: none did."""
+    """Index of the entry that ended the token; 0 if none has."""
 
     def is_there(self, index: int) -> bool:
         """Returns True if the token is there at this index of the log."""
@@ -138,7 +138,7 @@ class AccessModel:
         self.level = 0
         """The level of the cluster at `index`."""
         self.tokens: dict[bytes, ModelToken] = {}
-        """Digest -> token, of all that were ever given."""
+        """Digest -> token, for all tokens that were ever created."""
         self._changed_at = [0]
         self._users: list[ModelUsers] = [{}]
         """The users as of each index in `_changed_at`."""
@@ -253,7 +253,7 @@ def is_allowed_by_id(users: ModelUsers, user_id: int, who: Who, wants: Sequence[
 
 
 def is_allowed(users: ModelUsers, who: Who, wants: Sequence[Want]) -> bool:
-    """Returns True if the signature is right and the rules allow the signer all that the request wants."""
+    """Returns True if the signature is right and the rules allow the signer everything in `wants`."""
     user = users.get(who.name)
     if user is None or not who.secret or user.secret != who.secret or not user.enabled:
         return False

@@ -1,7 +1,7 @@
-"""Users who may use a topic and a group of their own and nothing else, and try to read and change what others have.
+"""Attackers: users who have rights to their own topic and group only, and try to read and change other users' data.
 
-They know all names of other users' objects (`leaks`), and use them in every request that takes a position, id, handle,
-attempt, session, client id or group. The check of marks shows whether they can read something; the checks of
+They know all names of other users' objects (`leaks`), and use these names in every request that takes a position, id,
+handle, attempt, session, client id or group. The check of marks shows whether they can read something; the checks of
 acknowledged messages, transactions, staged writes, locks and replies show whether they can destroy or change something.
 """
 
@@ -38,9 +38,10 @@ NEIGHBOUR: Final = "nat"
 """A user who may read in the group that locks queues, and pretends to be another consumer of it."""
 COMMIT, ROLLBACK = "8", "12"
 HUGE, HUGE_SHARE = 1 << 40, 0.1
-"""A sequence that no client reaches, and the share (0 to 1) of the commits that have it."""
+"""HUGE: a sequence number that no client reaches. HUGE_SHARE: the share (0 to 1) of the commits that use it."""
 LOOKS, LOOK_S = 40, 0.005
-"""Number of looks for a new attempt at a staged write, and seconds between two."""
+"""LOOKS: number of times that an attack looks for a new attempt at a staged write. LOOK_S: seconds between two looks.
+"""
 PAUSE_S = (0.05, 0.25)
 """Shortest and longest time in seconds between two attacks."""
 
@@ -83,8 +84,9 @@ class Attackers(Asker):
         asked: Callable[[], Sequence[str]],
         ready: Callable[[], bool],
     ) -> None:
-        """`asked`: returns the client ids of those who wait for replies. `ready`: returns True if
-        the cluster has the level from which on it withstands every attack."""
+        """`asked`: returns the ids of the clients that wait for replies. `ready`: returns True if the cluster has the
+        level from which on it withstands every attack.
+        """
         super().__init__(host, report)
         self.report = report
         self._ready = ready
@@ -95,7 +97,7 @@ class Attackers(Asker):
         self.attacks = attacks_of(())
 
     def start(self) -> None:
-        """Starts the attacks as tasks: those on what others have, and those on what all share."""
+        """Starts the attacks as tasks: those on other users' data, and those on what all users share."""
         for client, is_greedy in ((CLIENT, False), (f"{CLIENT}-greedy", True)):
             if kinds := [attack for attack in self.attacks if attack.is_greedy is is_greedy]:
                 self._spawn(partial(self._attack, client, kinds))
@@ -260,7 +262,7 @@ class UserAttack:
             items = [BatchItem(0, self.host.marked(TOPIC, "theft"), b"")] * self.rng.randint(1, 3)
             frame = self.frame(RequestCode.STAGE_MESSAGES, fields, build_batch(items))
             self.connection.write(frame)
-        for number in range(attempt.number, attempt.number + 3):  # the next ones are not opened yet
+        for number in range(attempt.number, attempt.number + 3):  # the next attempts are not opened yet
             await self._send_named(b"raftmq-w" + number.to_bytes(8, "big"), str(self.rng.choice((1, 2))))
 
     async def ends_writes(self) -> None:
@@ -354,9 +356,11 @@ class AttackKind(NamedTuple):
     name: str
     act: Callable[[UserAttack], Awaitable[None]]
     waits_for: str = ""
-    """Name of what the product lacks to withstand it; the attack is left out until then."""
+    """Name of the feature that the product needs to withstand the attack. The attack is left out until the product has
+    it; "" if it lacks nothing.
+    """
     is_greedy: bool = False
-    """True if it is an attack on what all users share."""
+    """True for an attack on what all users share (`greedy_attacks`)."""
 
 
 ATTACKS: Final = (

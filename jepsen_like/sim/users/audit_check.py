@@ -1,5 +1,5 @@
-"""The check of the audit: each node keeps the newest changes of all, the newest of each user who asked for any, and not
-many more.
+"""The check of the audit, the record of changes. Each node must keep the newest changes, the newest changes of each
+user who asked for any, and not many more.
 
 A simulated audit is so small that a run fills it many times.
 """
@@ -25,14 +25,18 @@ if TYPE_CHECKING:
 
 CHECKER: Final = "audit"
 KEPT, OF_USER_KEPT = 40, 10
-"""The newest changes of all that a simulated node keeps, and the newest of each user."""
+"""KEPT: the number of newest changes that a simulated node's audit keeps. OF_USER_KEPT: the number of newest changes
+that it keeps for each user.
+"""
 _FIELDS: Final = 5
-"""The fields of a row of the audit. One more numbers it among those of its user, from the level on that keeps them."""
+"""The number of fields in a row of the audit. From the feature level on that keeps the newest changes of each user, one
+more field numbers the row among the user's rows.
+"""
 
 
 @contextmanager
 def small_audit() -> Iterator[None]:
-    """Makes the audits of all nodes small, while it is open."""
+    """A context in which the audits of all nodes are small."""
     before = {name: getattr(users, name) for name in ("AUDIT_KEPT", "AUDIT_OF_USER_KEPT")}
     try:
         for name, kept in zip(before, (KEPT, OF_USER_KEPT), strict=True):

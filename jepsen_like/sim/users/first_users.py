@@ -56,8 +56,9 @@ def first_rules() -> dict[str, list[list[object]]]:
 
 
 def create_all(machine: Machine, pass_time: Callable[[float], None]) -> None:
-    """Makes all these changes at a node that leads, while `pass_time` lets virtual seconds pass. Raises SystemExit if
-    the node keeps refusing one."""
+    """Makes the changes of `steps` at the leading node on `machine`, while `pass_time` lets virtual seconds pass.
+    Raises SystemExit if the node keeps refusing one.
+    """
     for step in steps():
         done: list[bool] = []
         for _ in range(_ATTEMPTS_MAX):
@@ -83,6 +84,6 @@ def attempt(machine: Machine, step: AdminStep, done: list[bool]) -> None:
         try:
             step(node.serving.broker.user_admin, told)
         except Refused:
-            return  # it does not lead, or the log does not know users yet
+            return  # the node does not lead, or the cluster's level has no users yet
 
     process.run(ask)

@@ -1,8 +1,8 @@
-"""Attacks of a user who wants more than a share of what all users share: the judge's work, what nodes remember of
-denied requests, the lines of their logs, and the places of requests that each cost much.
+"""Attacks of a user who takes more than a fair share of what all users share: the CPU time for checking rights, the
+memory for denied requests, the lines of the log, and the slots for costly requests.
 
-Nothing here is wrong to ask for. What it may cost others, the check of shared things (`shared_check`) says, and the
-bounds of work in one turn (`jepsen_like.sim.machines.turn_bounds`).
+The requests themselves are valid. The check of shared things (`shared_check`) and the bounds of work in one turn
+(`jepsen_like.sim.machines.turn_bounds`) say what they may cost others.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from jepsen_like.sim.clients.single_request import connects
 from raftmq_wire.codes import RequestCode
 
 NAMES: Final = 4_900
-"""Topics of one heartbeat: judging them all in one piece would be more work than a turn may have. Parsing it is not: a
-body may hold 5,000 objects."""
+"""Number of topics in one heartbeat. Checking the rights to all of them in one piece would exceed the bound of a turn.
+Parsing them does not: a body may hold 5,000 objects.
+"""
 LONG, LONG_EACH = 50_000, 3
-"""Characters of a long name, of four bytes each, and heartbeats with one in a row."""
+"""LONG: characters of a long name, of four bytes each. LONG_EACH: number of heartbeats in a row with a long name."""
 DENIED: Final = 40
-"""Denied sends in one write."""
+"""Number of denied sends in one write."""
 WIDE_QUEUES, RESETS = 16, 60
-"""Queues of the topic whose offsets are reset, and resets in one write."""
+"""WIDE_QUEUES: queues of the topic whose offsets are reset. RESETS: resets in one write."""
 CONNECTIONS, LISTS_EACH = 4, 8
 STAYS_S = 0.15
 """Time in seconds for which the client of many costly requests stays."""
@@ -39,7 +40,7 @@ class AttackTools(Protocol):
     """Attributes of an attack (`jepsen_like.sim.users.attackers`) that the attacks of this module use."""
 
     own: str
-    """Name of the attacker, and prefix of what he has a right to."""
+    """Name of the attacker, and prefix of the names of the objects to which the attacker has rights."""
     rng: random.Random
     host: ClientHost
     report: Report
@@ -63,7 +64,7 @@ async def names_many(attack: AttackTools) -> None:
 
 
 async def names_long(attack: AttackTools) -> None:
-    """Sends heartbeats with very long names of groups, each another one (34)."""
+    """Sends heartbeats (34), each with a different, very long name of a group."""
     for _ in range(LONG_EACH):
         name = f"{attack.rng.random()}" + "\N{GRINNING FACE}" * LONG
         body = json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": name}]}, ensure_ascii=False)
@@ -71,7 +72,7 @@ async def names_long(attack: AttackTools) -> None:
 
 
 async def is_denied(attack: AttackTools) -> None:
-    """Sends to many topics of others at once, each another one (310)."""
+    """Sends messages (310) to many different topics of others in one write."""
     new = attack.rng.random()
     frames = [attack.frame(SEND_CODE, send_fields(f"no-{new}-{at}"), b"denied") for at in range(DENIED)]
     attack.connection.write(b"".join(frames))

@@ -1,5 +1,6 @@
-"""Guessers of a user's secret, and another user who comes from the same address with a right one: guesses cost only the
-user that is guessed."""
+"""Clients that guess one user's secret, and another user who signs rightly from the same address. Guesses may delay
+only the user whose secret is guessed.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +18,13 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 CHECKER = "guesses"
 GUESSERS = 24
-"""Guesses on as many connections at once: those of one user and address are checked one every 75 ms."""
+"""Number of connections that guess at the same time. A node checks guesses for one user from one address at a rate of
+one per 75 ms.
+"""
 SOON_S = 1.0
-"""Time in seconds within which the other user must be answered: no more than network and signature cost."""
+"""Time in seconds within which the other user must be answered: as long as the network and the check of a signature
+take.
+"""
 BEAT = b'{"clientID":"c"}'
 """A heartbeat of a client in no group: every user may send it, and no other node is asked."""
 PAUSE_S = (0.3, 0.8)
@@ -31,11 +36,13 @@ class Guessers(Asker):
     """The guessers and the other user, on one machine."""
 
     def __init__(self, host: ClientHost, report: Report, is_calm: Callable[[], bool]) -> None:
-        """`is_calm` returns True if what nodes send to each other arrives."""
+        """`is_calm` returns True if no message between nodes is lost or delayed."""
         super().__init__(host, report)
         self._is_calm = is_calm
         self.calm = False
-        """True once all faults are healed. Before that, nobody guesses: an answer may be late for any reason."""
+        """True once all faults are healed. Nobody guesses before that, because an answer may then be late for other
+        reasons.
+        """
         self.rounds = 0
         """Number of rounds in which the other user was answered."""
 
@@ -67,7 +74,7 @@ class Guessers(Asker):
         took_s = self.host.loop.now - began_s
         if answer is not None and self._is_calm():
             self.rounds += 1
-            if answer.code == ResponseCode.SYSTEM_BUSY:  # a node that has just started may say that it cannot tell
+            if answer.code == ResponseCode.SYSTEM_BUSY:  # a node that has just started cannot tell yet
                 what = f"is answered {answer.code} {answer.remark[:100]}"
                 self._report(CHECKER, f"{NEIGHBOUR}, whom nobody guesses, {what} at {node}")
             elif took_s > SOON_S:

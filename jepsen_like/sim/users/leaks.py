@@ -1,7 +1,8 @@
-"""Everything that attackers of the simulator know of others: what names a stored thing, a sender or a client.
+"""Everything that attackers of the simulator know of other users: the names and ids of stored objects, senders and
+clients.
 
-In the worst case all of it has leaked, so it is taken from the rows of a running node and from the clients themselves.
-Only secrets of users have not leaked.
+The simulator assumes the worst case, in which all of these have leaked. They are read from the rows of a running node
+and from the clients themselves. Only the secrets of users have not leaked.
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ class Leaks:
     def client(
         self, rng: random.Random, *, is_producer: bool | None = None, of_group: str | None = None
     ) -> ClientName | None:
-        """Returns a connected client of others, as a producer or a consumer or (None) either, of this group or (None)
-        any."""
+        """Returns a connected client of another user: a producer or a consumer (either if the role is None), of this
+        group (any if the group is None). Returns None if there is none.
+        """
         node = self._node(rng)
         if node is None:
             return None

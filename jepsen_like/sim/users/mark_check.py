@@ -10,8 +10,9 @@ The node may know a changed secret before the model does. So requests with a sig
 kept, and looked at again before anything is reported (seed 760000144). While the model lacks an entry that a node has
 applied, nothing is reported: the frame is judged again when it has learned that entry (seed 964000031).
 
-A reply may go to another user's client of the requester's id while not every node reaches all others: the note of who
-waits may be where it cannot be asked for, and then the one client that is known takes the reply (seed 790000194).
+While not every node reaches all others, a reply may go to another user's client with the requester's client id. The
+node that knows who waits for the reply may then be out of reach, and the reply goes to the one client that is known
+(seed 790000194).
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
 
 CHECKER: Final = "marks"
 GRACE_S: Final = 2.0
-"""Time in seconds for which a right that is gone may still show."""
+"""Time in seconds for which a right that was taken away may still have an effect."""
 REPLY_TO: Final = "reply-to/"
 """Prefix of the marks of replies, which are in no topic; the name of the user who asked follows."""
 UNPROVEN_MAX: Final = 200
-"""The most requests of a connection that are kept because nobody can have signed them yet."""
+"""The most requests of a connection that are kept because, as far as the model knows, no user can have signed them yet.
+"""
 _GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
 
 
@@ -62,10 +64,10 @@ class MarkCheck:
         """`linked`: returns True if every node reaches all others."""
         self._report, self._now, self._access, self._linked = report, now, access, linked
         self._apart_s = float("-inf")
-        """The last time at which some node was seen not to reach another."""
+        """Virtual time in seconds at which some node was last seen not to reach another."""
         self._doubts: deque[_Doubt] = deque()
         self.read = 0
-        """Number of marks that were found where they may be, on connections of others than Supers."""
+        """Number of marks that were found where they are allowed, on connections of users who are not Supers."""
 
     def look(self) -> None:
         """Notes whether every node reaches all others. Must be called several times in GRACE_S."""
@@ -81,7 +83,7 @@ class MarkCheck:
                 return
 
     def watch(self, client: Address, node: Address) -> ClientStream:
-        """Returns what a new connection between a client and a node tells of its bytes."""
+        """Returns the observer of the bytes of a new connection between a client and a node."""
         node_id = NodeId(int(node[0].rpartition(".")[2]))
         return ClientStream(self, client[0], node_id, f"{client[0]}:{client[1]} at {node[0]}:{node[1]}")
 
@@ -143,7 +145,7 @@ class MarkCheck:
         return True
 
     def _may_lack_notes(self) -> bool:
-        """Returns True if a node may just have failed to ask another who waits for a reply."""
+        """Returns True if, a short time ago, a node may have failed to ask another node who waits for a reply."""
         self.look()
         return self._now() - self._apart_s <= GRACE_S
 
@@ -172,10 +174,12 @@ class ClientStream:
                 if not self._proves(header, body):
                     self._unproven.append((header, body))
         except CodecError:
-            self._asked = None  # the node closes the connection
+            self._asked = None  # the node closes such a connection
 
     def look_again(self) -> None:
-        """Finds users who signed a request of which the model did not know the secret yet."""
+        """Looks again at the kept requests: the model may by now know the secret with which one was signed, and so its
+        user.
+        """
         for header, body in self._unproven:
             self._proves(header, body)
 

@@ -1,4 +1,5 @@
-"""Requesters that wait for replies (RocketMQ's request and reply) as a user of their own, and a service that replies.
+"""Requesters that wait for replies (RocketMQ's request and reply) and sign as a separate user, and a service that
+replies.
 
 A request is a message that names its requester's client id; the service sends the reply to any node, and the node with
 the requester's connection pushes it there. A requester checks that a reply is the service's answer to its own request.
@@ -121,8 +122,9 @@ class Requesters(Asker):
                 self.report(CHECKER, f"the reply to {correlation} does not reach {client_id}, who waits for it: {lost}")
 
     async def _reply(self, correlation: str, client_id: str, rng: random.Random) -> str:
-        """Replies once or twice, as the service does: through any node. Returns the reason if a node says that there is
-        no such requester, "" otherwise."""
+        """Replies once or twice, as the service does: through any node. Returns the node's reason if the node answers
+        that there is no such requester, "" otherwise.
+        """
         properties = {"CORRELATION_ID": correlation, "REPLY_TO_CLIENT": client_id, "MSG_TYPE": "reply"}
         fields = send_fields("replies", "".join(f"{name}\x01{value}\x02" for name, value in properties.items()))
         service, lost = await self._dial(rng, "a service"), ""
@@ -140,7 +142,7 @@ class Requesters(Asker):
         """Checks a reply that came to a requester."""
         self.got += 1
         correlation = parse_properties(ext.get("properties", "")).get("CORRELATION_ID", "")
-        # After a node has lost its notes, a reply goes to the one client of its id. Clients throw away what they have
-        # not asked.
+        # After a node has lost its notes of who waits, a reply goes to the one client with that id. Clients discard
+        # replies to requests that they did not send.
         if self.asked.get(correlation) == client_id and id_of(body) != correlation:
             self.report(CHECKER, f"{client_id} gets {body[:40]!r} as the reply to {correlation}")

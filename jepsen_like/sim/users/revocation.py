@@ -30,7 +30,7 @@ PULLS_EACH, WAIT_MS, AGAIN_MS = 3, 60_000, 100
 PARKED_S, TOLD_S = 1.0, 1.0
 """Time in seconds until all pulls are parked, and time from the change until all must be answered."""
 SURE_S = 1.5 * UNSURE_MS / 1000
-"""Time in seconds in which a follower is sure of a denial, or says that it cannot be."""
+"""Time in seconds within which a follower becomes sure of a denial, or answers that it cannot be sure."""
 KNOWN_S = TOLD_S / 4
 """Time in seconds from the change until a node that keeps up has applied it."""
 TRIES = 5
@@ -141,6 +141,8 @@ class Revocation(UserStories):
 
 
 def _are_lost(connection: RawConnection, requests: list[Request]) -> bool:
-    """Returns True if the node has closed the connection, or has refused a pull without a decision about the right."""
+    """Returns True if these pulls cannot be judged: the node has closed the connection, or has refused a pull without a
+    decision about the right.
+    """
     refused = [each for each in requests if each.answered_s >= 0 and not (each.passed or each.denied)]
     return connection.closed or bool(refused)

@@ -1,17 +1,17 @@
-"""The check of what all users of a node share: looks into the nodes now and then, and reports
+"""The check of what all users of a node share. It looks into the nodes now and then, and reports under these names:
 
-- standing: a client that is registered in a group although its user may not be there (any more), by the check's own
-  model of users;
-- costly: a request that costs much and is under way, or waits for its turn, although its client is gone; more of them
-  at once than are dealt out;
+- standing: a client that is registered in a group although, by the check's own model of users, its user has no right
+  (any more) to be there;
+- costly: a costly request that is in progress, or waits for its turn, although its client is gone; more costly requests
+  in progress at once than there are slots;
 - memory: more bytes than a node may keep of the requests that it has judged and denied;
 - lines: more lines about denied requests of one address in a second than a log takes;
-- tokens: a token that is there although it has ended, such as with its user's secret, or is not although nothing has
-  ended it;
+- tokens: a token that exists although it has ended, for example with its user's old secret; a token that is missing
+  although nothing has ended it;
 - audit: a change that a node does not keep (`audit_check`).
 
-A node may be about to put right what it has not yet seen. So what is wrong counts only once it was wrong in as many
-looks, one after the other, as GRACE_S holds, while the node was running.
+A node may need some time to correct its state after a change. So a finding counts only if it was made in all looks of
+GRACE_S seconds while the node was running.
 """
 
 from __future__ import annotations
@@ -41,18 +41,20 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.1
 """Time in seconds between two looks."""
 GRACE_S: Final = {"standing": 2.0, "costly": 1.0, "tokens": 1.0}
-"""Checker -> time in seconds for which what is wrong may last."""
+"""Checker -> time in seconds for which a finding may last before it is reported."""
 LONG_EVERY: Final = 20
-"""Looks after which memory is measured and the audit is read: that takes long."""
+"""Number of looks between two measurements of memory and readings of the audit, which take long."""
 MEMORY_MAX: Final = 2 << 20
 """Bytes that a node may keep of judged and denied requests."""
 AT_ONCE_MAX, OF_ONE_MAX = 8, 2
-"""The most requests of one kind that may be under way at once, of all and of one user."""
+"""The most costly requests of one kind that may be in progress at once: AT_ONCE_MAX of all users, OF_ONE_MAX of one
+user.
+"""
 LINES_MAX: Final = 12
 """The most lines in a second about denied requests from one address, at which there are a few users. A user leaves one,
 and one more whenever the node's clock is set back."""
 MEASURED: Final = ("cluster.broker.access.", "cluster.remoting.admission", "statemachine.access.access_decision")
-"""Prefixes of the modules whose objects belong to what is measured."""
+"""Prefixes of the names of the modules whose objects are measured."""
 
 Wrong = tuple[str, NodeId, str]
 """(checker, node, what is wrong)."""
@@ -70,8 +72,9 @@ class SharedCheck:
         clients: Callable[[], Collection[Address]],
         is_calm: Callable[[], bool],
     ) -> None:
-        """`clients` returns the addresses of clients to which any node has a connection. `is_calm` returns True if
-        what nodes send to each other arrives."""
+        """`clients` returns the addresses of clients to which any node has a connection. `is_calm` returns True if no
+        message between nodes is lost or delayed.
+        """
         self._report, self._now, self._machines, self._model = report, now, machines, model
         self._clients, self._is_calm = clients, is_calm
         self._audit = AuditCheck(report)
@@ -93,7 +96,7 @@ class SharedCheck:
             if node is None or process is None or not process.alive or process.paused or process.stalls:
                 continue
             if not hasattr(node, "serving"):
-                continue  # it is being opened
+                continue  # the node is still being opened
             costly = self._costly(node, clients if calm else None)
             for checker, what in (*self._standing(node), *costly, *self._tokens(node)):
                 wrong = checker, machine.node_id, what
@@ -133,8 +136,9 @@ class SharedCheck:
     # --- costly requests ---------------------------------------------------------------------------------------------
 
     def _costly(self, node: Node, clients: Collection[Address] | None) -> Iterator[tuple[str, str]]:
-        """Yields the requests that go on although their client is gone, and reports too many at once. `clients`: the
-        addresses of the connected clients; None if they are not known, and then nothing is yielded."""
+        """Yields the costly requests that go on although their client is gone, and reports too many at once. `clients`:
+        the addresses of the connected clients; None if they are not known, in which case nothing is yielded.
+        """
         for costly in node.serving.remoting.router.table.costly:
             self._count(node, costly)
             if clients is None or node.state.level < OWNERS_LEVEL:
@@ -167,7 +171,7 @@ class SharedCheck:
 
     @contextmanager
     def hears_lines(self) -> Iterator[None]:
-        """Hears, while it is open, the lines about denied requests, which are counted and go nowhere."""
+        """A context in which log lines about denied requests are counted. They are not written anywhere."""
         before = denials.logger
         denials.logger = _Lines(self._said)
         try:
@@ -188,8 +192,9 @@ class SharedCheck:
 
 
 class _Lines(logging.Logger):
-    """A logger that tells of the address in each line about a denied request, its first argument. It writes nothing,
-    and does so also while the simulator keeps all others quiet."""
+    """A logger that reports the client's address in each line about a denied request, which is the line's first
+    argument. It writes nothing. It works also while the simulator silences all other loggers.
+    """
 
     def __init__(self, said: Callable[[str], None]) -> None:
         super().__init__("denials of the simulator")

@@ -1,6 +1,7 @@
-"""Users that create and revoke their own tokens, as they do at the HTTP API, which simulated nodes do not serve; and an
-operator that gives users another secret and keeps some of their tokens. The check of shared things (`shared_check`)
-decides which tokens may exist."""
+"""Users that create and revoke their own tokens, and an operator that gives users new secrets and keeps some of their
+tokens. They propose the commands that the HTTP API would, because simulated nodes do not serve that API. The check of
+shared things (`shared_check`) decides which tokens may exist.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from cluster.broker.access.user_admin import Changed, UserAdmin
 
 LABELS, KEPT = ("job", "login on a laptop", "ci"), ("ci",)
-"""The labels of tokens, and those of tokens that an operator keeps."""
+"""LABELS: the labels of tokens. KEPT: the labels of the tokens that an operator keeps."""
 PAUSE_S: Final = (0.05, 0.3)
 DAY_MS: Final = 86_400_000
 DIGEST_BYTES: Final = 32
 
 
 class TokenOwners(Client):
-    """The users and the operator, who ask the leader itself."""
+    """The users and the operator, who send their changes directly to the leader."""
 
     def __init__(
         self,
@@ -62,5 +63,5 @@ class TokenOwners(Client):
 
     def _changes(self, rng: random.Random, name: str, users: UserAdmin, told: Changed) -> None:
         kept = rng.choice(((), KEPT))
-        users.user(name)  # if there is none, it has no new secret either
+        users.user(name)  # raises if there is no such user
         users.change(OPERATOR, name, told, secret=self._new_secret(name), keep_tokens=kept)

@@ -37,8 +37,9 @@ RESOURCES = ("Topic:users-a", "Topic:users-b", "Topic:users-*", "Topic:users*", 
 ELSEWHERE, HERE = "10.9.0.0/16", "10.0.0.0/8"
 OF_GROUP = (f"Group:{GROUP}", "Group:us*", "Group:*", "*")
 UNREAD = "the signature of a request before it was wrong"
-"""Remark of a request that was refused with its connection, whose users guess too many secrets: it says nothing of the
-rights of its own user."""
+"""Remark with which a node refuses a request because an earlier one on the same connection had a wrong signature, after
+many wrong ones of its user. Such a refusal says nothing about the rights of the request's own user.
+"""
 _PASSED = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -77,12 +78,14 @@ class UserClients:
     def __init__(self, host: ClientHost, check: AccessCheck) -> None:
         self.host, self._check = host, check
         self.secrets = {name: [first_secret(name)] for name in NAMES}
-        """User name -> the secrets that the user had or was to get, the newest last."""
+        """User name -> the secrets that the user had or was about to get, the newest last."""
         self._count = 0
         self._ends: dict[tuple[str, int], int] = {}
 
     def signer(self, name: str, *, old: bool = False) -> Signer:
-        """Returns the user's name with its newest secret; with `old`, the secret before, if there is one."""
+        """Returns the user's name with its newest secret or, with `old`, with the secret before the newest if there is
+        one.
+        """
         known = self.secrets[name]
         return Signer(name, known[-2] if old and len(known) > 1 else known[-1])
 

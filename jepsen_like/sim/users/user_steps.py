@@ -14,7 +14,7 @@ from jepsen_like.sim.users.user_clients import ELSEWHERE, PULLS, TOPICS, Signer,
 from raftmq_wire.codes import RequestCode
 
 TRIES, TRY_S = 3_000, 0.002
-"""Number of times that a step looks for an answer, and seconds between two looks."""
+"""TRIES: the most times that a step looks for an answer. TRY_S: seconds between two looks."""
 SOURCES = {"clients": "10.0.1.0/24", "elsewhere": ELSEWHERE}
 PULL_STEPS = ("pull", "lite")
 PULL_MS = 10_000
