@@ -209,7 +209,7 @@ class AdmissionLimit:
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
         """Ends an interval in which the log was never idle: records its rate, and checks for an overload."""
         rate = 1000 * self._decided / elapsed_ms
-        if rate:  # nothing was decided, which does not show what the log can do
+        if rate:  # an interval without a decision does not show what the log can do
             self._rates.append((now_ms, rate))
             while now_ms - self._rates[0][0] > RATE_AGE_MS:
                 self._rates.popleft()

@@ -21,7 +21,7 @@ Size = Callable[["BrokerState", "LimitsSection"], int]
 
 
 class Serves(Enum):
-    """The nodes that answer a request, whatever protocol it came by. The HTTP API shows these words."""
+    """The nodes that answer a request. The HTTP API shows the values."""
 
     ANY = "this node, from its own state"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
