@@ -183,8 +183,8 @@ class QuotaBuckets:
         self._elsewhere: Mapping[tuple[str, str, str], float] = {}
         self._judges: Callable[[], int] = lambda: 1
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
-        """(user id or address, topic) -> the buckets from which its sends take: for each limit at most one of the sender
-        and one of the topic."""
+        """(user id or address, topic) -> the buckets from which its sends take: for each limit at most one of the
+        sender and one of the topic."""
         rules.judges.append(self.all)
 
     def share_with(self, judges: Callable[[], int]) -> None:
