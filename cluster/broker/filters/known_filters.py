@@ -1,8 +1,8 @@
 """Keeps the filters that consumers of a node have asked for. A filter is parsed once for its text, in bounded steps.
 
 Consumers send their filter with every pull. The table keeps the newest filters, also refusals of faulty ones, and the
-filters of pulls that wait. Each node has one table of its own, because a simulation runs many nodes in one process:
-what a filter costs must depend only on earlier requests to the same node.
+filters of pulls that wait. Each node has a table of its own. So only earlier requests to the same node decide how much
+work a filter costs and, in a simulation, when it is ready.
 """
 
 from __future__ import annotations
