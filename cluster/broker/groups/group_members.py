@@ -1,5 +1,5 @@
-"""The clients that produce and consume through this node. Heartbeats announce them; they are forgotten when they
-disconnect, after 120 s of silence, or when their user has lost the right by which they registered.
+"""The clients that produce and consume through this node. A client becomes a member by its heartbeats. It is forgotten
+when it disconnects, after 120 s of silence, or when its user has lost the right by which it registered.
 
 The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
 a new leader answers for the group at once. Producers are known to the node that they called. Time in which this node

@@ -54,28 +54,27 @@ WHAT: Final = "SEND_REPLY_MESSAGE"
 
 
 class Reply(NamedTuple):
-    """A reply that is on its way."""
+    """A reply that is being delivered."""
 
     client_id: str
     correlation_id: str
     ttl_ms: int
-    """Milliseconds that the requester waits at most."""
+    """The most milliseconds that the requester waits for the reply."""
     replier: Party
     request: ClientRequest
-    """The request 326."""
+    """The request 326 that brings the reply to the requester."""
 
 
 class _AskedNodes:
-    """The question, put to the other nodes, which of them knows a client that waits for the reply; and their
-    answers."""
+    """The answers of all nodes to the question which client waits for the reply."""
 
     __slots__ = ("done", "known", "lost", "peers", "stop_silence")
 
     def __init__(self, own: NodeId, waits: RequesterKnown, done: Callable[[_AskedNodes], None]) -> None:
         self.known: dict[NodeId, RequesterKnown] = {own: waits}
-        """Node -> its answer."""
+        """Node -> its answer; this node's own is there from the beginning."""
         self.peers: set[NodeId] = set()
-        """Peers that have not answered."""
+        """The peers that have not answered yet."""
         self.lost = False
         """True if a peer was lost before it answered."""
         self.done = done
@@ -105,11 +104,11 @@ class ReplyDelivery:
         self._asked: dict[int, _AskedNodes] = {}
         self._ids = transport.request_ids()
         self._gone_ms: dict[NodeId, int] = {}
-        """Peer -> when its connection was last lost."""
+        """Peer -> time of the loop's clock at which its connection was last lost, in milliseconds."""
 
     def deliver(self, reply: Reply, done: RelayAnswered) -> None:
-        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does; NO_CONSUMER also means
-        that the requester cannot be distinguished from another client."""
+        """Sends the reply to its requester. Calls `done` once, with the results of `ClientRelay.ask_client`.
+        NO_CONSUMER also means that the requester cannot be told from another user's client."""
         fits = len(reply.client_id) <= CLIENT_ID_MAX and len(reply.correlation_id) <= CORRELATION_MAX
         if self._services.state.level < OWNERS_LEVEL or not fits:
             self._to_any(reply, done)
@@ -149,7 +148,7 @@ class ReplyDelivery:
             ages[user] = max(age_ms, ages.get(user, 0))
         users, lost_ms = ages.keys(), self._lost_ms(asked)
         lacking = {user for waits in known for user in waits.lacking}
-        if lost_ms < reply.ttl_ms:  # a request from before then would still be waited for
+        if lost_ms < reply.ttl_ms:  # a request that was noted before the loss may still wait
             lacking |= {user for user, age_ms in ages.items() if age_ms > lost_ms}
         if len(noted) == 1:
             ((user, node),) = noted.items()
@@ -178,8 +177,9 @@ class ReplyDelivery:
         self._to_nobody(reply, why, tuple(sorted({*users, *noted})), done)
 
     def _lost_ms(self, asked: _AskedNodes) -> int:
-        """Returns the milliseconds since notes were last lost: because a node started, was lost, or does not answer. A
-        node that has been down for long cannot have taken a recent request."""
+        """Returns the milliseconds since notes of waiting requesters were last lost; 0 if a node did not answer or was
+        lost while it was asked. Notes are lost when a node starts or is lost. A node that has been down for long cannot
+        have noted a recent request."""
         now_ms, gone = self._services.monotonic_ms(), self._gone_ms.items()
         ages_ms = [waits.age_ms for waits in asked.known.values()]
         ages_ms += [now_ms - gone_ms for peer, gone_ms in gone if peer not in asked.known]
@@ -220,7 +220,7 @@ class ReplyDelivery:
         )
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Waits no longer for this peer's answers."""
+        """Stops waiting for answers of a peer whose connection was lost."""
         self._gone_ms[peer] = self._services.monotonic_ms()
         for ask_id, asked in list(self._asked.items()):
             if peer in asked.peers:
@@ -230,7 +230,7 @@ class ReplyDelivery:
                     self._end(ask_id)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a question or an answer. Raises WireError."""
+        """Handles a frame WHO_WAITS (a question) or WAITS (an answer). Raises WireError."""
         if kind == Kind.WHO_WAITS:
             question = decode_question(header)
             waits = self._waits(question.client_id, question.correlation_id, question.ttl_ms)
