@@ -28,8 +28,8 @@ MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 
 
 def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the needed right on a topic. The retry topic of a group needs a right on the group; so does its
-    dead-letter topic, except to send to it."""
+    """Returns the right that `actions` on a topic need. For the retry topic of a group it is a right on the group. For
+    its dead-letter topic too, except to send to it."""
     on = actions if MANAGES.issuperset(actions) else SUB
     if name.startswith(RETRY_PREFIX):
         return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), on)

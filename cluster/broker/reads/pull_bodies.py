@@ -1,4 +1,5 @@
-"""Makes the body of an answer from rows of the queue and bytes of the log: all the work that a pull does per message.
+"""Makes the body of an answer from rows of the queue and bytes of the log. This is all the work that a pull does per
+message.
 
 Pure, and without a call of our own functions per message.
 """

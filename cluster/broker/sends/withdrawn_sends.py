@@ -37,11 +37,12 @@ class WithdrawnSends:
         self._turns = turns
         self._soon = soon
         self._gone: set[Hashable] = set()
-        """Owners of paths: the clients behind other nodes that are gone, until one look at the queue finds their
-        sends."""
+        """The owners of the sends to be found in the next look at the queue: clients of other nodes that have
+        disconnected."""
 
     def connections_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Withdraws the sends of closed connections, after their identities were remembered for repetitions."""
+        """Withdraws the waiting sends of closed connections. Their identities are remembered already, so that
+        repetitions are recognised."""
         for send in self._proposals.withdraw(lambda send: send.connection in closed and not send.oneway):
             send.hold.answered()
 
@@ -63,8 +64,8 @@ class WithdrawnSends:
         self._tell(sends, lambda _: GONE)
 
     def judge_again(self) -> None:
-        """Refuses the waiting sends of users who may no longer send to their topic, after a change of users, rules or
-        the mode. What no user has signed was let in without a right, and stays."""
+        """Refuses the waiting sends of users who may no longer send to their topic. Called after a change of users,
+        rules or the mode. Sends that no user has signed stay, because they were accepted without a right."""
         if not self._rights.enforces:
             return
         known: dict[tuple[int, str, str], bool] = {}
