@@ -125,8 +125,8 @@ class SendTarget(NamedTuple):
 
 
 def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> SendTarget:
-    """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
-    it asks for. `version`: the version of the client's protocol. Raises Refused."""
+    """Returns the target of a send. For a send to a %RETRY% topic the comment above describes it; any other send goes
+    where it asks. `version`: the version of the client's protocol. Raises Refused."""
     properties = decoded.properties
     if not decoded.topic.startswith(RETRY_PREFIX):
         return SendTarget(decoded.topic, decoded.queue_id, properties)

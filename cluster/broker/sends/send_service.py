@@ -557,7 +557,7 @@ class Sends(Generic[_Origin]):
 
     def _unique_hash(self, user: int, unique_key: str, body: bytes) -> int:
         """Returns the hash by which a message of a topic with dedup=strict is recognised: that of its user, key and
-        body."""
+        body; below OWNERS_LEVEL, of its key alone."""
         apart = self._state.level >= OWNERS_LEVEL
         return content_hash(user, unique_key, body) if apart else key_hash_of(unique_key)
 
