@@ -54,8 +54,8 @@ def put_group(services: Services, config: dict[str, Any], done: Done, party: Par
 
 
 def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
-    """Checks the settings that a request asks for a group, whichever protocol it came by. A setting that the group
-    already has is never refused, because a request may repeat it. Raises Refused (INVALID), which names the field."""
+    """Checks the settings that a request of any protocol asks for a group. A setting that the group already has is
+    never refused, because a request may repeat it. Raises Refused (INVALID), which names the field."""
     present = state.groups.get(config["name"])
     changed = {name: value for name, value in config.items() if present is None or getattr(present, name) != value}
     for field, (name, only, why) in FIXED.items():

@@ -2,8 +2,8 @@
 when it disconnects, after 120 s of silence, or when its user has lost the right by which it registered.
 
 The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
-a new leader answers for the group at once. Producers are known to the node that they called. Time in which this node
-itself stood still does not count as a client's silence.
+a new leader answers for the group at once. A producer is known only to the nodes to which it sends heartbeats. Time in
+which this node itself stood still does not count as a client's silence.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ Granted = frozenset[Queue]
 
 
 class Standing(StrEnum):
-    """What is known about the client that asks for locks, by the heartbeats over its connection. Values are on the wire
+    """The knowledge about a client that asks for locks, by the heartbeats over its connection. Values are on the wire
     between nodes."""
 
     MEMBER = "member"

@@ -1,19 +1,20 @@
 """Finds the client that waits for a reply (324, 325), and sends it the reply (326).
 
-A reply names its requester by client id and correlation id, which are texts of clients. The nodes are asked who has
-noted such a request (`cluster.broker.groups.reply_notes`), all at once:
+A reply names its requester by client id and correlation id, which any client could write. So all nodes are asked at
+once who has noted a request with these ids (`cluster.broker.groups.reply_notes`):
 
-- One user's client waits for it: the reply goes to the connection of the note, or, when that has closed, to another one
-  of the same user and client id, on any node. Not if another user's client of that id may have waited first, whose note
-  was lost: somebody who has read its request can note the same.
-- Nobody is noted, because the node that knew it was lost: the reply goes to the client of that id if exactly one user
-  has one. It does not if that client waits for other replies only, and no note of it can be lost.
-- Nobody is noted, but a connected node does not answer and may have the note: the reply is refused as BUSY, and may be
-  sent again.
-- Otherwise it goes to nobody, and the node has a finding: several users may have asked for it.
+- The notes name one user: the reply goes to the connection of the note. If that has closed, it goes to another
+  connection of the same user and client id, on any node. It goes to nobody if another user's client of that id may have
+  waited first and its note may be lost: the noted user may have read the ids in that client's request.
+- There is no note, and exactly one user has a client of that id: the reply goes to that client, because the note may
+  have been lost with a node. It goes to nobody if the client waits for other replies and no note of it can be lost.
+- There is no note, but a connected node does not answer and may have one: the reply is refused as BUSY, and may be sent
+  again.
+- Otherwise it goes to nobody. If several users may have asked for it, the node has a finding.
 
-So a reply never goes to whoever names a client id last. Where denials are not enforced, the reply goes to any client of
-the id instead of nobody; below OWNERS_LEVEL it always does, because older nodes do not know the question.
+So a client cannot get the reply of another user by using the same client id. Where denials are not enforced, the reply
+goes to any client of the id instead of nobody. Below OWNERS_LEVEL it always does, because older nodes do not know the
+frame that asks for notes.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class ReplyDelivery:
         asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._end(ask_id))
 
     def _waits(self, client_id: str, correlation_id: str, ttl_ms: int) -> RequesterKnown:
-        """Returns what this node knows of a requester."""
+        """Returns what this node knows about the requester of a reply."""
         notes = self._notes
         note = notes.find(client_id, correlation_id)
         users = tuple(islice(self._members.producer_users(client_id).items(), USERS_MAX))

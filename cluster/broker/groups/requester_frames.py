@@ -25,7 +25,7 @@ class WhoWaits(NamedTuple):
 
 
 class RequesterKnown(NamedTuple):
-    """What one node knows about the requester of a reply."""
+    """The knowledge of one node about the requester of a reply."""
 
     user: int | None
     """The user whose client waits for this reply, by the node's notes; None if there is no such note."""

@@ -35,9 +35,10 @@ def read_body(
     services: Log, items: bytes, extent: tuple[int, int, int] | None = None, *, told: int = logging.ERROR
 ) -> tuple[bytes, int]:
     """Returns the stored messages of the packed `items`, back to back, and their number: up to the first message whose
-    bytes do not match its CRC even when read again. Unreadable messages are logged at the level `told`.
+    bytes do not match its CRC even when read again. `told`: the level at which an unreadable message is logged.
 
-    Messages close to each other are read at once. `extent`: the extent of the items, if the caller knows it.
+    Messages close to each other are read at once. `extent`: the result of `extent_of` for the items; None if the caller
+    does not have it.
     """
     first, span, _ = extent or extent_of(items)
     if span <= min(WHOLE_BYTES, GAP_BYTES * (len(items) // ITEM.size)):

@@ -97,8 +97,8 @@ def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
 ) -> StoredMessage | None:
     """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
-    With `waiting`, also a message that is not delivered yet; if it was appended again to free the log, in the form in
-    which it was first stored.
+    With `waiting`, messages that are not delivered yet are found too. If such a message was appended again to free the
+    log, it is returned in the form in which it was first stored.
 
     Raises UnreadableError. It cannot tell a position at which no message begins from one whose bytes have changed.
     """
@@ -288,8 +288,8 @@ class KeyLookup:
 def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
     """Returns True if the message is of the topic, has the key, and was stored within the times.
 
-    If a property occurs twice, the last value is indexed; earlier releases indexed the first. Each of them counts here,
-    so that everything in the index is found.
+    If a property occurs twice, the index has its last value; earlier releases indexed the first. Here each value
+    counts, so that everything in the index is found.
     """
     if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
         return False

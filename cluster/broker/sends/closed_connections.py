@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ClosedConnections:
-    """The closed connections that were not searched for yet.
+    """The closed connections whose sends were not searched for yet.
 
     The search comes in the next turn of the loop, or before the next request, which may repeat one of these sends.
     There is one search for all connections that closed since the last one, because its cost grows with the number of

@@ -1,8 +1,9 @@
 """Withdraws sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
 the right to send to the topic. A send may wait as long as a majority is slow.
 
-What is proposed already is left to the log. A send that waits for no answer stays when its connection ends: its client
-may have closed it right after. So does one whose repetition waits behind it, on another connection.
+Sends that are proposed already are not withdrawn; the log decides them. A send that waits for no answer stays when its
+connection ends: its client may have closed it right after. So does one whose repetition waits behind it, on another
+connection.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ MakeLane = Callable[[Callable[[list[LaneFound]], None]], "LaneRunner[LaneAsk]"]
 
 
 class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
-    """Delivers rows of waiting messages while this node leads. Event loop only, except for the reads of its lane."""
+    """Delivers rows of waiting messages while this node leads. Runs on the event loop, except for the reads of its
+    lane."""
 
     RECORDS: str
     """The name of the rows in the log lines of the node."""

@@ -68,8 +68,8 @@ class _DueTerm(RowTerm):
             self.after = (due_ms, position - 1) if position else (due_ms - 1, 1 << 63)
 
     def awaits(self, name: TimerName) -> bool:
-        """Returns True if the cursor has passed the row, and the row still exists for a known reason: it is in flight,
-        held or unreadable."""
+        """Returns True if it is known why the row, which the cursor has passed, still exists: it is in flight, held or
+        unreadable. Also returns True if `left` is full, because the row may then be an unreadable one."""
         return name in self.inflight or name in self.held or name in self.left or len(self.left) >= LEFT_MAX
 
     def refused(self, name: TimerName, now_ms: int) -> None:

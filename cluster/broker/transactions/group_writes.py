@@ -50,10 +50,12 @@ class GroupWriteRequests:
         self._services = services
 
     def prepare(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Prepares this group's part; `done` gets the number of its messages, or the CommitAnswer if the write is
-        committed here. Refused if an attempt does not exist or is incomplete, if a newer driver has prepared, in the
-        first group, and unless the decider is an open attempt at this very write. Anybody can name its number: who
-        prepared under another's would have that one's part ended, also after it was promised (ADR 0109)."""
+        """Prepares this group's part of the write. Calls `done` with the number of the part's messages, or with the
+        CommitAnswer if the write is committed here. Calls it with a Refused in four cases: this is the first group; an
+        attempt does not exist or is incomplete; a newer driver has prepared; or the decider is not an open attempt at
+        this very write. The last check is needed because any client can name the number of a decider. A client that
+        prepared under the decider of another write could otherwise make that write's part end, even after it was
+        promised (ADR 0109)."""
         services = self._services
         if services.config.cluster.group == FIRST_GROUP:
             self._prepare(part, done, again=True)
