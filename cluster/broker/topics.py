@@ -163,7 +163,7 @@ class Topics:
 
 def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tuple[int, int]:
     """Returns the numbers of read and write queues that a topic gets in each new group of brokers: those of the
-    request, else those that the topic has in its first group."""
+    request, else those that the topic has in the first of its groups that takes messages."""
     read, write = (0, 0)
     if known is not None:
         read, write = next(queues for queues in known.queues_of_groups.values() if queues[1])

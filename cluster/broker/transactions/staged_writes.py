@@ -105,10 +105,10 @@ def discard_attempts(
     owner: Hashable,
     dry_run: bool = False,
 ) -> None:
-    """Discards all open attempts at the write, or with `dry_run` only counts them. `owner`: the client in whose turns
-    the work runs. Leader only. If the write is prepared here for a commit of several groups, the first group decides
-    that it is aborted; refused if it has decided otherwise. `done` is called when all commands are decided: with a
-    refusal unless all were applied, UNKNOWN if some were."""
+    """Discards all open attempts at the write, or with `dry_run` only counts them. `owner`: the owner of the work among
+    the turns of the event loop. Leader only. If the write is prepared here for a commit of several groups, the first
+    group decides that it is aborted; refused if it has decided otherwise. `done` is called when all commands are
+    decided: with a refusal unless all were applied, UNKNOWN if some were."""
     services.turns.begin(owner, _abort(services, name, write, done, dry_run))
 
 
@@ -249,8 +249,9 @@ class StagedWriteRequests:
         discard_attempts(self._services, name, write, done, owner=self)
 
     def open(self, party: Party, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed.
-        Raises Refused (BUSY) if the party's user has taken its part of the places for attempts."""
+        """Opens a new attempt at the write. Calls `done` with the attempt's number, with the CommitAnswer if the write
+        is committed, or with a Refused. Raises Refused (BUSY) if the party's user has no place for a further
+        attempt."""
         self._places.begin(party.user)
 
         def opened(result: ProposeResult) -> None:
@@ -271,8 +272,9 @@ class StagedWriteRequests:
             raise
 
     def stage(self, path: SendPath, party: Party, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
-        """Stores messages of an attempt for a party that may commit its write; `done` gets None, or the reason why they
-        were not stored. Raises Refused; for other parties, as if the attempt did not exist."""
+        """Stores messages of an attempt, for a party that may commit the attempt's write. Calls `done` with None, or
+        with the reason why they were not stored. Raises Refused. A party without the right gets the same refusal as if
+        the attempt did not exist."""
         proposals = self._proposals
         size = len(asked.body)
         if proposals.refusing:
@@ -334,8 +336,8 @@ class StagedWriteRequests:
     def commit(
         self, name: str, write: int, winners: Sequence[tuple[int, int]], done: Callable[[CommitAnswer | Refused], None]
     ) -> None:
-        """Commits the write with these attempts, each given as (number, messages). Refused if an attempt does not exist
-        or is incomplete."""
+        """Commits the write with the attempts `winners`, each given as (number, number of its messages). Calls `done`
+        with the CommitAnswer, or with a Refused if an attempt does not exist or is incomplete."""
 
         command = CommitWrite(name, write, self._services.log_time_ms(), winners)
         self._services.propose([command], lambda result: done(commit_answer(name, write, result)))
