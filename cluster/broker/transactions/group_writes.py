@@ -113,9 +113,9 @@ class GroupWriteRequests:
         services.propose([command], prepared)
 
     def _settle(self, older: int, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Has what an older decider has prepared ended as the first group decides, and prepares then. What is of the
-        same name is decided now at the latest. What an older release prepared of another name, under this decider, is
-        none of its: the first group says so, or that this decider is that one's."""
+        """Ends the part that the decider `older` has prepared, as the first group decides, and then prepares `part`
+        instead. If both parts belong to writes of the same name, the first group decides now, at the latest. If the
+        names differ, which only an older release allows, an undecided older part is not ended."""
         left = self._services.state.prepared_writes.prepared.get(older)
         again = partial(self._prepare, part, done, again=False)
         if left is None:  # the older attempt has just ended
