@@ -1,4 +1,4 @@
-"""Makes the services of the broker room of one node, in the order in which they depend on each other."""
+"""Makes the services of the package `cluster.broker` for one node, in the order in which they depend on each other."""
 
 from __future__ import annotations
 
@@ -62,23 +62,24 @@ if TYPE_CHECKING:
 
 
 class EvictedReads(Protocol):
-    """Reads of messages that were evicted from this node (`cluster.tier`)."""
+    """The ways to read messages that were evicted from this node, that is, kept only in the tier (`cluster.tier`)."""
 
     @property
     def bounds(self) -> EvictedBounds:
-        """Searches of offsets by time among evicted messages."""
+        """Searches for offsets by store time among evicted messages."""
 
     @property
     def keys(self) -> EvictedKeys:
-        """Searches by key among evicted messages."""
+        """Searches for evicted messages by their keys."""
 
     @property
     def for_pulls(self) -> tuple[EvictedMessages, ReadLevels]:
-        """The last two arguments of `Pulls`."""
+        """The arguments `evicted` and `levels` of `Pulls`: reads of evicted messages, and the levels that decide when
+        the tier is read."""
 
 
 class SendIntake(NamedTuple):
-    """The ways of sends that come in, as explained at Sends."""
+    """The arguments of `Sends` that describe how sends arrive. The constructor of `Sends` explains them."""
 
     incarnation: bytes
     route: Callable[[Any], None]
@@ -86,7 +87,8 @@ class SendIntake(NamedTuple):
 
 
 class Broker:
-    """The services that the server of any protocol on the node uses, free of protocol types. Event loop only."""
+    """Holds the services that the server of any protocol on the node uses. They are free of protocol types. Event loop
+    only."""
 
     def __init__(
         self,
@@ -103,9 +105,10 @@ class Broker:
         keyed: Callable[[], bool],
         denied: Callable[[bool], None],
     ) -> None:
-        """`reads` is explained at Pulls.
-        `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every node has proven the
-        cluster's secret. `denied` counts a denial; its argument is True if it was enforced."""
+        """`reads` is an argument of `Pulls`, and explained there. `evicted` is None if this node has no tier.
+        `unreached` returns the nodes that the leader does not reach. `keyed` returns True if every peer has to prove
+        the cluster's secret. `denied` is called for each denied request, with True if it was refused, with False if it
+        passed."""
         config, environment, clock = context.config, context.environment, context.clock
         self._wall_ms = clock.wall_ms
         self.services, self.retries = services, retries
@@ -187,7 +190,7 @@ class Broker:
         return lane
 
     def delivery_parts(self) -> tuple[Part, ...]:
-        """Returns the parts that deliver waiting messages, and those that are informed of sends."""
+        """Returns the parts of the node that deliver waiting messages, and those that are told of sends."""
         services, proposals, long_polls = self.services, self._proposals, self.pulls.long_polls
         return (
             self.timers.part(),

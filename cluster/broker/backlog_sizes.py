@@ -1,4 +1,5 @@
-"""Measures what the topics keep that a quota limits (`cluster.flow.backlogs`): on the leader, off the event loop."""
+"""Measures how many bytes those topics keep that a quota limits (`cluster.flow.backlogs`). It runs on the leader, off
+the event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class BacklogSizes:
-    """Measures one batch of topics after the other. Event loop only."""
+    """Measures the topics in batches, one batch at a time. Event loop only."""
 
     def __init__(self, services: Services, backlogs: Backlogs, loop: AbstractEventLoop) -> None:
         self._services, self._backlogs, self._loop = services, backlogs, loop
@@ -31,7 +32,8 @@ class BacklogSizes:
         return Part(name="backlog sizes", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Begins to measure the topics that are due. Called several times a second; cheap without such quotas."""
+        """Begins to measure the topics that are due. Called several times a second; cheap if no quota limits what a
+        topic keeps."""
         if self._running or not self._backlogs.active or not self._services.writes_open():
             return
         known = self._services.state.topics_by_id

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 
 class DeadLetterMetrics(ServiceMetrics):
-    """RocketMQ's counter of dead letters: the messages stored in dead-letter topics, in whatever way they got there.
-
-    It is derived at a scrape from the messages stored per topic, so nothing is counted for it.
+    """Yields RocketMQ's counter of dead letters: all messages stored in dead-letter topics, whoever stored them. It is
+    computed at a scrape from the number of messages stored per topic, so dead letters are not counted separately.
     """
 
     def __init__(self, stored: Callable[[], Iterable[tuple[str, float]]]) -> None:
@@ -45,13 +44,13 @@ class DeadLetterMetrics(ServiceMetrics):
 
 
 class DeliveryMetrics(ServiceMetrics):
-    """Metrics of pulls, and of the messages that they were answered with. Updated per pull. Event loop only."""
+    """Counts pulls, and the messages that they returned. Updated once per pull. Event loop only."""
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__()
         self._state = state
         self.messages_given = self.bytes_given = 0
-        """Delivered messages and their bytes, of all topics, including deleted ones."""
+        """The number of delivered messages, and their bytes, of all topics including deleted ones."""
         self._pulls = self.tallies("raftmq_pulls", "Pulls answered", "outcome")
         self._given = TopicTallies(
             self.tallies("rocketmq_messages_out", "Messages delivered to consumers", "topic"),
@@ -59,34 +58,35 @@ class DeliveryMetrics(ServiceMetrics):
         )
 
     def pulled(self, outcome: str) -> None:
-        """Counts an answered pull: "found", "empty" (the long poll ran out), "moved" or "refused"."""
+        """Counts an answered pull by its outcome: "found", "empty" (the long poll ran out), "moved" or "refused"."""
         counts = self._pulls.values
         counts[outcome] = counts.get(outcome, 0) + 1
 
     def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Counts messages that a pull was answered with."""
+        """Counts the messages that a pull returned."""
         self.messages_given += messages
         self.bytes_given += size_bytes
         self._given.add(topic, messages, size_bytes)
 
     def look(self) -> None:
-        """Removes the series of deleted topics, whichever node was asked to delete them."""
+        """Removes the series of deleted topics. Called at a scrape, because any node may have been asked to delete a
+        topic."""
         self._given.forget_all_but(self._state.topics)
 
 
 SERIES_MAX: Final = 1000
-"""The most series of the metric of consumers' connections. The last series, without a group, has the sum of the
-rest."""
+"""The most series of the metric of consumers' connections. If there are more, the last series has no group and counts
+all the others."""
 CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 
 Producers = Mapping[tuple[str, str], int]
-"""(language, version) -> connections."""
+"""(language, version) -> number of connections."""
 Consumers = Mapping[tuple[str, str, str, str], int]
-"""(consumer_group, language, version, consume_mode) -> connections."""
+"""(consumer_group, language, version, consume_mode) -> number of connections."""
 
 
 class ConnectionMetrics(ServiceMetrics):
-    """Metrics of the connected clients. A scrape shows the last finished count, and begins the next."""
+    """Yields the metrics of connected clients. A scrape shows the last finished count, and begins the next one."""
 
     def __init__(self, counts: ConnectionCounts) -> None:
         super().__init__()
@@ -112,8 +112,8 @@ class ConnectionMetrics(ServiceMetrics):
 
 
 class ConnectionCounts:
-    """Counts the connected clients in steps when somebody scrapes. The figures are those of the last finished count;
-    with few clients a count finishes at once. Event loop only."""
+    """Counts the connected clients in steps, at each scrape. The figures are those of the last finished count. With few
+    clients a count finishes at once. Event loop only."""
 
     def __init__(self, members: Members, turns: Turns) -> None:
         self._members = members
@@ -123,7 +123,8 @@ class ConnectionCounts:
         self.consumers: Consumers = {}
 
     def count(self) -> ConnectionCounts:
-        """Begins a count unless one is in progress, and returns this object."""
+        """Begins a count unless one is in progress. Returns this object, with the figures of the last finished
+        count."""
         if not self._counting:
             self._counting = True
             self._turns.begin(self, self._count())
@@ -136,7 +137,7 @@ class ConnectionCounts:
 
 
 def producers_of(members: Members) -> Generator[None, None, Producers]:
-    """Counts producers' connections. A connection counts once, whatever the number of groups in which it produces."""
+    """Counts the producers' connections in steps. A connection counts once, however many groups it produces in."""
     counted = Counter[tuple[str, str]]()
     known: set[object] = set()
     for group in members.producers.values():
@@ -150,7 +151,8 @@ def producers_of(members: Members) -> Generator[None, None, Producers]:
 
 
 def consumers_of(members: Members, series_max: int = SERIES_MAX) -> Generator[None, None, Consumers]:
-    """Counts consumers' connections, largest first, up to `series_max` series."""
+    """Counts the consumers' connections in steps. Returns the `series_max` largest entries, and one more
+    without a group that sums up the rest."""
     counted = Counter[tuple[str, str, str, str]]()
     for name, group in members.consumers.items():
         mode = CONSUME_MODES.get(group.consume_type, group.consume_type)

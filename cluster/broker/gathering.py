@@ -1,8 +1,9 @@
-"""Topics that take new messages in fewer groups of brokers than before (docs/adr/0114, "The way back").
+"""Moves topics out of groups of brokers in which they take no new messages any more (docs/adr/0114, "The way back").
 
-The leader of each group looks at all topics in slices. One that is only read there is read out: when the clients have
-had the time to learn of it, sends are refused, and when nothing is left to read the topic leaves the group. One that
-was spread because it was hot, and is calm now, is gathered where it was before (`topics.spread`).
+The leader of each group looks at all topics in slices. A topic whose queues there are read-only is *read out*. Once
+clients have had the time to learn this, the leader refuses sends to it. Once all messages there are read, the topic
+leaves the group. A topic that was spread over more groups because it was hot (`topics.spread`), and is calm now, is
+*gathered* in the groups where it was before.
 """
 
 from __future__ import annotations
@@ -35,17 +36,19 @@ logger = logging.getLogger(__name__)
 
 STEPS_PER_TICK: Final = 100
 SETTLE_MS: Final = 10_000
-"""Milliseconds from the first refusal of sends on until a topic may leave: what was taken before is decided then."""
+"""Milliseconds between the first refusal of sends to a topic and its leaving. Sends that were taken before are decided
+by then."""
 AGAIN_MS: Final = 10_000
-"""Milliseconds after which what was not decided is asked again."""
+"""Milliseconds after a failed or undecided proposal until the next one."""
 CALM: Final = BUSY / 2
-"""The part of the time that the leader of a group may be busy with a topic that has come back, so that it does not
-spread again at once."""
+"""The most load (part of the time, 0 to 1) at which the leader may take a topic back. It is below BUSY, so that the
+topic is not spread again at once."""
 
 
 def busy_if_gathered(topic: TopicConfig, home: Collection[int], window: Window) -> float:
-    """Returns the part of the time (0 to 1) for which this leader would be busy, given its window, if the topic's
-    messages came only to the groups `home`, its own among them. The queues of a topic get about as much each."""
+    """Returns the part of the time (0 to 1) for which this leader would be busy if the topic's messages came only to
+    the groups `home`, which include its own. `window`: the leader's last measurement. Each queue of the topic is
+    assumed to get the same number of messages."""
     if not window.messages:
         return window.busy
     part = window.busy * window.topics()[topic.id] / window.messages
@@ -55,8 +58,8 @@ def busy_if_gathered(topic: TopicConfig, home: Collection[int], window: Window) 
 
 
 class Gathering:
-    """Makes topics leave groups in which they are only read, and gathers hot topics that are calm again. Event loop
-    only."""
+    """Moves topics out of groups in which they are only read, and gathers topics that were hot and are calm again.
+    Event loop only."""
 
     def __init__(
         self,
@@ -66,20 +69,22 @@ class Gathering:
         events: EventLog,
         route_age_ms: int = ROUTE_AGE_MS,
     ) -> None:
-        """`hot`: returns the last window of this node. `route_age_ms`: no client sends by a route that is older."""
+        """`hot` returns the last measurement of this node's load. `route_age_ms`: milliseconds after which no client
+        still sends by an old route."""
         self._services, self._topics, self._hot, self._events = services, topics, hot, events
         self._route_age_ms = route_age_ms
         self._walk = Walk(self._look_at_all)
         self._now_ms = 0
         self._since: dict[str, tuple[int, int]] = {}
-        """Topic that is only read here -> (log time of its change, monotonic time at which this leader found it)."""
+        """Name of a topic that is only read in this group -> (log time of the topic's last change, monotonic time at
+        which this leader first saw it)."""
         self._calm_since: dict[str, int] = {}
-        """Topic that was spread by itself -> monotonic time since which it is calm, or since which it is known."""
+        """Name of a topic that was spread automatically -> monotonic time since which this leader knows it as calm."""
         self._refused: dict[str, int] = {}
-        """Topic to which sends are refused, because clients have had the time to learn that it is only read here ->
-        monotonic time since which they are."""
+        """Name of a topic to which sends are refused -> monotonic time since which they are. Clients have had the time
+        to learn that the topic is only read in this group."""
         self._told: frozenset[str] = frozenset()
-        """The topics to which `Proposals` refuses sends."""
+        """The topics for which `TopicSlots` was last told to refuse sends."""
         self._asked = False
         self._due_ms = 0
 
@@ -88,11 +93,11 @@ class Gathering:
         return Part(name="gathering", tick=self.tick, opened=self.forget)
 
     def tick(self, now_ms: int) -> None:
-        """Checks up to STEPS_PER_TICK topics: starts and ends their reading out, and updates the topics to which sends
+        """Checks up to STEPS_PER_TICK topics: begins and ends reading them out, and updates the topics to which sends
         are refused."""
         services = self._services
         groups = services.state.broker_groups
-        if not groups.by_number:  # a cluster of one group pays nothing, and never had any other
+        if not groups.by_number:  # a cluster that never had several groups returns here, at no cost
             return
         if services.state.level < GATHERS_LEVEL or not services.writes_open():
             self.forget()
@@ -104,7 +109,7 @@ class Gathering:
             self._topics.refuse_topics(self._told)
 
     def forget(self) -> None:
-        """Forgets all times and refusals, because this node has become leader or is leader no longer."""
+        """Forgets all times and refusals. Called when this node has become leader, or may write no longer."""
         self._since.clear()
         self._calm_since.clear()
         self._refused.clear()
@@ -123,14 +128,15 @@ class Gathering:
             self._takes(name)
             hidden = range(0) if topic.read_queues else hidden_queues(state, topic)
             if hidden and (yield from unread(state, topic, hidden)):
-                # A delayed message that became due after the topic had left, or one of an earlier leader's time.
+                # The messages are delayed ones that became due after the topic had left, or come from the time of an
+                # earlier leader.
                 self._ask(name, hidden.stop, "has messages here again, and is read out once more")
         for name in (self._since.keys() | self._calm_since.keys()) - state.topics.keys():
             self._takes(name)
             self._calm_since.pop(name, None)
 
     def _takes(self, name: str) -> None:
-        """Forgets when the reading out of the topic began here: it is not read out, or no longer."""
+        """Forgets since when the topic is read out, because it is not, or not in the same way as before."""
         self._since.pop(name, None)
         self._refused.pop(name, None)
 
@@ -147,7 +153,8 @@ class Gathering:
             self._ask(name, 0, "was read out, and has no queues here any more")
 
     def _ask(self, name: str, read_queues: int, says: str) -> None:
-        """Proposes that the topic has `read_queues` read-only queues in this group, and none to write."""
+        """Proposes that the topic has `read_queues` queues in this group that are only read, and none that take
+        messages. `says`: the text of the event."""
         if not self._asked and self._now_ms >= self._due_ms:
             own = self._services.state.broker_groups.own
             config = {"name": name, "place": [[own, read_queues, 0]]}
@@ -167,8 +174,8 @@ class Gathering:
     # -- by itself
 
     def _home(self, topic: TopicConfig) -> set[int]:
-        """Returns the groups in which a topic that was spread by itself was before and may be again; none if it is not
-        for this group to decide: that is one of them."""
+        """Returns the groups in which an automatically spread topic was before, and to which it may return. Empty if
+        the topic is not to be gathered, or if this is not the lowest of those groups, which decides."""
         groups = self._services.state.broker_groups
         if self._services.config.topics.spread != "auto" or topic.order:
             return set()

@@ -1,5 +1,5 @@
-"""Topics that keep the leader of one of several groups of brokers busy: the judgement, and giving them queues in the
-groups that have none (`topics.spread`)."""
+"""Finds topics that keep the leader of one of several groups of brokers busy (hot topics), and gives them queues in the
+groups where they have none (`topics.spread`)."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUSY: Final = 0.6
-"""The part of the time in which the event loop of a leader that is busy uses a core or waits for one."""
+"""The load from which on a leader is busy: the part of the time in which its event loop uses a core or waits for
+one."""
 HOT: Final = 0.5
-"""The part of a group's messages that a topic or queue that is hot gets."""
+"""The part of a group's messages from which on a topic or a queue is hot."""
 
 
 class Hot(NamedTuple):
-    """A topic that keeps a leader busy."""
+    """A hot topic: one that keeps a busy leader busy."""
 
     topic: TopicConfig
     messages: int
-    """Its messages in the window; of a hot queue, those of the queue."""
+    """The number of messages in the measured window: of the topic, or of the queue if `queue_id` is given."""
     further: tuple[int, ...]
-    """The groups that take messages, and in which it takes none, ascending."""
+    """The numbers of the groups of brokers to which the topic could be spread, ascending: they take messages, but none
+    of this topic."""
     queue_id: int | None = None
-    """The queue that gets most of them, if the topic is in every group already."""
+    """The queue that gets most of the messages, if the topic is in every group already; otherwise None."""
 
 
 def hot_topic(state: BrokerState, window: Window) -> Hot | None:
-    """Returns the topic that gets at least half of the messages of this group and could have queues in further ones,
-    or one queue of which gets half of them; None if the leader is not busy, or there is one group."""
+    """Returns the topic that gets at least half of this group's messages, if it could be spread to further groups, or
+    if one of its queues gets half of the messages. Returns None if there is no such topic, if the leader is not busy,
+    or if there is only one group. `window`: the leader's last measurement."""
     if window.busy < BUSY or not window.messages or not state.broker_groups.by_number:
         return None
     ((topic_id, messages),) = window.topics().most_common(1) or [(0, 0)]
@@ -59,17 +62,18 @@ def hot_topic(state: BrokerState, window: Window) -> Hot | None:
 
 
 class Spreading:
-    """With `topics.spread = "auto"`, gives a topic without order that was hot for two windows queues in all groups.
-    Done by the leader of the group that has it; the first group decides. Event loop only."""
+    """Spreads hot topics, with `topics.spread = "auto"`: gives a topic without order that was hot for two windows
+    queues in all groups. The leader of the group that has the topic proposes it; the first group decides. Event loop
+    only."""
 
     def __init__(self, services: Services, hot: Callable[[], Window], events: EventLog) -> None:
-        """`hot`: returns the last window of this node."""
+        """`hot` returns the last measurement of this node's load."""
         self._services = services
         self._hot = hot
         self._events = events
         self._window = hot()
         self._before: int | None = None
-        """Id of the topic that was hot in the window before."""
+        """The id of the topic that was hot in the window before; None if none was."""
         self._asked = False
 
     def part(self) -> Part:
@@ -77,7 +81,7 @@ class Spreading:
         return Part(name="spreading", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Evaluates the last window if it has ended: a topic that was hot in two windows in a row is spread."""
+        """Evaluates the last window once, when it has ended. A topic that was hot in two windows in a row is spread."""
         window = self._hot()
         if window is self._window:
             return

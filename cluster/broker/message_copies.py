@@ -1,4 +1,4 @@
-"""Copies of stored messages that are stored again, in another queue."""
+"""Makes copies of stored messages, which are stored again in another queue."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from raftmq_wire.message_format import Message, MessageFormatError, born_host_of
 from statemachine.payload import ITEM
 
 SYS_FLAGS_OF_A_COPY = ~0x3C
-"""The system flags that a copy keeps: all except the state of its transaction and the form of its addresses."""
+"""The mask of the system flags that a copy keeps: all except the state of its transaction and the form of its
+addresses."""
 
 
 def queue_for(queue_id: int, slot: TopicSlot) -> int:
-    """Returns the topic's queue for a copy that was meant for `queue_id`. The topic may have been created again with
-    fewer queues."""
+    """Returns the queue for a copy that was meant for `queue_id`. It may be another one, because the topic may have
+    been created again with fewer queues."""
     return queue_id if queue_id < slot.queues else queue_id % slot.write_queues
 
 
@@ -25,7 +26,8 @@ def copied(
     sys_flag: int = 0,
     prepared_position: int = 0,
 ) -> BatchMessage:
-    """Returns a copy with the message's head. `sys_flag`: additional bits of its system flags."""
+    """Returns a copy of the message with other properties and, apart from the flags that a copy does not keep, the same
+    head. `sys_flag`: further bits to set in its system flags."""
     head = MessageHead(
         message.sys_flag & SYS_FLAGS_OF_A_COPY | sys_flag,
         message.born_ms,

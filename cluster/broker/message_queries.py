@@ -1,9 +1,9 @@
-"""Queries of single messages, for every front end (remoting, HTTP API): by key, and by position in the commit log.
+"""Finds single messages for the remoting protocol and the HTTP API: by key, and by position in the commit log.
 
-Any node answers from its applied state, which is committed and never changes, and from the tier. A front end that says
-"there is none" to clients which do not name a consistency asks the group first (ReadIndex), so that a node that merely
-lags never says so (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal is
-UNAVAILABLE, and the request goes to the leader (`cluster.remoting.forward.handover`).
+Any node answers from its applied state, which is committed and never changes, and from the tier. Before a client is
+told that there is no such message, a majority must confirm that this node does not merely lag (ReadIndex), unless the
+client names another consistency (`by_key`, `by_position`). Only the leader can be confirmed: on other nodes the refusal
+is UNAVAILABLE, and the request goes to the leader (`cluster.remoting.forward.handover`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from statemachine.topics.topics import TopicConfig
 logger = logging.getLogger(__name__)
 
 Failed = Callable[[Exception], None]
-"""Called instead of `done` when this node cannot read a row of its state."""
+"""Called in place of `done` if this node cannot read a row of its state."""
 
 
 class MessageQueries:
@@ -47,8 +47,8 @@ class MessageQueries:
     def by_key(
         self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed
     ) -> None:
-        """Finds the topic's messages with a key, at least one. Neither `done` nor `failed` is called if the client is
-        gone."""
+        """Finds the topic's messages with a key. If there is none, the leader must confirm it. Neither `done` nor
+        `failed` is called if the client disconnects."""
 
         def look(confirmed: bool) -> None:
             config = self._services.state.topics.get(topic)
@@ -76,19 +76,20 @@ class MessageQueries:
         self._services.read_index(look)
 
     def search(self, topic: TopicConfig, query: KeyQuery) -> Generator[None, None, QueryResult]:
-        """Searches this node's own index, in steps of a message or a bucket."""
+        """Searches this node's own index in steps, each of one message or one bucket. Returns the result."""
         return KeyLookup(self._services, topic, query).steps()
 
     def complete(
         self, topic: TopicConfig, query: KeyQuery, found: QueryResult, done: Callable[[QueryResult | Refused], None]
     ) -> None:
-        """Calls `done` with the result of `search` and what the tier has beyond it."""
+        """Calls `done` with the result `found` of `search`, completed by older messages from the tier."""
         complete(self._services.state, self._old, topic, query, found, done)
 
     def by_position(
         self, party: Party, position: int, done: Callable[[StoredMessage | Refused], None], failed: Failed
     ) -> None:
-        """Finds the message as `at` does, and says that there is none only when the leader has confirmed that."""
+        """Finds the message as `at` does. The refusal NOT_FOUND is given only if the leader has confirmed that this
+        node does not merely lag."""
 
         def look(confirmed: bool) -> None:
             try:
@@ -106,18 +107,19 @@ class MessageQueries:
             self._judged(party, position, here, "a message by its id", answer)
 
         if position < self._services.state.applied_mark.end_position:
-            look(True)  # what is applied stays applied
+            look(True)  # a message that is applied stays applied, so it needs no confirmation
         else:
             self._services.read_index(look)
 
     def at(self, party: Party, position: int, what: str, done: Callable[[StoredMessage | Refused], None]) -> None:
-        """Finds the message whose first byte is at the position, here or in the tier, for a party that may read the
-        topic of its row. `what` names the request for people. Refused as NOT_FOUND, in the same words, if there is none
-        and if the party may not read it; as UNAVAILABLE if the tier cannot be asked."""
+        """Calls `done` with the message that begins at the position, on this node or in the tier, if the party may read
+        the topic of its row. `what`: the name of the request, for the log of denials. Calls it with a Refused
+        (NOT_FOUND) if there is no such message or the party may not read it, in the same words, or with UNAVAILABLE if
+        the tier cannot be read."""
         self._judged(party, position, self._here(position), what, done)
 
     def _here(self, position: int) -> StoredMessage | Refused:
-        """Returns the message at the position as this node has it, or the reason why it has none."""
+        """Returns the message at the position on this node, or a Refused if there is none."""
         unreadable: UnreadableError | None = None
         try:
             stored = message_at(self._services, position, waiting=True)
@@ -160,7 +162,7 @@ class MessageQueries:
 def _while_there(
     client: Client, search: Generator[None, None, QueryResult]
 ) -> Generator[None, None, QueryResult | None]:
-    """Returns the result of the search; None if the client disconnects before it ends."""
+    """Runs the search in steps and returns its result; None if the client disconnects before it ends."""
     while not client.closed:
         try:
             next(search)
@@ -172,6 +174,6 @@ def _while_there(
 
 
 def _none(refusal: Refused, confirmed: bool) -> Refused:
-    """Returns `refusal`, that there is no such message, if the leader has confirmed that this node does not merely lag;
-    otherwise UNAVAILABLE."""
+    """Returns `refusal`, that there is no such message, if `confirmed` is True: this node does not merely lag.
+    Otherwise returns UNAVAILABLE."""
     return refusal if confirmed else Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")

@@ -1,5 +1,5 @@
-"""Names of topics and groups: those to which RocketMQ gives a meaning, and those that are allowed; and the bits of a
-permission."""
+"""Checks names of topics and groups, and defines the names to which RocketMQ gives a meaning. Also defines the bits of
+a permission."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from statemachine.topics.topics import TopicConfig
 
 RETRY_PREFIX = "%RETRY%"
-"""Prefix of a group's name: the topic of the messages that the group's consumers sent back."""
+"""The prefix that makes a group's name the name of its retry topic, which has the messages that the group's consumers
+sent back."""
 DEAD_LETTER_PREFIX = "%DLQ%"
-"""Prefix of a group's name: the topic of the messages that the group's consumers could not handle after all tries."""
+"""The prefix that makes a group's name the name of its dead-letter topic, which has the messages that the group's
+consumers could not process after all tries."""
 
 REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Suffix of the cluster's name: the topic that replies of request and reply name. They are pushed, and not stored."""
+"""The suffix that makes the cluster's name the name of its reply topic. Replies name it, but are pushed to the
+requester and not stored."""
 
 AUTO_CREATE_NAMES = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
 """The names of the topic from which new topics are created. RocketMQ 4.3 used the second name. No such topic is stored:
@@ -43,9 +46,9 @@ SYSTEM_TOPICS = frozenset(
         "rmq_sys_wheel_timer",
     }
 )
-"""RocketMQ's own topics: tools hide them from lists of user topics, and no administrator creates or changes one."""
+"""RocketMQ's own topics. Tools hide them from lists of user topics, and administrators cannot create or change them."""
 STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
-"""The topic that a staged message names, with queue 0, until it is copied. There is no such topic."""
+"""The topic name in a staged message, with queue 0, until the message is copied. No such topic exists."""
 FORBIDDEN_TOPICS = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX",
@@ -57,7 +60,8 @@ FORBIDDEN_TOPICS = frozenset(
         STAGED_TOPIC,
     }
 )
-"""Topics to which no client sends. The first send to another system topic, such as that of traces, creates it."""
+"""Topics to which clients cannot send. Other system topics, such as that of traces, are created by the first send to
+them."""
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -65,7 +69,7 @@ PERM_INHERIT = 1
 
 
 def check_topic_name(name: str, length_max: int) -> None:
-    """Raises Refused (INVALID) unless the name is one RocketMQ allows."""
+    """Raises Refused (INVALID) unless RocketMQ allows the name. `length_max`: the most characters."""
     if not NAME.fullmatch(name):
         raise Refused(Reason.INVALID, f'topic "{name[:80]}" may hold only {SIGNS}')
     if len(name) > length_max:
@@ -79,13 +83,13 @@ def check_no_system_topic(name: str) -> None:
 
 
 def check_restored_topic(name: str) -> None:
-    """Raises Refused (INVALID) if no cluster has this topic, so that no export of one may restore it."""
+    """Raises Refused (INVALID) if no cluster can have this topic, so that it cannot be restored from an export."""
     if name in FORBIDDEN_TOPICS or name in AUTO_CREATE_NAMES:
         check_no_system_topic(name)
 
 
 def check_group_name(name: str) -> None:
-    """Raises Refused (INVALID) unless the name is one RocketMQ allows."""
+    """Raises Refused (INVALID) unless RocketMQ allows the name for a group."""
     if not NAME.fullmatch(name) or len(name) > GROUP_LENGTH_MAX:
         raise Refused(
             Reason.INVALID,
@@ -102,17 +106,17 @@ def topic_named(state: BrokerState, name: str) -> TopicConfig:
 
 
 def check_queue(state: BrokerState, topic: TopicConfig, queue_id: int) -> None:
-    """Raises Refused (NO_QUEUE) unless the topic has or had the queue. One that it has no more keeps its messages and
-    offsets: the consumers that read it until then commit what they did."""
+    """Raises Refused (NO_QUEUE) unless the topic has or had the queue. A queue that was removed keeps its messages and
+    offsets, because consumers that read it until then still commit."""
     queues = state.stored_queues(topic)
     if not 0 <= queue_id < queues:
         raise Refused(Reason.NO_QUEUE, f"topic {topic.name} has queues 0 to {queues - 1}, not {queue_id}")
 
 
 def check_counted(services: Services, topic: TopicConfig, counted_in: str | None, offset: int) -> None:
-    """Checks an offset whose sender says in which topic it counts (docs/wire-protocol.md). Raises Refused: NO_TOPIC if
-    that topic was deleted, even if another one has its name now, and UNAVAILABLE if this node has not applied its
-    creation yet."""
+    """Checks that an offset counts in this topic. `counted_in`: the identity of the topic in which the sender says that
+    it counts (docs/wire-protocol.md); None if it does not say. Raises Refused: NO_TOPIC if that topic was deleted, even
+    if another one now has its name; UNAVAILABLE if this node has not applied its creation yet."""
     if counted_in is None:
         return
     met = services.topic_identity(topic.name)[IDENTITY_FIELD]
@@ -122,7 +126,7 @@ def check_counted(services: Services, topic: TopicConfig, counted_in: str | None
         kept, now = parse_identity(counted_in), parse_identity(met)
     except ValueError as error:
         raise Refused(Reason.INVALID, str(error)) from error
-    if kept[:2] == now[:2] and kept.topic_id > now.topic_id:  # ids only grow
+    if kept[:2] == now[:2] and kept.topic_id > now.topic_id:  # ids of topics only grow
         raise Refused(Reason.UNAVAILABLE, f"{node_told(services)} has not seen the present topic {topic.name} yet")
     raise Refused(Reason.NO_TOPIC, f"offset {offset} means nothing in topic {topic.name}: {why_another(kept, now)}")
 

@@ -1,8 +1,8 @@
 """Checks against the quotas of the cluster whether a user or an address may make one more topic or group. Leader only.
 
-It is asked before the creation is proposed, in each way in which a client can make something: by a request for it, by a
-send, by a heartbeat of a consumer, or by a message that it sends back. What the cluster makes for itself, such as the
-topics of an existing group, is not checked.
+The checks come before the creation is proposed, in each way in which a client can create a topic or group: by a request
+for it, by a send, by a heartbeat of a consumer, or by a message that a consumer sends back. Topics that the cluster
+creates for itself, such as the retry topic of an existing group, are not checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_new_group(rates: MinuteRates, name: str, party: Party) -> None:
 
 
 def _take(rates: MinuteRates, limit: str, what: str, party: Party) -> None:
-    if party.is_trusted:  # the operator, or a node
+    if party.is_trusted:  # the operator, or a node of the cluster, has no quota
         return
     over = rates.take(limit, party.user, party.address)
     if over is not None:

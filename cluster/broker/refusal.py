@@ -1,5 +1,5 @@
-"""The reason why the broker refused a request: the only error that its services, and the servers of the protocols,
-raise."""
+"""Defines the error by which the broker refuses a request. The broker's services, and the servers of the protocols,
+raise no other one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """The kind of a refusal, by what a client can do about it. Each protocol has one table from these to its own
+    """The kind of a refusal, by what a client can do about it. Each protocol has one table that maps these to its own
     codes."""
 
     INVALID = auto()
@@ -35,17 +35,17 @@ class Reason(Enum):
     """The subscription known on this node is older than the client's."""
     BAD_SUBSCRIPTION = auto()
     ILLEGAL = auto()
-    """The state of the object does not allow the request, or no longer: repeating it leads to the same refusal."""
+    """The state of the object does not allow the request, now or any more. Repeating it leads to the same refusal."""
     NOT_FOUND = auto()
     """There is no such message or offset."""
     BUSY = auto()
-    """A limit is reached, or this node may not serve. Another node may, or this one later."""
+    """A limit is reached, or this node may not serve the request. Another node may serve it, or this one later."""
     LIMITED = auto()
-    """Its owner is over a quota. No node takes it now, and any may later."""
+    """The request's owner is over a quota. No node takes the request now, and any may later."""
     UNAVAILABLE = auto()
     """Nothing was done, and the request may be tried again on any node."""
     ERROR = auto()
-    """This node failed to do it."""
+    """This node failed to carry out the request."""
     UNKNOWN = auto()
     """A write was proposed, or may have been, and its outcome is undecided: it may still be applied."""
 
@@ -54,8 +54,8 @@ class Refused(Exception):
     """Ends a request with a reason and a remark for the client. Unless the reason is UNKNOWN, nothing was changed."""
 
     def __init__(self, reason: Reason, remark: str, *, counted: bool = False, again_ms: int = 0) -> None:
-        """`counted`: True if it is in the metric of refused requests already. `again_ms`: the time after which the
-        request may be taken, if that is known."""
+        """`counted`: True if the metric of refused requests has counted this one already. `again_ms`: milliseconds
+        after which the request may be accepted, if that is known."""
         super().__init__(remark)
         self.reason = reason
         self.remark = remark
@@ -64,19 +64,19 @@ class Refused(Exception):
 
 
 class NotTaken(Refused):
-    """The topic, as this node's state has it, does not accept the message. A former leader may have an outdated
-    state."""
+    """Raised if this node's state says that the topic does not accept the message. The state of a former leader may be
+    outdated."""
 
 
 def no_such_queue(queue: int, topic: str, queues: int) -> str:
-    """Returns the remark about a send to a queue that the topic, which has this number of queues, does not have
-    here."""
+    """Returns the remark for a send to a queue that the topic does not have in this group of brokers. `queues`: the
+    number of queues that it has."""
     has = f"{queues} queues" if queues else "no queues in this group of brokers; ask for its route again"
     return f"request queueId[{queue}] is illegal, topic {topic} has {has}"
 
 
 def over_limit(gate: Gate, over: Over) -> Refused:
-    """Returns the refusal of what the gate does not take, and counts it."""
+    """Returns the refusal of a request that the gate does not accept, for the reason `over`, and counts it."""
     gate.refused(over)
     return Refused(Reason.BUSY, over.remark, counted=True)
 
@@ -84,16 +84,16 @@ def over_limit(gate: Gate, over: Over) -> Refused:
 def not_written(
     outcome: Outcome, remark: str, *, fail: str = "no leader took it", unknown: str = "proposed and undecided"
 ) -> Refused:
-    """Returns the refusal for a write whose outcome is not OK. `fail` and `unknown` are the remarks if the outcome has
-    none."""
+    """Returns the refusal for a write whose outcome is not OK. `fail` and `unknown` are the remarks for these outcomes
+    if `remark` is empty."""
     if outcome is Outcome.FAIL:
         return Refused(Reason.UNAVAILABLE, remark or fail)
     return Refused(Reason.UNKNOWN, remark or unknown)
 
 
 def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
-    """Calls `act` once the applied state is linearizable. `refuse` gets the reason why it is not, and the Refused that
-    `act` raises."""
+    """Calls `act` once the applied state is linearizable. Calls `refuse` with the reason if that cannot be reached, or
+    with a Refused that `act` raises."""
 
     def confirmed(ok: bool) -> None:
         try:
@@ -107,8 +107,8 @@ def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable
 
 
 def when_decided(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
-    """Calls `act` once everything that this leader has proposed so far is applied. `refuse` gets the reason if that
-    cannot be known, and the Refused that `act` raises."""
+    """Calls `act` once everything that this leader has proposed so far is applied. Calls `refuse` with the reason if
+    that cannot be known, or with a Refused that `act` raises."""
 
     def decided(result: ProposeResult) -> None:
         try:

@@ -1,4 +1,5 @@
-"""Messages that failed come again to their group: the time after which they do, and the queues of the group's topic.
+"""Says after which time a message whose consumption failed is delivered again to its group, and how many queues the
+group's retry topic has.
 
 Source: RocketMQ's AbstractSendMessageProcessor, which chooses the queue among the first `retryQueueNums`.
 """
@@ -30,8 +31,9 @@ def check_policy(text: str) -> None:
 
 
 def delay_ms_of(group: GroupConfig, failures: int) -> int | None:
-    """Returns the time until a message that failed that often before comes again to the group; None if the delay levels
-    say it. A text that is no policy, which a build before level 13 stored, says nothing."""
+    """Returns the milliseconds until a message is delivered again to the group, after `failures` failures; None if the
+    delay levels decide it. A stored text that is not a policy, which a build before level 13 may have written, counts
+    as none."""
     charge_text(len(group.group_retry_policy))
     try:
         return decode_policy(group.group_retry_policy).delay_ms(failures)
@@ -40,8 +42,9 @@ def delay_ms_of(group: GroupConfig, failures: int) -> int | None:
 
 
 def own_topic(state: BrokerState, name: str, queues: int) -> list[Command]:
-    """Returns the command that makes a group's topic (%RETRY% or %DLQ%) with that many queues in this group of brokers,
-    or lets it grow to them; none if it has them. It never shrinks, since messages may wait in any of its queues."""
+    """Returns the command that creates a group's topic (%RETRY% or %DLQ%) with that many queues in this group of
+    brokers, or that adds the missing queues; [] if the topic has them. The topic never shrinks, because messages may
+    wait in any of its queues."""
     topic = state.topics.get(name)
     queues = min(max(queues, 1), QUEUES_MAX)
     wanted = {"name": name, "read_queues": queues, "write_queues": queues}

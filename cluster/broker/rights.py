@@ -28,8 +28,8 @@ MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 
 
 def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the needed right on a topic. The retry topic of a group needs a right on the group; so does its
-    dead-letter topic, except to send to it."""
+    """Returns the right that `actions` on a topic need. For the retry topic of a group it is a right on the group. For
+    its dead-letter topic too, except to send to it."""
     on = actions if MANAGES.issuperset(actions) else SUB
     if name.startswith(RETRY_PREFIX):
         return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), on)
@@ -39,46 +39,46 @@ def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
 
 
 def group_need(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the needed right on a group."""
+    """Returns the right that `actions` on a group need."""
     return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
 
 
 class Party(NamedTuple):
-    """The user and address that get bytes of a stored object, or change it."""
+    """The user and address that ask for a stored object, or for a change of it."""
 
     user: int
-    """Id of the user who is proven; NOBODY if none is."""
+    """The id of the user who is proven; NOBODY if none is."""
     address: str
     """The client's IP address."""
     is_trusted: bool = False
-    """True for the operator and for a node of the cluster, who have proven the cluster's secret: they need no right."""
+    """True for the operator and for nodes of the cluster, which have proven the cluster's secret and need no right."""
 
 
 Noted = Callable[[Party, str, str, bool], object]
-"""(who was denied, the reason, what was asked, True if the denial was enforced)."""
+"""(denied party, reason, what it asked for, True if the request was refused); called for each denial."""
 
 
 class Rights:
     """Decides what parties may do, by the users, rules and mode in force. Event loop only."""
 
     def __init__(self, access: Access, noted: Noted = lambda *_: None) -> None:
-        """`noted` is called with each denial, also with one that is only observed."""
+        """`noted` is called for each denial, also for one that is only observed."""
         self._access = access
         self._noted = noted
 
     @property
     def judges(self) -> bool:
-        """False if everybody may do everything."""
+        """False if nothing is checked, so that every party may do everything."""
         return self._access.mode is not Mode.OFF
 
     @property
     def enforces(self) -> bool:
-        """True if who has no right is denied."""
+        """True if a party without the needed right is refused."""
         return self._access.mode is Mode.ENFORCE
 
     def allows(self, party: Party, needs: Sequence[Need], what: str) -> bool:
-        """Returns True if the party may do what needs all of `needs`, or if denials are only observed. `what` names the
-        request for people."""
+        """Returns True if the party has all of the rights `needs`, or if denials are only observed. Records a denial.
+        `what`: the name of the request, for people."""
         mode = self._access.mode
         if mode is Mode.OFF:
             return True
@@ -89,11 +89,11 @@ class Rights:
         return mode is not Mode.ENFORCE
 
     def may_read(self, party: Party, topic: str, what: str) -> bool:
-        """Returns True if the party may have a stored message whose row is of the topic."""
+        """Returns True if the party may read a stored message whose row is of the topic."""
         return self.allows(party, [topic_need(topic, READ)], what)
 
     def is_allowed(self, party: Party, needs: Sequence[Need]) -> bool:
-        """Returns True as `allows` does, for a party that has asked for nothing: a denial is not noted."""
+        """Returns True in the same cases as `allows`, without recording a denial: the party has asked for nothing."""
         return not self.enforces or not self._denied(party, needs)
 
     def denies(self, party: Party, why: str, what: str) -> bool:
@@ -105,8 +105,8 @@ class Rights:
         return mode is Mode.ENFORCE
 
     def is_user(self, owner: int, user: int) -> bool:
-        """Returns True if what belongs to `owner` is the user's. Unless denials are enforced, a client may not have
-        proven who it is."""
+        """Returns True if an object of the user `owner` belongs to `user`. Also returns True where denials are not
+        enforced and a client may not have proven its user."""
         return owner == user or (not self.enforces and is_same(owner, user))
 
     def _denied(self, party: Party, needs: Sequence[Need]) -> str:

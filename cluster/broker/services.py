@@ -1,4 +1,4 @@
-"""The interface between the broker's services, the node in which they run, and their clients. It has no logic.
+"""Defines the interfaces of the node and of clients, as the broker's services use them. It has almost no logic.
 
 Everything below runs on the node's event loop; callbacks are called on it, exactly once.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """A client for as long as its connection is open. Hashed by identity: one for each connection."""
+    """A client, for as long as its connection is open. There is one object for each connection, hashed by identity."""
 
     closed: bool
     peer_address: tuple[str, int]
@@ -35,19 +35,19 @@ class Client(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """The owner of the work that its requests make (`cluster.runtime.turns.work.Turns`): the same for all requests
-        of one client, also for those that another node forwards."""
+        """The owner of the work that the client's requests cause (`cluster.runtime.turns.work.Turns`). It is the same
+        for all requests of one client, also for those that another node forwards."""
 
     def work_waits(self, count: int) -> None:
-        """Adds a number to the count of pieces of the client's work that wait for a turn; a negative number subtracts.
-        While many wait, no more requests are read from the client."""
+        """Adds `count`, which may be negative, to the number of pieces of the client's work that wait for a turn. While
+        many wait, no more requests are read from the client."""
 
     def consumers_changed(self, group: str) -> None:
         """Asks the client to divide the group's queues again (request 40). Dropped if the connection is closed."""
 
     def call(self, request: ClientRequest, ended: Callable[[ClientAnswer | None], None]) -> Callable[[], None]:
-        """Sends the client a request. `ended` is called once, later: with the answer, or with None if the client
-        disconnects or the caller gives up by calling the returned function."""
+        """Sends the client a request. Calls `ended` once, later: with the answer, or with None if the client
+        disconnects. Returns a function by which the caller gives up; `ended` then gets None."""
 
     def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Sends the client a request that needs no answer. Dropped if the connection is closed."""
@@ -65,14 +65,15 @@ class Services(Protocol):
     state: BrokerState
     node_id: NodeId
     turns: Turns
-    """Cuts work that grows with input or data."""
+    """Runs work that grows with input or data in steps."""
     routes: RouteMap
-    """Which group holds a topic, who leads it, and where clients find its nodes."""
+    """Says which group holds a topic, which node leads it, and where clients find its nodes."""
     creations: MinuteRates
-    """The judge of how many topics and groups somebody may make. Leader only."""
+    """The quotas on the number of topics and groups that a user or address may create. Leader only."""
 
     def writes_open(self) -> bool:
-        """Returns True if this node leads and has applied the no-op of its term, so that its counters are exact."""
+        """Returns True if this node leads and has applied the first entry of its term, the no-op. From then on its
+        counters are exact."""
 
     def propose(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
@@ -88,17 +89,18 @@ class Services(Protocol):
         """Returns the log time now, in milliseconds. Leader only."""
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """Asks for a ReadIndex round, which all requests of a turn share. The callback gets True if the applied state
-        now answers linearizably."""
+        """Asks for a ReadIndex round, which all requests of a turn share. Calls `done` with True if reads of the
+        applied state are now linearizable, else with False."""
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """Collects a oneway offset commit: the last value per queue is in the log after at most 100 ms. Leader only."""
+        """Commits an offset without an answer, together with others: the last value for each queue is in the log after
+        at most 100 ms. Leader only."""
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
         """Calls `done` when every earlier commit of the group is applied, or lost. Leader only."""
 
     def knows_group(self, group: str) -> bool:
-        """Returns True if the group exists and no deletion of it is in progress: its offsets may be committed. Leader
+        """Returns True if the group exists and is not being deleted, so that its offsets may be committed. Leader
         only."""
 
     def read_log(self, position: int, size: int) -> bytes:
@@ -106,34 +108,36 @@ class Services(Protocol):
         raftlog.errors.StorageError."""
 
     def fenced(self) -> bool:
-        """Returns True if this node's rows are known to be wrong: it serves no messages."""
+        """Returns True if this node's rows are known to be wrong, so that it serves no messages."""
 
     def report_damage(self, position: int, size: int) -> None:
-        """Reports bytes that do not match their CRC, also when read again. The node finds the damage and repairs it."""
+        """Reports bytes of the log that do not match their CRC even when read again. The node finds the damage and
+        repairs it."""
 
     def cluster_uuids(self) -> tuple[str, ...]:
         """Returns the cluster's uuid, then the uuids of the clusters that it continues, newest first."""
 
     def topic_identity(self, topic: str) -> dict[str, str]:
-        """Returns the ext field with the identity of the topic, as this node has applied it; {} if there is none."""
+        """Returns the ext field with the identity of the topic, by this node's applied state; {} if there is no such
+        topic."""
 
     def monotonic_ms(self) -> int:
         """Returns the milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""
 
     def awake_ms(self) -> int:
-        """Returns the time of `monotonic_ms` less the periods in which this node stood still. It measures how long a
-        client was silent."""
+        """Returns the time of `monotonic_ms` without the periods in which this node stood still. It is used to measure
+        how long a client has been silent."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Schedules the callback on the loop; returns a function that cancels it."""
 
     def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
-        """Registers a function that gets the (topic_id, queue_id) pairs that grew, once per applied run. It wakes long
-        polls."""
+        """Registers a function that is called once per applied run, with the (topic_id, queue_id) pairs that grew. Long
+        polls are woken by it."""
 
 
 class ClientRequest(NamedTuple):
-    """A request to a client. The server of the protocol has encoded it; the broker only passes it on."""
+    """A request to a client, encoded by the server of the protocol. The broker passes it on unchanged."""
 
     code: int
     ext: dict[str, str]
@@ -152,12 +156,13 @@ class ClientAnswer(NamedTuple):
 
 
 HANDED_OVER = ClientAnswer(0)
-"""The answer to a oneway request that was written to a client's connection; it may still be lost with it."""
+"""The answer for a oneway request that was written to a client's connection. The request may still be lost with the
+connection."""
 
 
 def begin_steps(turns: Turns, client: Client, steps: WorkSteps) -> None:
-    """Carries out the steps, now or in later turns, fairly between clients. They end early if the client
-    disconnects."""
+    """Carries out the steps, now or in later turns of the loop, with turns shared fairly between clients. They end
+    early if the client disconnects."""
     client.work_waits(1)
     turns.begin(client.owner, _counted(client, steps))
 
@@ -173,7 +178,8 @@ def _counted(client: Client, steps: WorkSteps) -> WorkSteps:
 
 
 class NotAppliedError(Exception):
-    """Commands are not known to be applied: they were refused or lost, or they are undecided. The text says why."""
+    """Raised if commands are not known to be applied: they were refused or lost, or their outcome is unknown. The text
+    says which."""
 
 
 async def applied(services: Services, commands: list[Command]) -> list[Any]:
@@ -185,13 +191,13 @@ async def applied(services: Services, commands: list[Command]) -> list[Any]:
 
 
 PART_MAX = 4_096
-"""The most rows that one command names; `statemachine` has the same limit for locks and resets."""
+"""The most rows in one command. `statemachine` has the same limit for locks and resets."""
 
 Row = TypeVar("Row")
 
 
 def rows_in_parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yields the rows PART_MAX at a time; one empty part if there are none."""
+    """Yields the rows in lists of at most PART_MAX. Yields one empty list if there are no rows."""
     left = iter(rows)
     part = list(islice(left, PART_MAX))
     yield part
@@ -200,9 +206,9 @@ def rows_in_parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def propose_in_parts(services: Services, runs: Iterable[list[Command]], done: Done) -> None:
-    """Proposes each part when the one before is applied. `done` gets the result of the last part, or of the first that
-    is not OK. If an earlier part was applied, a failure is reported as UNKNOWN, because some of the parts took
-    effect."""
+    """Proposes each part after the one before is applied. Calls `done` with the result of the last part, or of the
+    first that is not OK. If an earlier part was applied, a failure is reported as UNKNOWN, because some of the parts
+    took effect."""
     left = iter(runs)
     written = 0
 

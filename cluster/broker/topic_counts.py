@@ -20,8 +20,8 @@ WINDOWS_MS: Final = (60_000, 3_600_000, 86_400_000)
 def stored_lately(
     state: BrokerState, topic_id: int, queues: Iterable[int], until_ms: int
 ) -> Generator[None, None, tuple[int, ...]]:
-    """Counts the messages of the queues with those ids that were stored in the windows before the time `until_ms`,
-    with a step for each queue. Returns a count for each of WINDOWS_MS."""
+    """Counts the messages of these queues that were stored in the windows before the time `until_ms`. `queues`: their
+    ids. Returns a count for each of WINDOWS_MS. Makes a step for each queue."""
     counts = [0] * len(WINDOWS_MS)
     for queue_id in queues:
         end = state.max_offset(topic_id, queue_id)

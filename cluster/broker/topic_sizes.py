@@ -31,18 +31,18 @@ BLOCKS_MAX = 1000
 TOPIC_BLOCKS_MAX = 256
 """The most blocks that are read for one topic."""
 LARGEST_MAX = 200
-"""Topics that the metrics show."""
+"""The most topics that the metrics show."""
 ALL_MAX = 2_000
 """The most topics that are measured together for a page of them."""
 FRESH_MS = 10_000
-"""Milliseconds for which the sizes of all topics are not measured again."""
+"""Milliseconds after a measurement in which the sizes of all topics are not measured again."""
 REST = 50
-"""The sizes are also not measured again for this many times the duration of the last measurement: with 100,000 topics
-one takes a second, in which it holds Python's lock as often as the event loop does."""
+"""The sizes are also not measured again for REST times the duration of the last measurement. With 100,000 topics a
+measurement takes a second, in which its thread competes with the event loop for Python's lock."""
 
 
 class TopicSize(NamedTuple):
-    """The bytes that a topic's messages take."""
+    """The bytes that a topic's messages take on this node's disk."""
 
     bytes: int
     exact: bool
@@ -63,12 +63,12 @@ class QueueSpan(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of blocks that their rows take."""
+        """The number of blocks that the messages' rows take."""
         return -(-self.messages // BLOCK)
 
 
 def queue_spans(state: BrokerState, topic: TopicConfig) -> Iterator[QueueSpan]:
-    """Yields what each queue of the topic has, for queues that have anything. Any thread may call it."""
+    """Yields a QueueSpan for each queue of the topic that has messages on this node. Any thread may call it."""
     for queue_id in range(state.stored_queues(topic)):
         end = state.max_offset(topic.id, queue_id)  # read before the first offset, which retention may move past it
         first = min(state.min_offset(topic.id, queue_id), end)
@@ -77,8 +77,8 @@ def queue_spans(state: BrokerState, topic: TopicConfig) -> Iterator[QueueSpan]:
 
 
 def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) -> dict[int, TopicSize]:
-    """Returns topic id -> size. Reads at most `blocks_max` blocks, or one per topic as long as they last; a topic
-    without one is left out. Any thread may call it."""
+    """Returns topic id -> size. Reads at most `blocks_max` blocks of rows, and at least one for each topic while they
+    last; a topic for which none is left is not in the result. Any thread may call it."""
     spans = {topic.id: list(queue_spans(state, topic)) for topic in topics}
     blocks = {topic_id: sum(span.blocks for span in rows) for topic_id, rows in spans.items()}
     total, left = sum(blocks.values()), blocks_max
@@ -119,17 +119,18 @@ def _items(state: BrokerState, topic_id: int, span: QueueSpan, block: int) -> by
 
 
 class Measured(NamedTuple):
-    """The sizes of all topics, as of an entry."""
+    """The sizes of topics, as of one applied entry."""
 
     applied_index: int
     sizes: Mapping[int, TopicSize]
     """Topic id -> its size."""
     largest: Mapping[int, int] = {}
-    """Topic id -> bytes of the largest topics, if all were measured. They are chosen off the event loop."""
+    """Topic id -> bytes, of the largest topics; {} unless all topics were measured. They are chosen off the event
+    loop."""
 
 
 class TopicSizes:
-    """The sizes of all topics, measured on a thread when a caller asks. Event loop only."""
+    """Measures the sizes of topics on a thread, when a caller asks. Event loop only."""
 
     def __init__(self, state: BrokerState, monotonic_ms: Callable[[], int]) -> None:
         self._state = state
@@ -140,12 +141,12 @@ class TopicSizes:
 
     @property
     def last(self) -> Measured:
-        """The last measurement of all topics; of none before the first."""
+        """The last measurement of all topics; an empty one before the first."""
         return self._last
 
     async def all(self) -> Measured:
-        """Returns the sizes of all topics, at most FRESH_MS old, or REST times as old as their measurement took.
-        Several callers share one measurement."""
+        """Returns the sizes of all topics. They are at most FRESH_MS old, or REST times the duration of their
+        measurement. Callers that ask at the same time share one measurement."""
         if self._last.applied_index >= 0 and self._monotonic_ms() < self._fresh_until_ms:
             return self._last
         if self._running is None:
@@ -156,7 +157,7 @@ class TopicSizes:
         return await asyncio.shield(self._running)
 
     async def among(self, topics: Sequence[TopicConfig]) -> Measured:
-        """Returns the sizes of some topics, in no more time than measuring ALL_MAX topics takes."""
+        """Returns the sizes of these topics. It takes no longer than measuring ALL_MAX topics."""
         if len(self._state.topics) <= ALL_MAX:
             return await self.all()
         applied = self._state.applied.index
@@ -164,7 +165,7 @@ class TopicSizes:
         return Measured(applied, await look)
 
     async def of(self, topic: TopicConfig) -> TopicSize | None:
-        """Returns the size of one topic, as of now."""
+        """Returns the present size of one topic; None if there is no such topic."""
         look = asyncio.get_running_loop().run_in_executor(None, measure, self._state, [topic], TOPIC_BLOCKS_MAX)
         return (await look).get(topic.id)
 
@@ -183,7 +184,7 @@ class TopicSizes:
 
 
 class TopicSizeMetrics(ServiceMetrics):
-    """Gauges of the sizes of topics, as of the last measurement: a scrape asks for a new one before it looks."""
+    """Gauges of the sizes of topics by the last measurement. A scrape asks for a new measurement first."""
 
     def __init__(self, sizes: TopicSizes, state: BrokerState) -> None:
         super().__init__()

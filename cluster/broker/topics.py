@@ -1,5 +1,5 @@
-"""Topics created, changed and deleted by administrators, on the leader; and the values that a topic's attributes may
-have."""
+"""Creates, changes and deletes topics for administrators, on the leader. Also defines the values that a topic's
+attributes may have."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from statemachine.topics.topics import TopicConfig
 
 RANGES = {"read_queues": (1, QUEUES_MAX), "write_queues": (1, QUEUES_MAX), "perm": (0, 7)}
-"""Field of a topic -> its least and greatest value."""
+"""Field of a topic -> (its least value, its greatest value)."""
 
 ATTRIBUTE_VALUES = {
     "dedup": DEDUP_MODES,
@@ -51,19 +51,19 @@ ATTRIBUTE_VALUES = {
     "cleanup.policy": ("DELETE",),
     BACKLOG_POLICY: BACKLOG_POLICIES,
 }
-"""Topic attribute -> its allowed values. Others are refused, because they would promise something that nothing
-implements."""
+"""Topic attribute -> its allowed values. Other values are refused, because nothing implements what they would
+promise."""
 
 SPREAD_HOME = "spread.home"
 """The attribute of a topic that was given queues in further groups of brokers because it was hot: the numbers of those
 in which it was before, with commas between them (docs/adr/0114)."""
 _NUMBERS = re.compile(r"[0-9]{1,2}(,[0-9]{1,2}){0,63}")
 OTHER_ATTRIBUTES = {RETENTION: rf"^[0-9]{{1,{RETENTION_DIGITS_MAX}}}$", SPREAD_HOME: f"^{_NUMBERS.pattern}$"}
-"""Topic attribute -> a regular expression of its values, of those that are too many to list."""
+"""Topic attribute -> a regular expression of its allowed values, for attributes with too many values to list."""
 
 UNREAD_ATTRIBUTES = ("message.type",)
-"""Attributes that no RocketMQ broker reads either, only its gRPC proxy. mqadmin's guides set them, so they are kept and
-shown; the answer says that they decide nothing."""
+"""Attributes that RocketMQ's brokers do not use either, only its gRPC proxy. mqadmin's guides set them, so they are
+stored and shown. The answer says that they have no effect."""
 
 
 def without_effect(attributes: Mapping[str, str]) -> str:
@@ -73,7 +73,7 @@ def without_effect(attributes: Mapping[str, str]) -> str:
 
 
 class Topics:
-    """Proposes changes of topics. `done` is called when a change is applied or undecided."""
+    """Proposes changes of topics. The methods call `done` when a change is applied or its outcome is unknown."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -89,11 +89,12 @@ class Topics:
         groups: Collection[int] | None = None,
         here: bool = False,
     ) -> None:
-        """Creates the topic `config["name"]`, or changes the given fields of the existing one unless `if_absent`. A new
-        topic has the configured number of queues where none is given. `author`: the person who asks. `party`: whose
-        quota a new topic takes from; None for nobody's. `groups`: the groups of brokers in which the topic gets this
-        number of queues each, in addition to those that it has; None for no further ones. `here`: the numbers of queues
-        are about this node's group alone, whichever groups the topic has. Raises Refused."""
+        """Creates the topic `config["name"]`. If it exists, changes the given fields, or nothing if `if_absent`. A new
+        topic gets the configured number of queues if `config` does not say. `author`: the person who asks. `party`: the
+        user and address whose quota a new topic counts against; None for no quota. `groups`: the groups of brokers in
+        which the topic gets this number of queues each, in addition to those that it has; None for no further ones.
+        `here`: True if the numbers of queues are meant for this node's group alone, whichever groups the topic is in.
+        Raises Refused."""
         services, name = self._services, config["name"]
         self.check(config)
         if name not in services.state.topics:
@@ -112,7 +113,7 @@ class Topics:
         services.propose([CreateTopic(config, if_absent)], done, author=author)
 
     def gather(self, name: str, groups: Collection[int], done: Done, *, author: str = "") -> None:
-        """Restricts new messages of the topic, which exists, to these groups of brokers. Its queues in other groups are
+        """Makes the existing topic take new messages in these groups of brokers only. Its queues in other groups are
         read to their end and then removed (`cluster.broker.gathering`). Raises Refused."""
         self.check({"name": name})
         topic = self._services.state.topics[name]
@@ -128,8 +129,8 @@ class Topics:
             raise Refused(Reason.NO_PERMISSION, f"{why}; other groups of brokers do")
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Checks what an administrator asks of a topic, whichever protocol the request came by. A value that the topic
-        already has is never refused, because a request over HTTP repeats it. Raises Refused (INVALID)."""
+        """Checks the fields that a request of any protocol asks for a topic. A value that the topic already has is
+        never refused, because a request over HTTP repeats it. Raises Refused (INVALID)."""
         name = config["name"]
         check_topic_name(name, self._services.config.limits.topic_length_max)
         check_no_system_topic(name)
@@ -144,11 +145,12 @@ class Topics:
                 check_attribute(attribute, value)
 
     def delete(self, name: str, done: Done) -> None:
-        """Deletes a topic, its queues and all groups' offsets in it."""
+        """Deletes a topic, its queues, and the offsets of all groups in it."""
         self._services.propose([DeleteTopic(name)], done)
 
     def changed_attributes(self, name: str, changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-        """Returns the topic's attributes after these changes, in their order; None removes one."""
+        """Returns the topic's attributes after these changes, applied in their order. `changes`: attribute -> its
+        value, None to remove it."""
         existing = self._services.state.topics.get(name)
         changed = dict(existing.attributes) if existing is not None else {}
         for attribute, value in changes:
@@ -160,8 +162,8 @@ class Topics:
 
 
 def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tuple[int, int]:
-    """Returns the numbers of read and write queues of a topic in each group of brokers in which it gets some: those of
-    the request, else those of its first group."""
+    """Returns the numbers of read and write queues that a topic gets in each new group of brokers: those of the
+    request, else those that the topic has in the first of its groups that takes messages."""
     read, write = (0, 0)
     if known is not None:
         read, write = next(queues for queues in known.queues_of_groups.values() if queues[1])
@@ -169,12 +171,12 @@ def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tup
 
 
 def without_home(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Returns the attributes of a topic that is where a person wants it."""
+    """Returns the attributes of a topic without SPREAD_HOME, because a person has now decided in which groups it is."""
     return {name: value for name, value in attributes.items() if name != SPREAD_HOME}
 
 
 def home_of(topic: TopicConfig) -> set[int]:
-    """Returns the groups of brokers in which the topic was before it was spread by itself; none if it was not."""
+    """Returns the groups of brokers in which the topic was before it was spread automatically; empty if it was not."""
     value = topic.attributes.get(SPREAD_HOME, "")
     return set(map(int, value.split(","))) if _NUMBERS.fullmatch(value) else set()
 

@@ -1,10 +1,11 @@
-"""The limit on a leader's undecided sends, above which it refuses some: what the log decides in a stated time.
+"""The limit on the bytes of a leader's undecided sends: as many as the log decides in a configured time. In an
+overload, the leader refuses sends above it.
 
-The *house* (of sends) is what has arrived and is not decided: the queue of sends and the entries that are proposed. By
+The *house* is the set of sends that have arrived and are not decided: the queue of sends, and the proposed entries. By
 Little's law its bytes divided by the rate at which the log decides are the time that a send spends in it. So a limit on
 the time is a limit on the bytes, and the only thing to learn is the rate. It is learned as BBR (the TCP congestion
-control) learns the rate of a path: from the last intervals in which the log was never without work (one with less than
-it could do says nothing).
+control) learns the rate of a path: from the last intervals in which the log was never without work. An interval in
+which the log was idle does not show what it can do.
 
 A house above its limit is no overload yet. It fills while a sync, a checkpoint or an election delays the log, and
 empties by itself. Overload is a house that stays above the limit and grows while the log decides at its usual rate. A
@@ -27,61 +28,65 @@ if TYPE_CHECKING:
 
 INTERVAL_MS: Final = 200
 INTERVAL_MS_MAX: Final = 800
-"""The longest interval. One in which nothing was decided goes on so long: on a slow disk an entry takes longer than
-INTERVAL_MS, and those that end in a shorter interval would count as its work alone."""
+"""The longest interval, in milliseconds. An interval ends after INTERVAL_MS if something was decided in it, otherwise
+after this time. On a slow disk an entry takes longer than INTERVAL_MS. If the interval ended before, the next one would
+credit the whole entry to the remaining time alone."""
 INTERVALS_MAX: Final = 8
-"""The number of intervals whose median rate counts."""
+"""The number of intervals whose median rate is the rate of the log."""
 RATE_AGE_MS: Final = 60_000
-"""The age at which a rate is forgotten: the disk may be another one by now."""
+"""The age at which the rate of an interval is forgotten: the speed of the disk may have changed by now."""
 SCALES: Final = (1, 2, 4, 8)
-"""The lengths, in intervals, of the spans that are compared: a great overload shows in the short ones, a small one
-beside a noisy disk in the long ones."""
+"""The lengths, in intervals, of the spans that are compared. A great overload shows in short spans; a small one on a
+disk of uneven speed shows only in long spans."""
 GROWTH: Final = 1 / 6
-"""The share of the limit by which a house that grows does so at least, from one span to the next."""
+"""The least growth of the house from one span to the next that counts as growth, as a share of the limit."""
 GROWTH_OF_HOUSE: Final = 1 / 10
-"""The share of the house itself by which it grows so: after a burst, closed loops that wait behind it add a little."""
+"""The least growth that counts, as a share of the house itself. The larger of the two applies. After a burst, clients
+that wait behind it add a little to the house, which is no overload."""
 RISING: Final = 1.25
-"""The factor by which the rate of a log that is not busy yet rises while its house grows: it only fills its pipe."""
+"""The factor by which the log's rate may rise over three spans in an overload. A log whose rate rises by more was not
+busy before, so the house grows only because more is in flight."""
 STALLED: Final = 0.7
-"""The share of the usual rate below which a span counts as one in which something stood in the way."""
+"""The share of the usual rate below which a span is ignored, because something (a sync, a checkpoint) delayed the
+log."""
 LEAVE_MS: Final = 2_000
-"""Milliseconds for which the house stays within its limit until an overload is over."""
+"""Milliseconds for which the house must stay within its limit before an overload is over."""
 ENTRY_SHARE: Final = 4
-"""The fraction (1/n) of the limit that one entry takes: two of them are under way, and the rest waits."""
+"""One entry takes 1/ENTRY_SHARE of the limit: two entries are in flight, and the rest of the house waits."""
 ENTRY_BYTES_MIN: Final = 64 * 1024
 ENTRY_BYTES_UNKNOWN: Final = 256 * 1024
-"""The bytes of an entry before the rate is known, unless the last one was decided so quickly that more is no burden: a
-log that has a break now and then may never tell its rate. With entries of 1 MiB nothing is learnt of a disk of 2 MB/s
-for seconds."""
+"""The least limit of an entry's bytes before the rate is known. It is raised if the last entry was decided quickly,
+because a log that often has a break may never show its rate. With a limit of 1 MiB, nothing would be learned about a
+disk of 2 MB/s for seconds."""
 TOOK_MS_MIN: Final = 0.1
-"""The least milliseconds that a decision counts for when a speed is taken from it alone."""
+"""The least duration of a decision, in milliseconds, when a speed is computed from one decision alone."""
 SYNCS: Final = 1.5
-"""The times of a sync, or of the quickest decision if that is longer, for which an entry lasts at least that others
-wait for: with less in each of two entries, disks with slow syncs would wait for work."""
+"""The least duration of an entry while others wait for it, as a multiple of a sync, or of the quickest decision if that
+is longer. With less work in each of the two entries in flight, disks with slow syncs would wait for work."""
 TRIPS: Final = 10
-"""The times of the quickest decision that the house lasts at least: with less under way, a log whose majority is far
-away, or whose disk is slow with each sync, would wait for answers and not for its disks."""
+"""The least time that the house may last, as a multiple of the quickest decision. With less in flight, a log whose
+majority is far away, or whose disk syncs slowly, would wait for answers instead of using its disks."""
 TRIPS_MS_MAX: Final = 1_000
-"""The most milliseconds that these times make. A leader that is elected in an overload sees no quick decision: each
-waits behind others."""
+"""The most milliseconds that TRIPS times the quickest decision may raise the limit to. A leader that is elected in an
+overload sees no quick decision, because each entry waits behind others."""
 QUICKEST_AGE_MS: Final = 60_000
-"""The age at which the quickest decision is forgotten, as soon as the log has nothing to do: in an overload none is
-quick."""
+"""The age at which the quickest decision is forgotten. This happens only after the log has had nothing to do, because
+no decision is quick in an overload."""
 NO_LIMIT: Final = 1 << 62
 UNKNOWN_MS: Final = math.inf
 
 
 class _Span(NamedTuple):
-    """An interval, or several in a row."""
+    """The house and the log's rate, in bytes a second, during one interval or several in a row."""
 
     low: float
-    """The least bytes of the house."""
+    """The least bytes that the house had."""
     mean: float
     rate: float
 
 
 class AdmissionLimit:
-    """The limit of one node's house. Event loop only."""
+    """Computes the limit of one node's house, and decides how much to refuse. Event loop only."""
 
     __slots__ = (
         "_config",
@@ -109,28 +114,28 @@ class AdmissionLimit:
         self._config = config
         self._sync_ms = sync_ms
         self.watching = False
-        """True while the log is at work without a break: then what is decided must be told (`decided`)."""
+        """True while the log is at work without a break. The caller must then report each decision to `decided`."""
         self.overloaded = False
         """True while sends are refused as soon as the house is above its limit."""
         self.rate = 0.0
         """The bytes of sends that the log decides in a second; 0.0 if unknown."""
         self.house_bytes = NO_LIMIT
-        """The limit."""
+        """The limit of the house, in bytes."""
         self.entry_bytes = NO_LIMIT
-        """The bytes of one entry: a large one makes all that come after it wait."""
+        """The most bytes of one entry. A larger entry would make all entries behind it wait."""
         self.shared_bytes = NO_LIMIT
-        """The same while somebody who sends less than its share waits for what others send."""
+        """The most bytes of one entry while an owner that sends less than its share waits behind what others send."""
         self._rates: deque[tuple[int, float]] = deque(maxlen=INTERVALS_MAX)
         """(end of the interval in ms, bytes a second), oldest first."""
         self._since_ms = self._over_ms = 0
         self._decided = 0
         self._low = self._sum = self._seen = 0
-        """The least bytes of the house in this interval, the sum of all that were seen, and their number."""
+        """The least bytes of the house in this interval, the sum of all measurements of it, and the number of
+        measurements."""
         self._spans: deque[_Span] = deque(maxlen=3 * SCALES[-1])
         """The last intervals without a break between them, oldest first."""
         self._quickest_ms, self._quickest_since_ms = UNKNOWN_MS, 0
-        """Milliseconds from proposal to commit of the entry that was decided quickest, and the time from which on that
-        was looked for."""
+        """The fewest milliseconds from proposal to commit of an entry, and the time since which that is measured."""
         self.forget()
 
     def reload(self, config: FlowSection) -> None:
@@ -161,17 +166,18 @@ class AdmissionLimit:
             self.entry_bytes = max(ENTRY_BYTES_UNKNOWN, int(size * share_ms / max(took_ms, TOOK_MS_MIN)))
 
     def emptied(self) -> None:
-        """Records that the log has nothing to do: the interval ends without a result."""
+        """Records that the log has nothing to do: the present interval is dropped, with the spans before it."""
         self.watching = False
         self._spans.clear()
 
     def is_limiting(self, now_ms: int) -> bool:
-        """Returns True in an overload, if the house was above its limit a moment ago."""
+        """Returns True in an overload, if the house was above its limit in the last LEAVE_MS."""
         return self.overloaded and now_ms - self._over_ms <= LEAVE_MS
 
     def excess(self, house: int, waiting: int, now_ms: int) -> int:
-        """Returns how many of the `waiting` bytes must be refused now, with `house` bytes undecided, these included; 0
-        if none. Called as long as the log is at work."""
+        """Returns how many bytes of sends must be refused now; 0 if none. `house`: the bytes of all undecided sends.
+        `waiting`: those of them that are not proposed yet, of which the result is a part. Called as long as the log is
+        at work."""
         if not self._config.admission:
             return 0
         if not self.watching:
@@ -187,12 +193,13 @@ class AdmissionLimit:
         if elapsed_ms >= (INTERVAL_MS if self._decided else INTERVAL_MS_MAX):
             self._end(elapsed_ms, now_ms)
             self._begin(house, now_ms)
-        if self.overloaded and now_ms - self._over_ms > LEAVE_MS:  # also if the log has been idle since then
+        if self.overloaded and now_ms - self._over_ms > LEAVE_MS:  # this also happens after the log was idle
             self.overloaded = False
         if not self.overloaded or house <= self.house_bytes:
             return 0
         self._over_ms = now_ms
-        # The house may exceed the limit. The next entry waits all the same, because the log would be idle otherwise.
+        # The sends of the next entry are not refused even if the house exceeds the limit, because the log would be idle
+        # otherwise.
         return max(0, min(house - self.house_bytes, waiting - self.house_bytes // ENTRY_SHARE))
 
     def _begin(self, house: int, now_ms: int) -> None:
@@ -200,9 +207,9 @@ class AdmissionLimit:
         self._sum, self._seen = house, 1
 
     def _end(self, elapsed_ms: int, now_ms: int) -> None:
-        """Ends an interval in which the log was never idle: records its rate."""
+        """Ends an interval in which the log was never idle: records its rate, and checks for an overload."""
         rate = 1000 * self._decided / elapsed_ms
-        if rate:  # an idle log shows nothing about what it can do
+        if rate:  # an interval without a decision does not show what the log can do
             self._rates.append((now_ms, rate))
             while now_ms - self._rates[0][0] > RATE_AGE_MS:
                 self._rates.popleft()
@@ -214,8 +221,8 @@ class AdmissionLimit:
             self.overloaded, self._over_ms = True, now_ms
 
     def _grows(self) -> bool:
-        """Returns True if the house grows above its limit from one span to the next, while the log decides at its usual
-        rate."""
+        """Returns True if the house is above its limit and grows from one span to the next, while the log decides at
+        its usual rate."""
         spans = list(self._spans)
         usual = self.rate
         for scale in SCALES:

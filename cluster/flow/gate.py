@@ -1,4 +1,5 @@
-"""The gate: asked before a request is taken, so that the memory of a node is bounded before the work begins.
+"""The gate: decides whether a node may take a request, before any work is done for it. So the memory of the node is
+bounded.
 
 It is the one place that knows how much a connection, a node or a user may have in flight. The kernel asks it for one
 number, `Gate.room`, once for the sends of one read, and has no limit of its own.
@@ -23,35 +24,36 @@ if TYPE_CHECKING:
 
 
 ITSELF: Final = -1
-"""The user of what the node asks for itself. A client whose user is not proven is
+"""The user id of requests that the node makes itself. A client whose user is not proven has the id
 `statemachine.access.users.NOBODY`."""
 
 
 SEND_BYTES_MIN: Final = 32
-"""The fewest bytes of a send that the kernel takes: `n * SEND_BYTES_MIN` bytes are room for at most n sends."""
+"""The fewest bytes of a send that the kernel takes. So `n * SEND_BYTES_MIN` bytes hold at most n sends."""
 
 
 class GateRequest(Enum):
-    """The kind of a request at the gate, which is asked before the request's work and again when the request is
-    taken."""
+    """The kind of a request at the gate. The gate is asked for a refusal before the request's work, and again when the
+    request is taken."""
 
     NEW = auto()
-    """A client's send that does not repeat one which this node holds, or is not known to. It is taken once."""
+    """A client's send that repeats no send which this node holds, as far as this node knows. It is taken once."""
     WAITING = auto()
-    """A client's send that waits, for its topic for instance, and then asks as NEW. Nothing is known of it yet."""
+    """A client's send that has to wait, for example for its topic to be created, and then asks again as NEW. Whether it
+    repeats another send is not known yet."""
     REPEATED = auto()
-    """A client's send that repeats one which was taken and is under way."""
+    """A client's send that repeats another send, which was taken and is still undecided."""
     FORWARDED_SEND = auto()
-    """A client's send that another node has to answer, which is asked as well."""
+    """A client's send that is forwarded to another node. That node's gate is asked as well."""
     FORWARDED = auto()
     """Any other request of a client that another node has to answer."""
     EARLY = auto()
     """A send of another node's client that was forwarded to this node before it could handle it."""
     OWN = auto()
-    """A copy of a message that the node makes itself, on whosever account. Its user is ITSELF."""
+    """A copy of a message that the node makes itself, for any user. The user id of this request is ITSELF."""
 
 
-_NEW = GateRequest.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
+_NEW = GateRequest.NEW  # used twice per send; a global of the module is looked up faster than a member of an Enum
 
 
 @unique
@@ -62,38 +64,38 @@ class Limit(StrEnum):
     BYTES = "busy"
     """The bytes in flight of a connection or of the node."""
     OVERLOAD = "overload"
-    """The time in the house: more sends arrive than the log takes (`cluster.flow.admission_limit`)."""
+    """More sends arrive than the log decides, so they wait too long (`cluster.flow.admission_limit`)."""
     QUOTA = "quota"
     """The quota of the owner, or of the topic (`cluster.flow.quota_buckets`)."""
 
 
 class Over(NamedTuple):
-    """The reason why a request must not be taken now. Who refuses it tells `Gate.refused`."""
+    """The reason why a request must not be taken now. The code that refuses the request passes it to `Gate.refused`."""
 
     limit: Limit
     remark: str
     """The text for the client."""
     quota: str = ""
-    """The name of the quota's limit, if it is one."""
+    """The name of the quota's limit if a quota is the reason, otherwise ""."""
 
 
 class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """An owner of requests in flight: a client's connection, its stand-in on the leader, or the node itself. A Gate
-    makes it, and each request counts for one."""
+    """An owner of requests in flight: a client's connection, the stand-in on the leader for a connection of another
+    node, or the node itself. A Gate makes holders. Each request counts for one of them."""
 
     account: Account
-    """Its unanswered requests."""
+    """The account of the holder's unanswered requests."""
     address: str
-    """The client's own ip, also if another node holds its connection; "" for the node itself."""
+    """The client's own IP address, even if another node holds its connection; "" for the node itself."""
 
     @property
     def bytes(self) -> int:
-        """The bytes of its unanswered requests."""
+        """The bytes of the holder's unanswered requests."""
         return self.account.bytes
 
     @property
     def requests(self) -> int:
-        """The number of its unanswered requests."""
+        """The number of the holder's unanswered requests."""
         return self.account.requests
 
 
@@ -106,8 +108,8 @@ class Gate:
         count: Callable[[str], None] = lambda _: None,
         count_quota: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`count` counts a refused request under the label of its limit, `count_quota` one that a quota refused under
-        the name of the quota's limit."""
+        """`count` is called for a refused request with the label of its limit. `count_quota` is called too if a quota
+        refused it, with the name of the quota's limit."""
         self._count, self._count_quota = count, count_quota
         self.reload(config)
         self.sends = Account()
@@ -119,25 +121,25 @@ class Gate:
         self.paced = Account()
         """Sends that wait for their quota."""
         self.at_once: RequestsAtOnce | None = None
-        """The accounts of owners, below `sends`, while a quota limits how much they may have under way."""
+        """The accounts of owners, below `sends`; None while no quota limits the number of sends in flight."""
         self.clients = Account()
-        """Unanswered requests of all holders. The account of each is below this one."""
+        """The unanswered requests of all holders. Each holder's account adds to this one."""
 
     def part(self) -> Part:
-        """Returns the gate as a Part of the node: its name and callback."""
+        """Returns the hook through which the node tells the gate of a changed configuration."""
         return Part(name="gate", reload=self.reload)
 
     def count_owners(self, at_once: RequestsAtOnce | None) -> None:
-        """Counts new sends for their owners too, in these accounts, while any quota limits how much they may have under
-        way; None: does not."""
+        """Counts new sends in these accounts of their owners too from now on. `at_once`: None while no quota limits the
+        number of sends in flight; new sends then count for the node alone."""
         self.at_once = at_once
 
     def reload(self, config: Config) -> None:
-        """Applies other limits."""
+        """Applies the limits of a changed configuration."""
         self._limits = config.limits
 
     def holder(self, address: str) -> Holder:
-        """Makes a holder, which has nothing in flight."""
+        """Makes a holder with no requests in flight. `address`: the client's IP address, "" for the node itself."""
         return Holder(Account(self.clients), address)
 
     # --- before the work ---------------------------------------------------------------------------------------------
@@ -145,8 +147,9 @@ class Gate:
     def refusal(self, holder: Holder, size: int, user: int, ask: GateRequest) -> Over | None:
         """Returns the reason why a request of `size` bytes must not be taken now; None if it may be taken.
 
-        `user`: id of the user who signed it, 0 if none is proven, ITSELF if the node asks. Nothing is counted
-        here: what is refused may turn out to repeat what is stored, and is answered then.
+        `user`: the id of the user who signed the request, 0 if no user is proven, ITSELF if the node makes the request.
+        `ask`: the kind of the request. The refusal is not counted here, because a refused send may turn out to repeat a
+        stored one. The caller then answers it without a refusal.
         """
         limits, connection = self._limits, holder.account
         node = self.sends if ask is _NEW else self._of_node(ask)
@@ -163,9 +166,10 @@ class Gate:
         )
 
     def room(self, holder: Holder, user: int) -> int:
-        """Returns the number of bytes of new sends of a user that may certainly be taken now, for the sends that the
-        kernel finds in one read; 0 or less: none. More may be allowed: for the first send beyond it `refusal` decides,
-        and then the kernel asks again. So a limit of `n` more requests leaves `n * SEND_BYTES_MIN`."""
+        """Returns how many bytes of new sends of a user may certainly be taken now; 0 or less if none. The kernel calls
+        it once for all sends that it finds in one read. More sends may be allowed: for the first send beyond the
+        result, `refusal` decides, and then the kernel asks for the room again. A limit that allows `n` more requests
+        leaves `n * SEND_BYTES_MIN` bytes."""
         limits = self._limits
         return min(
             limits.connection_inflight_bytes_max - holder.account.bytes,
@@ -173,14 +177,14 @@ class Gate:
         )
 
     def refused(self, over: Over) -> None:
-        """Counts a request that is refused for this reason. Called once, by the code that refuses it. A send that is
-        only delayed, or that repeats a stored one, is not refused."""
+        """Counts a refused request under the limit that is the reason. The code that refuses the request calls this
+        once. A send that is only delayed, or that repeats a stored one, is not a refused request."""
         self._count(over.limit)
         if over.quota:
             self._count_quota(over.quota)
 
     def _of_node(self, ask: GateRequest) -> Account:
-        """Returns the node's account of such requests."""
+        """Returns the node's account in which requests of this kind count."""
         if ask is GateRequest.EARLY:
             return self.early
         return self.forwarded if ask is GateRequest.FORWARDED_SEND or ask is GateRequest.FORWARDED else self.sends
@@ -188,20 +192,22 @@ class Gate:
     # --- taking ------------------------------------------------------------------------------------------------------
 
     def hold(self, holder: Holder, size: int, user: int, ask: GateRequest) -> Hold:
-        """Takes a request; the caller must release the returned Hold. The arguments are those of `refusal`."""
-        # An account of a narrower limit stands here and in `hold_each`, below that of the node.
+        """Takes a request and returns its Hold, which the caller must release. The arguments are those of `refusal`."""
+        # Sends count in the owner's account if there is one, which adds to the node's account. `hold_each` does the
+        # same.
         if ask is not _NEW:
             return Hold(holder.account, self._of_node(ask), size)
         node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
         return Hold(holder.account, node, size)
 
     def hold_each(self, holder: Holder, sends: list[H], user: int) -> int:
-        """Takes new sends of one user and one holder, which `room` has allowed. Returns their bytes."""
+        """Takes new sends of one user and one holder, which `room` has allowed. Returns the sum of their bytes."""
         node = self.sends if self.at_once is None else self.at_once.account(user, holder.address)
         return hold_each(sends, holder.account, node)
 
     def hold_answer(self, holder: Holder, size: int) -> Hold:
-        """Takes a send that is already stored, until it is answered."""
+        """Returns the Hold of a send that is already stored, until it is answered. It counts for the connection
+        alone."""
         return Hold(holder.account, None, size)
 
     def pacing_account(self) -> Account:
@@ -209,12 +215,14 @@ class Gate:
         return Account(self.paced)
 
     def hold_paced(self, holder: Holder, account: Account, size: int) -> Hold:
-        """Takes a send that waits for its quota, on an account of `pacing_account`."""
+        """Takes a send that waits for its quota, and returns its Hold. `account`: one that `pacing_account` has
+        made."""
         return Hold(holder.account, account, size)
 
     def hold_early(self, size: int) -> Hold | None:
-        """Takes a request that was forwarded to this node before it could handle it; None if there is no room. It was
-        not read yet, so it counts for no owner. When it is handled, it is taken again, for its owner."""
+        """Takes a request that was forwarded to this node before it could handle it. Returns its Hold, or None if there
+        is no room. The request is not decoded yet, so it counts for no owner. When the node handles it, it is taken
+        again, for its owner."""
         return Hold(None, self.early, size) if self.early.bytes + size <= self._limits.node_inflight_bytes_max else None
 
     # --- figures -----------------------------------------------------------------------------------------------------
@@ -225,6 +233,6 @@ class Gate:
         return self.sends.bytes + self.forwarded.bytes + self.early.bytes + self.paced.bytes
 
     def left(self) -> dict[str, tuple[int, int]]:
-        """Returns name -> (requests, bytes) of each account that is not empty."""
+        """Returns name -> (number of requests, bytes) of each account that is not empty."""
         accounts = {name: getattr(self, name) for name in ("sends", "forwarded", "early", "paced", "clients")}
         return {name: (one.requests, one.bytes) for name, one in accounts.items() if one.requests or one.bytes}

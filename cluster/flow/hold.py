@@ -1,7 +1,7 @@
-"""Holds: what one request keeps in flight, in the account of its connection and in one of its node.
+"""Holds: each counts one request in flight, in an account of its connection and in one of its node.
 
-A request that is taken gets one `Hold`. Nothing else changes an account, in the kernel too: so what is taken is given
-back once, whichever way the request ends. When no request is in progress, all accounts are empty.
+A request that is taken gets one `Hold`. Nothing else changes an account, not even in the kernel. So each request is
+counted once and released once, whichever way it ends. When no request is in progress, all accounts are empty.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Protocol, TypeVar
 from raftmq_wire.kernel import twin
 
 GIVEN_BACK = "a hold gives back once what it took"
-"""The text of the RuntimeError of a hold that has nothing left to give back."""
+"""The text of the RuntimeError that a Hold raises if it is released twice."""
 
 
 @twin
 class Account:
-    """The requests that one owner holds. They are also counted for the owner `above`. Only a `Hold` changes it."""
+    """Counts the requests in flight of one owner, and their bytes. They also count for the owner `above`, if there is
+    one. Only a `Hold` changes an account."""
 
     __slots__ = ("_above", "_bytes", "_requests")
 
@@ -44,13 +45,13 @@ class Account:
 
 @twin
 class Hold:
-    """Keeps a request in flight: `size` bytes for its connection until it is answered, and for its node until it is
-    decided. Making one takes both."""
+    """Counts one request in flight: `size` bytes for its connection until the request is answered, and for its node
+    until it is decided. The constructor counts both."""
 
     __slots__ = ("_connection", "_node", "_size")
 
     def __init__(self, connection: Account | None, node: Account | None, size: int) -> None:
-        """`connection` and `node` are None for accounts in which this request does not count."""
+        """`connection`, `node`: the accounts in which the request counts; None for one in which it does not."""
         self._connection = connection
         self._node = node
         self._size = size
@@ -60,23 +61,23 @@ class Hold:
             node._count(1, size)
 
     def answered(self) -> None:
-        """Releases what counts for the connection, because the request was answered, or never will be. Raises
-        RuntimeError if that happened before."""
+        """Releases the request's part of the connection's account, because the request was answered or never will be.
+        Raises RuntimeError if there is nothing to release: it was released before, or there is no such account."""
         account, self._connection = self._connection, None
         if account is None:
             raise RuntimeError(GIVEN_BACK)
         account._count(-1, -self._size)
 
     def decided(self) -> None:
-        """Releases what counts for the node, because the request is decided. Raises RuntimeError if that happened
-        before."""
+        """Releases the request's part of the node's account, because the request is decided. Raises RuntimeError if
+        there is nothing to release: it was released before, or there is no such account."""
         account, self._node = self._node, None
         if account is None:
             raise RuntimeError(GIVEN_BACK)
         account._count(-1, -self._size)
 
     def ended(self) -> None:
-        """Releases everything that is still held. Raises RuntimeError if nothing is."""
+        """Releases the parts of both accounts that are not released yet. Raises RuntimeError if there are none."""
         connection, self._connection = self._connection, None
         node, self._node = self._node, None
         if connection is None and node is None:
@@ -88,11 +89,11 @@ class Hold:
 
 
 NO_HOLD = Hold(None, None, 0)
-"""The hold of a request that was not taken. Giving it back is an error."""
+"""The Hold of a request that was not taken. Releasing it raises RuntimeError."""
 
 
 class HeldRequest(Protocol):
-    """A request that is taken with others at once."""
+    """A request that `hold_each` takes together with others: `size` in bytes, and its `hold` once it is taken."""
 
     hold: Hold
     size: int
@@ -103,7 +104,7 @@ H = TypeVar("H", bound=HeldRequest)
 
 @twin
 def hold_each(requests: list[H], connection: Account, node: Account) -> int:
-    """Takes a Hold for each of the requests. Returns their bytes."""
+    """Gives each of the requests a Hold in these accounts. Returns the sum of their bytes."""
     total = 0
     for request in requests:
         request.hold = Hold(connection, node, request.size)

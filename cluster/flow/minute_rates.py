@@ -1,8 +1,8 @@
-"""Enforces the quotas that are rates per minute: what exceeds one is refused at once, because no client would wait that
-long.
+"""Enforces the quotas that are rates per minute. A request above the rate is refused at once, because no client would
+wait up to a minute.
 
-A bucket holds a minute's worth, so a client that begins may make all that it needs, and then as many as the rate
-allows.
+A bucket holds a minute's worth. So a client that starts may open or create as many things at once as the rate allows in
+a minute.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ if TYPE_CHECKING:
 
 
 class TooSoon(NamedTuple):
-    """The reason why a client must not do something now. The refusal is already counted."""
+    """The reason why a request is refused now: its owner has used up a rate per minute. The refusal is already
+    counted."""
 
     remark: str
     again_ms: int
-    """Milliseconds until he may."""
+    """Milliseconds until the same request would be allowed."""
 
 
 class MinuteRates:
-    """The buckets of some limits a minute, at one node. Event loop only."""
+    """Enforces some limits per minute on one node. Event loop only."""
 
     def __init__(self, rules: QuotaRules, limits: tuple[str, ...], gate: Gate, monotonic_ms: Callable[[], int]) -> None:
         self._rules, self._gate, self._monotonic_ms = rules, gate, monotonic_ms
         self._buckets = {limit: QuotaBuckets(rules, (limit,)) for limit in limits}
 
     def forget(self) -> None:
-        """Forgets what was taken, because this node has become leader again."""
+        """Fills all buckets again. Called when this node has become leader again."""
         for buckets in self._buckets.values():
             buckets.forget()
 
     def take(self, limit: str, user: int, address: str) -> TooSoon | None:
-        """Takes one from the limit and returns None, or returns the reason why that is too soon. `user`: the id of the
-        user who signed the request, 0 if nobody did."""
+        """Takes one unit of the limit and returns None; returns the reason for a refusal if the limit is used up. None
+        too if no quota has this limit. `user`: the id of the user who signed the request, 0 if nobody did."""
         buckets = self._buckets[limit]
         if not buckets.active:
             return None

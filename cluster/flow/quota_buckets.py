@@ -1,12 +1,12 @@
-"""Decides by the quotas of the cluster how much an owner (a user, an address or a topic) may do now.
+"""Decides by the quotas of the cluster how much an owner (a user, an address or a topic) may send or pull now.
 
-Each limit is a token bucket that fills at its rate and holds one second's worth, written as the virtual time at which
-it is full again (the generic cell rate algorithm of ITU-T I.371): a limit costs one number, and no timer. A request may
-take more than the bucket has: so a message that is larger than a second's worth passes, and is waited for afterwards. A
-new leader begins with full buckets.
+Each limit is a token bucket that fills at its rate and holds one second's worth, stored as the time at which it is full
+again (the generic cell rate algorithm of ITU-T I.371). So a bucket is one number and needs no timer. A request may take
+more than the bucket has. So a message that is larger than a second's worth passes, and the owner's next request waits
+longer. A new leader begins with full buckets.
 
-Several nodes may apply one quota, each its share of it (`cluster.flow.quota_shares`): for sends the leaders of several
-groups of brokers, for pulls all nodes.
+Several nodes may apply one quota, each of them a share of its rate (`cluster.flow.quota_shares`). For sends these are
+the leaders of the groups of brokers, for pulls all nodes.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ if TYPE_CHECKING:
     from statemachine.access.quotas import Quota
 
 BURST_MS: Final = 1_000
-"""The time in which an empty bucket of a rate a second is full: one second's worth."""
+"""Milliseconds in which an empty bucket of a rate per second becomes full: it holds one second's worth."""
 ROUNDING_MS: Final = 1e-6
-"""More than sums of thirds are wrong by."""
+"""Milliseconds by which a time may be wrong because floating-point sums are rounded. Smaller differences are
+ignored."""
 PERIOD_MS: Final = {Per.SECOND: 1_000, Per.MINUTE: 60_000}
 WAITING_ASKS: Final = 0.25
-"""The part of the rate that a node asks for where anything waits, beside what it sent and what waits."""
+"""The part of the rate that a node adds to its demand for a quota while requests wait for it."""
 LOOKS_UNTIL_TOLD: Final = 4
-"""Looks, one a second, until a node has surely heard what others are asked for, over two leaders."""
+"""The number of measurements, one a second, after which a node has surely heard the demand of all other nodes, by way
+of two leaders."""
 DEMAND_MIN: Final = 1e-4
-"""Less than that is nothing."""
+"""The part of the rate below which a demand counts as 0."""
 BYTES_SHARE_MIN: Final = 0.01
-"""The least part of a rate in bytes that a node may have. Of other rates it is one a second."""
+"""The smallest share of a rate in bytes that a node may have. For a rate in messages the smallest share is one message
+a second."""
 OWNERS_MAX: Final = 20_000
-"""The most owners that are remembered; those with full buckets are forgotten first."""
+"""The most owners that are remembered. Beyond that, owners with full buckets are forgotten."""
 BUCKETS_MAX: Final = 4 * OWNERS_MAX
 
 
 class Bucket(Refusals):
-    """Holds what one owner may take of one limit. Times are monotonic milliseconds."""
+    """The bucket of one owner for one limit. Times are milliseconds of the monotonic clock."""
 
     __slots__ = (
         "_each_ms",
@@ -66,57 +69,63 @@ class Bucket(Refusals):
         self.in_bytes = limit.noun == "byte"
         period_ms = PERIOD_MS[limit.per]
         self._whole_ms = self._each_ms = period_ms / rule.value
-        """The time in which the whole rate, and the share of this node, allow one more."""
+        """Milliseconds in which one more unit (a message, a byte) is allowed: by the whole rate, and by the share of
+        this node."""
         self._least = BYTES_SHARE_MIN if self.in_bytes else min(1.0, self._whole_ms / period_ms)
         self._holds_ms = period_ms if limit.per is Per.MINUTE else BURST_MS
         self._full_ms = float("-inf")
         self.share = 1.0
-        """The part of the rate that this node may let through."""
+        """The part of the rate, above 0 and at most 1.0, that this node may let through."""
         self.demand = 0.0
-        """The part of the rate that was asked for here in the last seconds; it may be more than one."""
+        """The demand at this node in the last seconds, as a part of the rate; above 1.0 if more than the rate was asked
+        for."""
         self._looks = 0
         self._used = self._requests = 0
-        """The amount that was taken, and by how many requests, since it was measured."""
+        """The units that were taken since the last measurement, and the number of requests that took them."""
         self._request = 1.0
-        """The amount that one request took lately."""
+        """The units that one request took on average, by the last measurement with any request."""
 
     def opens_ms(self) -> float:
-        """Returns the time, in milliseconds, from which on the owner may take one complete message, or any byte."""
+        """Returns the time, in milliseconds, from which the owner may take one complete message; for a limit in bytes,
+        any byte."""
         return self._full_ms - self._holds_ms + (0.0 if self.in_bytes else self._each_ms - ROUNDING_MS)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Returns the milliseconds until one unit may be taken; 0 if it may be taken now."""
-        # What is left after n times the n-th part is not always nothing.
+        """Returns the milliseconds until one unit (a message, a byte) may be taken; 0 if it may be taken now."""
+        # Rounding errors may leave a tiny wait after the bucket should be full enough, so ROUNDING_MS is subtracted.
         return max(0, math.ceil(max(self._full_ms, now_ms) + self._each_ms - self._holds_ms - now_ms - ROUNDING_MS))
 
     def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
-        """Returns True if so much may be taken, and nothing is owed then."""
+        """Returns True if the bucket has all of `count` messages, or of `size` bytes for a limit in bytes. `requests`
+        has no effect."""
         taken = size if self.in_bytes else count
         return max(self._full_ms, now_ms) + taken * self._each_ms - self._holds_ms <= now_ms + ROUNDING_MS
 
     def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
-        """Takes `count` messages of `size` bytes together, in `requests` requests."""
+        """Takes `count` messages, or `size` bytes for a limit in bytes, for `requests` requests. The bucket may go
+        below empty."""
         taken = size if self.in_bytes else count
         self._used += taken
         self._requests += requests
         self._full_ms = max(self._full_ms, now_ms) + taken * self._each_ms
 
     def room(self, now_ms: int) -> int:
-        """Returns how much there is; at least one if it is open."""
+        """Returns how many units (messages, bytes) the bucket has now; at least 1, also if it is empty."""
         return max(1, int((self._holds_ms - max(0.0, self._full_ms - now_ms) + ROUNDING_MS) / self._each_ms))
 
     def is_full(self, now_ms: int) -> bool:
-        """Returns True if it has all that it can hold."""
+        """Returns True if the bucket is full."""
         return self._full_ms <= now_ms
 
     @property
     def asked_per_s(self) -> float | None:
-        """The amount that was asked for at this node in the last seconds; None if this is no rate a second."""
+        """The amount per second that was asked for at this node in the last seconds; None if the limit is not per
+        second."""
         return self.demand * self.rule.value if self._holds_ms == BURST_MS else None
 
     def measure(self, elapsed_ms: int, waiting: int) -> float:
-        """Returns the demand as a part of the rate, from what was used in the last `elapsed_ms` and from the `waiting`
-        requests."""
+        """Returns the demand of the last seconds, as a part of the rate. It counts what was taken in the last
+        `elapsed_ms`, and `waiting` requests that wait for this bucket. Half of the result is the former demand."""
         if not (self._used or waiting or self.demand):
             return 0.0
         if self._requests:
@@ -131,8 +140,8 @@ class Bucket(Refusals):
         return self.demand
 
     def divide(self, elsewhere: float) -> None:
-        """Computes the bucket's share of the rate from the demand elsewhere, which is a part of the rate. A new bucket
-        keeps its first share until the others had the time to report their demands."""
+        """Computes this node's share of the rate. `elsewhere`: the demand on other nodes, as a part of the rate. A new
+        bucket keeps its first share until the other nodes had the time to report their demands."""
         self._looks += 1
         if not elsewhere and (self.share == 1.0 or self._looks < LOOKS_UNTIL_TOLD):
             return
@@ -140,15 +149,16 @@ class Bucket(Refusals):
         self.begin(max(own, 1.0 - elsewhere))
 
     def begin(self, share: float) -> None:
-        """Sets the part of the rate that this bucket lets through from now on. However small the part is, one message
-        passes in a limited time."""
+        """Sets this node's share of the rate, at least the smallest share, so that one message always passes in a
+        limited time."""
         self.share = min(1.0, max(share, self._least))
         self._each_ms = self._whole_ms / self.share
 
     def follow(self, before: Bucket, now_ms: int) -> None:
-        """Replaces the bucket of the same limit with another value. What was taken stays taken: if each change filled
-        the bucket, a limit that changes all the time would limit nothing. An owner whose limit was raised waits for a
-        shorter time, and never longer than an empty bucket takes to fill."""
+        """Takes over the state of `before`, the bucket of the same limit with another value, which this bucket
+        replaces. The new bucket does not begin full: otherwise a limit that is changed all the time would limit
+        nothing. An owner whose limit was raised waits for a shorter time than before, and never longer than an empty
+        bucket takes to fill."""
         self.begin(before.share)
         self.demand = before.demand * self._whole_ms / before._whole_ms
         self._looks, self._used, self._requests = before._looks, before._used, before._requests
@@ -163,8 +173,8 @@ class QuotaBuckets:
     """The buckets of one node. Event loop only."""
 
     def __init__(self, rules: QuotaRules, limits: tuple[str, ...] = SENDS, buckets_max: int = BUCKETS_MAX) -> None:
-        """`limits`: the rates that are judged here. `buckets_max`: the number of buckets at which the idle ones are
-        forgotten."""
+        """`limits`: the names of the limits that these buckets enforce. `buckets_max`: the number of buckets from which
+        on idle ones are forgotten."""
         self.rules, self._limits = rules, limits
         self._seen: Mapping[str, Quota] = {}
         self._buckets: dict[tuple[str, str, str], Bucket] = {}
@@ -173,38 +183,41 @@ class QuotaBuckets:
         self._elsewhere: Mapping[tuple[str, str, str], float] = {}
         self._judges: Callable[[], int] = lambda: 1
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
-        """(user or address, topic) -> the buckets of whoever sends there, of each limit the owner's and the topic's at
-        most."""
+        """(user id or address, topic) -> the buckets from which its sends take: for each limit at most one of the
+        sender and one of the topic."""
         rules.judges.append(self.all)
 
     def share_with(self, judges: Callable[[], int]) -> None:
-        """`judges` returns how many nodes judge by these limits. A new bucket begins with an equal share, until it is
-        known what they are asked for: together they let through one second's worth."""
+        """Divides the rates among several nodes. `judges` returns the number of nodes that enforce these limits. A new
+        bucket begins with an equal share of the rate until the demands are known, so that all nodes together let
+        through at most the rate."""
         self._judges = judges
 
     def hear(self, elsewhere: Mapping[tuple[str, str, str], float]) -> None:
-        """Records the demand on other nodes, as parts of the rates; new buckets begin with it."""
+        """Records the demands on other nodes: key of a bucket -> part of the rate. New buckets compute their first
+        share from them."""
         self._elsewhere = elsewhere
 
     @property
     def active(self) -> bool:
-        """True if there is any quota with one of these limits."""
+        """True if any quota of the cluster has one of these limits."""
         return self.rules.has_any(self._limits)
 
     def _look(self) -> None:
-        """Drops the cached buckets if quotas have changed. A quota is read again only when somebody needs it: there may
-        be 10,000, and one of them may change a hundred times a second."""
+        """Drops the cached buckets of senders if quotas have changed. They are looked up again one by one, when a
+        client needs them: there may be 10,000 quotas, and one of them may change a hundred times a second."""
         if self.rules.rows is not self._seen:
             self._seen = self.rules.rows
             self._found.clear()
 
     def forget(self) -> None:
-        """Forgets what was taken, because this node has become leader again."""
+        """Fills all buckets again. Called when this node has become leader again."""
         self._buckets.clear()
         self._found.clear()
 
     def of(self, user: int, address: str, topic: str, now_ms: int) -> tuple[Bucket, ...]:
-        """Returns the buckets from which a send takes. `user`: the id of the user who signed it, 0 if nobody did."""
+        """Returns the buckets from which a request of this sender and topic takes. `user`: the id of the user who
+        signed the request, 0 if nobody did."""
         self._look()
         key = user or address, topic
         found = self._found.get(key)
@@ -240,5 +253,5 @@ class QuotaBuckets:
         self._found.clear()
 
     def all(self) -> Iterable[Bucket]:
-        """Returns all buckets from which something was taken, also those of deleted quotas."""
+        """Returns all buckets that exist, also those of deleted quotas."""
         return self._buckets.values()

@@ -1,6 +1,6 @@
-"""The limits that a quota may have: the one table from which requests, commands and texts take them.
+"""The table of the limits that a quota may have. The HTTP API, the command line and all texts take the limits from it.
 
-Rows of the replicated state may have a limit of a later version; nodes that do not know it ignore it.
+A quota in the replicated state may have a limit of a later version. Nodes that do not know that limit ignore it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from statemachine.access.quotas import Subject
 
 LIMIT_MAX: Final = 10**15
-"""The largest number of a limit."""
+"""The largest value that a limit may have."""
 
 
 @unique
 class Per(StrEnum):
-    """The time, or the place, in which a limit counts. The value says it to people."""
+    """The period or state in which a limit counts. The value is its text for people."""
 
     SECOND = "a second"
     MINUTE = "a minute"
@@ -28,7 +28,7 @@ class Per(StrEnum):
 
 @unique
 class Shape(StrEnum):
-    """The kinds of subjects."""
+    """The kinds of subjects that a quota may have. The value shows how such a subject is written."""
 
     USER = "user=NAME"
     USER_AND_TOPIC = "user=NAME,topic=NAME"
@@ -42,28 +42,28 @@ OF_TOPICS: Final = frozenset({Shape.TOPIC})
 
 
 class QuotaLimit(NamedTuple):
-    """One limit."""
+    """One kind of limit: its name, its texts, and the subjects that may have it."""
 
     name: str
-    """Its name in rows, in the HTTP API, and with dashes on the command line."""
+    """The limit's name in rows and in the HTTP API; the command line writes it with dashes."""
     noun: str
-    """The thing that is counted, one of it."""
+    """The noun for the things that are counted, in the singular."""
     done: str
-    """The word for doing it, if that is not said yet."""
+    """The participle that says what is done to the things ("sent"); "" if the noun says enough."""
     per: Per
     help: str
     """The sentence that explains the limit."""
     shapes: frozenset[Shape] = EVERY_SHAPE
-    """The subjects to which it may be given."""
+    """The kinds of subjects that may have this limit."""
 
     def told(self, value: int) -> str:
-        """Returns the limit with its value, for people."""
+        """Returns a text for people with the value and the limit, such as "1,000 messages sent a second"."""
         noun = self.noun if value == 1 else f"{self.noun}s"
         return " ".join(word for word in (f"{value:,}", noun, self.done, self.per) if word)
 
     @property
     def option(self) -> str:
-        """The option of the command line."""
+        """The option of the command line that sets this limit."""
         return "--" + self.name.replace("_", "-")
 
 
@@ -95,11 +95,11 @@ LIMITS: Final[Mapping[str, QuotaLimit]] = {
         QuotaLimit(BACKLOG_BYTES, "byte", "", Per.KEPT, "Bytes of messages that it may keep.", OF_TOPICS),
     )
 }
-"""Name -> limit: those that this version knows."""
+"""Name -> limit, for all limits that this version knows."""
 
 
 def shape_of(subject: Subject) -> Shape:
-    """Returns the kind of a subject."""
+    """Returns the kind of a quota's subject."""
     if subject.address:
         return Shape.ADDRESS
     if subject.user:
@@ -108,7 +108,8 @@ def shape_of(subject: Subject) -> Shape:
 
 
 def misplaced(subject: Subject, limits: Iterable[str]) -> str:
-    """Returns what is wrong with giving a subject these limits; "" if nothing is. All are in the table."""
+    """Returns the reason why a quota of this subject cannot have all of these limits; "" if it can. `limits`: names,
+    all of them in the table."""
     shape = shape_of(subject)
     for name in limits:
         shapes = LIMITS[name].shapes
@@ -119,5 +120,6 @@ def misplaced(subject: Subject, limits: Iterable[str]) -> str:
 
 
 def told(limits: Mapping[str, int]) -> str:
-    """Returns the limits that this version knows, for people."""
+    """Returns a text for people with all limits and their values. Limits that this version does not know are left
+    out."""
     return " and ".join(limit.told(limits[name]) for name, limit in LIMITS.items() if name in limits)

@@ -1,13 +1,13 @@
-"""Divides the rate of a quota among the nodes that judge by it.
+"""Divides the rate of a quota among the nodes that enforce it.
 
-Each node says once a second what its owners ask for under each limit, as a part of the rate: their *demand*, 1.0 for
-all of it. A leader adds up what its followers say, the leader of the first group what the leaders of the other groups
-say, and everybody is told what is asked for elsewhere. The share of a node is the part of the whole demand that it has,
-or what others leave if that is more. So the shares of those who are over the quota add up to one, whoever adds them up,
-and nobody has to give anything back: a node that is gone asks for nothing.
+Once a second, each node reports how much the owners ask for at this node under each limit, as a part of the rate: their
+*demand*, 1.0 for all of the rate. A leader adds up the demands of its followers. The leader of the first group adds up
+those of the other groups' leaders. Each node is then told the demand on all other nodes. The share of a node is its
+part of the whole demand, or what the other nodes leave of the rate if that is more. So the shares add up to one if more
+than the rate is asked for. A node that is gone needs to give nothing back: its demand is 0.
 
-What waits counts as demand, and a node where anything waits asks for a quarter of the rate more. Otherwise a node with
-a small share, at which little is sent because of that, would keep it.
+Requests that wait count as demand, and a node where any request waits adds a quarter of the rate. Otherwise a node with
+a small share would keep it, because little can be sent through it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ QuotaKey = tuple[str, str, str]
 """(subject of the quota, owner, limit)."""
 Demands = Mapping[QuotaKey, float]
 QuotaChild = tuple[str, int]
-""""node" or "group", and its number."""
+""""node" or "group", and its number: a follower, or the leader of another group, that reports to this node."""
 
 LOOK_MS: Final = 1_000
-"""Milliseconds between two looks."""
+"""Milliseconds between two measurements."""
 KEEP_MS: Final = 3_500
-"""A child that says nothing for so long asks for nothing."""
+"""Milliseconds after its last report from which on the demand of a child counts as 0."""
 KEYS_MAX: Final = 1_000
-"""The most keys that are told: those of which most is asked for."""
+"""The most keys in one report; those with the largest demands are kept."""
 DEMAND_MAX: Final = 1e6
 KEYS_PER_UNIT: Final = 4
-"""Keys that are added up in a microsecond (a unit of `raftlog.work`)."""
+"""The number of keys that are added up for one unit of `raftlog.work` (a microsecond)."""
 STEP_UNITS: Final = 250
 
 
@@ -46,48 +46,51 @@ class _Heard(NamedTuple):
 
 
 class QuotaShares:
-    """The demands under each quota, here and elsewhere. Event loop only."""
+    """The demands for each quota, on this node and elsewhere. Event loop only.
+
+    The nodes form a tree: the leader of the first group is the top, the leaders of the other groups report to it, and
+    followers report to the leader of their group."""
 
     def __init__(self, pools: Iterable[QuotaBuckets]) -> None:
         self._pools = tuple(pools)
         self._waiting: list[Callable[[], Iterable[tuple[Bucket, int]]]] = []
         self._own: Demands = {}
         self._total: Demands | None = None
-        """All demands, here and elsewhere; None if they must be added up anew."""
+        """The sum of all demands, here and elsewhere; None if it must be computed again."""
         self._children: dict[QuotaChild, _Heard] = {}
         self._elsewhere: Demands = {}
-        """The demands that the one above this node has told."""
+        """The demands of all other nodes, as the node above this one has reported them."""
         self._looked_ms = 0
 
     @property
     def active(self) -> bool:
-        """True if there is any quota that is divided."""
+        """True if any quota has a limit whose rate is divided."""
         return any(pool.active for pool in self._pools)
 
     def count_waiting(self, waiting: Callable[[], Iterable[tuple[Bucket, int]]]) -> None:
-        """`waiting` returns buckets with the number of requests that wait for each; a bucket may come several times."""
+        """Adds a source of waiting requests. `waiting` returns pairs of a bucket and the number of requests that wait
+        for it; a bucket may come several times."""
         self._waiting.append(waiting)
 
     # --- what others say ---------------------------------------------------------------------------------------------
 
     def heard(self, child: QuotaChild, demands: Demands, now_ms: int) -> None:
-        """Records the demand of a node below this one, in place of its former demand."""
+        """Records the demands that a node below this one has reported. They replace those of its last report."""
         self._children[child] = _Heard(demands, now_ms)
         self._total = None
 
     def told(self, demands: Demands) -> None:
-        """Takes over the demand of all others, as the node above this one has added it up. It counts until that node
-        sends another one, so without a leader no node's share rises."""
+        """Records the demands of all other nodes, as the node above this one has added them up. They count until that
+        node sends others. So without a leader the share of no node rises."""
         self._elsewhere = demands
         self._total = None
 
     def leads_all(self) -> None:
-        """Forgets the demands that the node above this one has sent: this node is the top, and there is none above
-        it."""
+        """Forgets the demands that the node above this one has sent, because this node is now the top of the tree."""
         self.told({})
 
     def forget(self) -> None:
-        """Forgets all demands, because there is no quota."""
+        """Forgets all demands, because no quota is left."""
         self._children.clear()
         self._elsewhere = self._own = {}
         self._total = None
@@ -95,10 +98,10 @@ class QuotaShares:
     # --- once a second -----------------------------------------------------------------------------------------------
 
     def look(self, now_ms: int) -> WorkSteps:
-        """Measures the demand here since the last call, and updates the shares: in steps, because many owners may have
-        a bucket each."""
+        """Measures the demands on this node since the last call, and updates the shares of all buckets. It works in
+        steps, because there may be a bucket for each of many owners."""
         elapsed_ms = now_ms - self._looked_ms
-        if not 0 < elapsed_ms <= KEEP_MS:  # the first look, or the first one after a pause
+        if not 0 < elapsed_ms <= KEEP_MS:  # this is the first measurement, or the first one after a pause
             elapsed_ms = LOOK_MS
         self._looked_ms = now_ms
         self._children = {child: heard for child, heard in self._children.items() if heard.at_ms > now_ms - KEEP_MS}
@@ -127,18 +130,18 @@ class QuotaShares:
         self._total = None
 
     def below(self) -> Demands:
-        """Returns what is asked for here and below this node, for the one above it."""
+        """Returns the demands on this node and on the nodes below it, which this node reports to the node above."""
         return _most(_sum([self._own, *(heard.demands for heard in self._children.values())]))
 
     def beside(self, child: QuotaChild, limits: Iterable[str]) -> Demands:
-        """Returns what all others except for a child ask for under these limits; only the largest demands, as many as a
-        frame may have."""
+        """Returns the demands of all nodes except for a child and the nodes below it, under these limits. Only the
+        largest demands are returned, as many as a frame may have."""
         if self._total is None:
             heard = [each.demands for each in self._children.values()]
             self._total = _most(_sum([self._own, self._elsewhere, *heard]))
         its = self._children[child].demands if child in self._children else {}
         beside = {key: demand - its.get(key, 0.0) for key, demand in self._total.items() if key[2] in limits}
-        return {key: demand for key, demand in beside.items() if demand > DEMAND_MIN / 2}  # less is a rounding error
+        return {key: demand for key, demand in beside.items() if demand > DEMAND_MIN / 2}  # else a rounding error
 
 
 def _sum(parts: Iterable[Demands]) -> dict[QuotaKey, float]:

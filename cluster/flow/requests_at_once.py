@@ -1,8 +1,8 @@
 """Enforces the quotas of users and addresses on the number of sends in flight at the leader.
 
-A send is in flight once it was taken and until it is decided; one that waits for a quota is not. The account of an
-owner lies below that of the node (`cluster.flow.gate`), so it is given back in the same ways, and nothing is counted
-while nobody is limited.
+A send is in flight from when it is taken until it is decided. A send that waits for a quota is not in flight. The
+account of an owner adds to that of the node (`cluster.flow.gate`), so a send that ends leaves both at once. Owners have
+no accounts while no quota has this limit.
 """
 
 from __future__ import annotations
@@ -19,41 +19,43 @@ if TYPE_CHECKING:
     from statemachine.access.quotas import Quota
 
 OWNERS_MAX: Final = 20_000
-"""The most owners that are remembered; those who have nothing under way are forgotten first."""
+"""The most owners that are remembered. Beyond that, owners with no request in flight are forgotten."""
 OPEN_MS, CLOSED_MS = float("-inf"), float("inf")
 
 
 class AtOnce(Refusals):
-    """The limit on what one owner may have in flight. It has the interface of a `cluster.flow.quota_buckets.Bucket`,
-    but the time at which it opens cannot be known."""
+    """Limits the sends that one owner may have in flight. It has the interface of a
+    `cluster.flow.quota_buckets.Bucket`, but nobody can know when it will allow the next send."""
 
     __slots__ = ("_reserved", "_reserving", "account", "key")
 
     def __init__(self, rule: Rule, account: Account, reserving: list[AtOnce]) -> None:
-        """`reserving`: a list of those from which something was taken in this turn's call."""
+        """`reserving`: a list to which this object adds itself when sends are taken that do not count in `account`
+        yet."""
         super().__init__(rule)
         self.key = rule[:3]
         self.account = account
         self._reserving = reserving
         self._reserved = 0
-        """The requests that may go and are not in the account yet: they are when the call ends."""
+        """The number of sends that were allowed and are not in `account` yet. They will be before `settle` is
+        called."""
 
     def opens_ms(self) -> float:
-        """Returns a time in the past if one more send may go, and one that never comes if not."""
+        """Returns -infinity if one more send is allowed now, and +infinity if not."""
         return OPEN_MS if self.account.requests + self._reserved < self.rule.value else CLOSED_MS
 
     def fits(self, now_ms: int, requests: int, count: int, size: int) -> bool:
-        """Returns True if this number of requests may be taken."""
+        """Returns True if this number of requests is allowed now. `now_ms`, `count` and `size` have no effect."""
         return self.account.requests + self._reserved + requests <= self.rule.value
 
     def take(self, now_ms: int, count: int, size: int, requests: int = 1) -> None:
-        """Takes requests, however many messages they have."""
+        """Reserves this number of requests. `now_ms`, `count` and `size` have no effect."""
         if not self._reserved:
             self._reserving.append(self)
         self._reserved += requests
 
     def settle(self) -> None:
-        """Forgets the reservation, because what was taken is in the account now."""
+        """Forgets the reserved requests, because they are in the account now."""
         self._reserved = 0
 
 
@@ -61,25 +63,25 @@ class RequestsAtOnce:
     """The sends that each owner has in flight. Event loop only."""
 
     def __init__(self, rules: QuotaRules, above: Account) -> None:
-        """`above`: the account of the node in which all of it counts."""
+        """`above`: the account of the node, to which the owners' accounts add."""
         self._rules, self._above = rules, above
         self._seen: Mapping[str, Quota] = {}
         self._accounts: dict[int | str, Account] = {}
         self._limits: dict[tuple[str, str], AtOnce] = {}
-        """(subject, owner) -> what limits him."""
+        """(subject, owner) -> the limit on that owner."""
         self._found: dict[int | str, AtOnce | None] = {}
-        """User or address -> what limits it; None if nothing does."""
+        """User id or address -> the limit on that sender; None if no quota has one."""
         self._reserving: list[AtOnce] = []
         rules.judges.append(self.all)
 
     @property
     def active(self) -> bool:
-        """True if any quota has this limit."""
+        """True if any quota limits the number of sends in flight."""
         return self._rules.has(REQUESTS)
 
     def account(self, user: int, address: str) -> Account:
-        """Returns the account of the sender's requests: that of the user, or that of the address if nobody has
-        signed."""
+        """Returns the account of the sender's requests: that of the user, or that of the address if no user signed
+        (`user` is 0)."""
         owner = user or address
         account = self._accounts.get(owner)
         if account is None:
@@ -94,13 +96,15 @@ class RequestsAtOnce:
         self._found.clear()
 
     def begin(self) -> None:
-        """Begins to judge: what was allowed before is in its account by now."""
+        """Begins another call of the code that allows sends. Forgets all reservations, because the sends that were
+        allowed before are in their accounts by now."""
         for each in self._reserving:
             each.settle()
         self._reserving.clear()
 
     def of(self, user: int, address: str) -> AtOnce | None:
-        """Returns the limit for this sender; None if nothing limits it."""
+        """Returns the limit on this sender; None if no quota has one. `user`: the id of the user who signed, 0 if
+        nobody did."""
         if self._rules.rows is not self._seen:
             self._seen = self._rules.rows
             self._found.clear()
@@ -118,5 +122,5 @@ class RequestsAtOnce:
         return found
 
     def all(self) -> Iterable[Refusals]:
-        """Returns the owners that have, or had, a limit, and have sent something."""
+        """Returns one entry per owner that has, or had, a limit and has sent something."""
         return self._limits.values()

@@ -1,9 +1,10 @@
-"""Keeps apart what is new of the groups of a cluster: who leads each, and where its members are. Pure, and without a
-clock.
+"""Defines the records that describe the groups of a cluster (the leader of each, and the addresses of its members), and
+decides which record is newer. Pure, and without a clock.
 
 Nodes of different groups tell each other what they know (frame GROUPS, docs/wire-protocol.md), and each merges it into
-its own map (docs/adr/0108-groups-share-one-truth-and-copy-it.md). A map is a hint: it says whom to dial and what to
-answer. The epochs of a group only rise, so the order in which news arrives, and its repetition, change nothing.
+its own map (docs/adr/0108-groups-share-one-truth-and-copy-it.md). A map (number of a group -> its record) is a hint: it
+says which nodes to dial and what to answer clients. The epochs of a group only rise. So records may arrive in any
+order, and more than once, with the same result.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from raftlog.core.message_plausibility import TERM_MAX
 from raftlog.types import FIRST_GROUP, GROUPS_MAX
 
 MEMBERS_MAX = 16
-"""Members of a group in a map; a group has nine voters at most."""
+"""The most members of a group in a map. A group has at most nine voters."""
 LISTENERS_MAX = 16
 TEXT_MAX = 255
-"""Characters of a name or an address."""
+"""The most characters of a name or an address."""
 RECORD_BYTES_MAX = 8 << 10
-"""Bytes of one encoded record."""
+"""The most bytes of one encoded record."""
 MAP_BYTES_MAX = GROUPS_MAX * RECORD_BYTES_MAX + 16
-"""Bytes of an encoded map: every map that is made of records that were accepted can be sent and kept."""
+"""The most bytes of an encoded map. A map of accepted records is never larger, so it can always be sent and stored."""
 _INDEX_MAX = 1 << 62
 LEVEL_MAX = 65535
 
@@ -40,14 +41,15 @@ _TextOrNone = Annotated[str, Meta(max_length=TEXT_MAX)]
 
 
 class Epoch(NamedTuple):
-    """The age of a record. A group has one leader in a term, and the log of that leader only grows."""
+    """The age of a record: the record of a group with the higher epoch is the newer one. A term has one leader, whose
+    log only grows, so epochs only rise."""
 
     term: Annotated[int, Meta(ge=0, le=TERM_MAX)]
     index: Annotated[int, Meta(ge=0, le=_INDEX_MAX)]  # type: ignore[assignment]
-    """Index of the entry with the newest change of the members; 0 for GENESIS."""
+    """The index of the log entry that last changed the members; 0 for GENESIS, the first entry."""
     change: Annotated[int, Meta(ge=0, le=_INDEX_MAX)] = 0
-    """The number of times that the leader has lost or found a voter, or the group's level rose, in this term. Others
-    than the leader say 0."""
+    """The number of times in this term that the leader has lost or found a voter, or that the group's level rose. Nodes
+    other than the leader write 0."""
 
 
 class GroupMember(msgspec.Struct, frozen=True, array_like=True):
@@ -56,15 +58,16 @@ class GroupMember(msgspec.Struct, frozen=True, array_like=True):
     node: _Node
     host: _Text
     port: Annotated[int, Meta(ge=1, le=65535)]
-    """The member's peer port, at `host`."""
+    """The peer port of the member, at `host`."""
     http: _TextOrNone
-    """The "host:port" of its HTTP API; "" if unknown."""
+    """The "host:port" of the member's HTTP API; "" if it is unknown."""
     listeners: Annotated[dict[_Text, _Text], Meta(max_length=LISTENERS_MAX)]
-    """Listener name -> the "host:port" that it advertises."""
+    """Name of a listener -> the "host:port" that the member advertises for it."""
 
 
 class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One group, as a node that knew its leader saw it. Later versions may add fields at the end of both arrays."""
+    """The record of one group, made by a node that knew the group's leader. Later versions may add fields at the end of
+    this array and of a member's."""
 
     group: Annotated[int, Meta(ge=FIRST_GROUP, le=GROUPS_MAX)]
     name: _Text
@@ -74,15 +77,16 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     members: Annotated[list[GroupMember], Meta(min_length=1, max_length=MEMBERS_MAX)]
     """The voters, in the order of their ids."""
     away: Annotated[list[_Node], Meta(max_length=MEMBERS_MAX)] = []
-    """The voters that the leader does not reach, ascending: clients are sent to others instead."""
+    """The voters that the leader cannot reach, in ascending order. Clients are sent to other nodes instead."""
     level: Annotated[int, Meta(ge=0, le=LEVEL_MAX)] = 0
-    """The level that the group has at least (statemachine/levels.py); it never falls. 0 if it is unknown."""
+    """A level that the group has at least (statemachine/levels.py), which never falls; 0 if it is unknown."""
     retired: bool = False
-    """True if the node that tells it finds in its own state that the group has retired. It is in no map that is kept:
-    each node says what it knows itself."""
+    """True if the sender's own state says that the group has retired. Stored maps never contain True, because each node
+    adds what its own state says when it sends."""
 
     def addresses(self, listener: str) -> dict[int, str]:
-        """Returns node -> the "host:port" that its listener of that name advertises."""
+        """Returns node -> the "host:port" that the node advertises for that listener. Nodes without the listener are
+        left out."""
         return {each.node: each.listeners[listener] for each in self.members if listener in each.listeners}
 
     def http_address(self, node: int) -> str:
@@ -98,13 +102,13 @@ _decoder = msgspec.msgpack.Decoder(Annotated[list[GroupRecord], Meta(max_length=
 
 
 def encode(records: Iterable[GroupRecord]) -> bytes:
-    """Returns the payload of a frame GROUPS: msgpack, docs/wire-protocol.md."""
+    """Returns the payload of a frame GROUPS: the records in msgpack, ordered by group (docs/wire-protocol.md)."""
     return _encoder.encode(sorted(records, key=lambda record: record.group))
 
 
 def decode(payload: bytes) -> list[GroupRecord]:
-    """Returns the records in the payload of a frame GROUPS, or in a file. Raises WireError for anything else: every
-    number and text is checked for its range, every list for its length, and the whole for its size."""
+    """Returns the records in the payload of a frame GROUPS, or in a file. Raises WireError if the payload is malformed:
+    the range of each number and text, the length of each list and the total size are checked."""
     if len(payload) > MAP_BYTES_MAX:
         raise WireError(f"a map of groups of {len(payload)} bytes")
     try:
@@ -119,8 +123,8 @@ def decode(payload: bytes) -> list[GroupRecord]:
 
 
 def _check(record: GroupRecord) -> None:
-    """Raises WireError if its bytes are too many, its members are not in order, or a text is none that can be shown or
-    dialled."""
+    """Raises WireError if the record has too many bytes, if its members are not in ascending order, or if a name or
+    address cannot be displayed or dialled."""
     if (size := len(_encoder.encode(record))) > RECORD_BYTES_MAX:
         raise WireError(f"group {record.group}: a record of {size} bytes")
     if not _rise([member.node for member in record.members]) or not _rise(record.away):
@@ -146,14 +150,15 @@ def _rise(numbers: list[int]) -> bool:
 
 
 def rank(record: GroupRecord) -> tuple[Epoch, bytes]:
-    """Returns what decides between two records of one group: the higher epoch. Two members may see other addresses in
-    one epoch, from their own configurations; then the bytes decide, so that all nodes keep the same record."""
+    """Returns the sort key of a record among the records of one group: the highest wins. The higher epoch comes first.
+    Two members may know different addresses in one epoch, from their own configurations. Then the encoded bytes decide,
+    so that all nodes keep the same record."""
     return record.epoch, _encoder.encode(record)
 
 
 def news(known: GroupRecords, heard: Iterable[GroupRecord], own: int = 0) -> dict[int, GroupRecord]:
-    """Returns the records of `heard` that replace what is known. The own group's is never among them, because its
-    members know better; `own` is 0 for a map of nobody."""
+    """Returns group -> record, of those records of `heard` that are newer than the known ones. Records of the group
+    `own` are left out, because its members know better; `own` is 0 if no group is left out."""
     found: dict[int, GroupRecord] = {}
     for each in heard:
         record = replace(each, retired=False) if each.retired else each
@@ -164,7 +169,8 @@ def news(known: GroupRecords, heard: Iterable[GroupRecord], own: int = 0) -> dic
 
 
 def same_names(known: GroupRecords) -> dict[int, int]:
-    """Returns group -> the group with the same name and the lowest number, which keeps the name; without that one."""
+    """Returns group -> the group with the lowest number that has the same name, and keeps it. Groups that keep their
+    names are not in the result."""
     holders: dict[str, int] = {}
     for group in sorted(known):
         holders.setdefault(known[group].name, group)
@@ -172,8 +178,8 @@ def same_names(known: GroupRecords) -> dict[int, int]:
 
 
 def same_addresses(known: GroupRecords) -> dict[tuple[int, int], tuple[int, int]]:
-    """Returns (group, node) -> the member of a lower group that has its peer address. A process is a member of one
-    group, so one of the two no longer exists, or its address is wrong."""
+    """Returns (group, node) -> the (group, node) with the same peer address in the group with the lowest number. A
+    process is a member of one group only. So one of the two members no longer exists, or has a wrong address."""
     holders: dict[tuple[str, int], tuple[int, int]] = {}
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for group in sorted(known):
@@ -186,11 +192,12 @@ def same_addresses(known: GroupRecords) -> dict[tuple[int, int], tuple[int, int]
 
 
 def dialled(own: int, known: Iterable[int]) -> list[int]:
-    """Returns the groups of which a node of the group `own` dials one member: those 1, 2, 4, ... places after its own
-    in the order of their numbers, all around. Of group 1 it dials every member, so that is not among them.
+    """Returns the groups of which a node of the group `own` dials one member. With the groups in a ring in the order of
+    their numbers, these are 1, 2, 4, ... places after `own`. Group 1 is left out, because nodes dial every member of
+    it.
 
-    Every distance is a sum of powers of two, so a group hears of every other over as many links as its distance has
-    ones: six among 64 groups.
+    Every distance in the ring is a sum of powers of two. So news reaches a group over as many links as its distance has
+    binary ones: at most six among 64 groups.
     """
     ring = sorted({own, *known})
     at = ring.index(own)

@@ -1,8 +1,8 @@
 """DATA/GROUPS: the map of the other groups, as this node last knew it (docs/disk-format.md).
 
-It is a hint for the next start, while group 1 may be away: whom to dial, and what to answer. Nothing is lost with it.
-So a damaged file, one of another cluster or of a newer format is ignored with a warning, and a write that fails stops
-nothing.
+At the next start, when group 1 may be out of reach, it says which nodes to dial and what to answer clients. The file is
+a hint, and nothing is lost without it. So a file that is damaged, of another cluster or of a newer format is ignored
+with a warning, and a failed write stops nothing.
 
     0 magic u32 "RMQG" | 4 crc u32 of bytes 8..end | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 msgpack map {cluster: text, groups: the payload of a frame GROUPS}
@@ -27,10 +27,10 @@ FORMAT = 10
 
 
 class GroupsFile:
-    """The file of one node. One thread at a time."""
+    """The file of one node. Used by one thread at a time."""
 
     def __init__(self, fs: FileSystem, directory: Path, cluster_uuid: str, group: int) -> None:
-        """`group`: that of the node, to which the directory belongs."""
+        """`group`: the number of the group of the node that owns the directory."""
         self._fs = fs
         self._path = directory / layout.GROUPS
         self._cluster_uuid = cluster_uuid
@@ -58,6 +58,6 @@ class GroupsFile:
         return {record.group: record for record in decode(payload) if record.group != self._group}
 
     def save(self, groups: GroupRecords) -> None:
-        """Replaces the file; returns when it is on disk. Raises OSError, and then the file is as it was."""
+        """Replaces the file, and returns when it is on disk. Raises OSError; the old file is then unchanged."""
         content = {"cluster": self._cluster_uuid, "groups": encode(groups.values())}
         write_file(self._fs, self._path, seal(MAGIC, FORMAT, self._group, content))

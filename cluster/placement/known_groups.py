@@ -1,10 +1,11 @@
-"""Exchanges what is known of the groups of the cluster: tells other groups of this one, merges what they tell, keeps
-the map on disk, and says whom to dial (docs/adr/0108).
+"""Exchanges the map of the cluster's groups with nodes of other groups: sends the record of this node's group, merges
+the records that others send, stores the map on disk, and says which nodes to dial (docs/adr/0108).
 
-A link gets the whole map when it opens, what is new as soon as it is known, and the own group every second, which also
-shows that the link lives. Processes of the registry are told the same, and what they tell is merged by the same rule,
-so nothing that they say or forget shrinks a map. In a cluster with one group and no registry, a node only accepts
-connections of other groups, and begins with the rest when the first one comes.
+Over each link a node sends the whole map when the link opens, new records as soon as it learns of them, and the record
+of its own group every second, which also shows that the link works. Processes of the registry get the same records. The
+records that they send are merged by the same rule, so no process of the registry can remove a record from a map. In a
+cluster with one group and no registry, a node only accepts connections of other groups. All other work begins with the
+first such connection.
 """
 
 from __future__ import annotations
@@ -51,34 +52,38 @@ ALARM = Code("group_map", "warning", "raftmq status")
 REGISTRY_ALARM = Code("registry_no_majority", "warning", "raftmq registry status")
 NOT_READY_ALARM = Code("registry_not_ready", "warning", "raftmq registry status")
 LOOK_S = 1.0
-"""Seconds between two looks: links are tended, and the own group is told."""
+"""Seconds between two looks. In each look the node opens and closes links as needed, and sends the record of its own
+group."""
 WHOLE_EVERY = 10
-"""Looks between two times at which the whole map is told: what a slow node has missed."""
+"""The number of looks after which the whole map is sent again, for nodes that have missed records."""
 GATHER_S = 0.05
-"""Seconds for which news is gathered before it is passed on: whatever others send, a link gets 20 such frames a second.
+"""Seconds for which new records are gathered before they are passed on. So a link gets at most 20 such frames a second,
+whatever other nodes send.
 """
 REFUSED_LOOKS = 10
-"""Looks at which group 1 refuses this node before that is an alarm: a new group 1 does so for a moment, until it has
-its level."""
+"""The number of looks at which group 1 refuses this node before an alarm is raised. A new group 1 refuses for a moment,
+until it has the level that is needed."""
 RIVAL_LOOKS = 10
-"""Looks at which this node leads its group, and another node of it led in a later term, until that is an alarm: a
-deposed leader hears of it within a second or two, and leads no longer."""
+"""The number of looks before an alarm is raised if this node leads its group and another node led it in a later term. A
+deposed leader normally hears of the later term within a second or two, and steps down."""
 RETIRED_LOOKS = 10
-"""Looks without a leader, after this node has heard that its group has retired, until it ends. As long as others of the
-group run, it learns it from their log."""
+"""The number of looks without a leader until this node ends, after it has heard that its group has retired. As long as
+other nodes of the group run, this node learns of the retirement from their log."""
 LOST_LOOKS = 30
-"""Looks at which no majority of the registry is reached until that is an alarm: its processes may be restarted in turn.
+"""The number of looks at which no majority of the registry is reached before an alarm is raised: the processes of the
+registry may just be restarted one after the other.
 """
 SAVE_AGAIN = 60
-"""Looks until the next attempt after a failed write."""
+"""The number of looks until the next attempt after a failed write of the file."""
 
 
 def own_record(
     raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]], level: int
 ) -> GroupRecord | None:
-    """Returns the record of this node's group; None while this node knows no leader of it: a candidate's term would be
-    an epoch that no other node knows. `unreached` returns the nodes that this node, if it leads, does not reach.
-    `level`: the level of the group, as this node has applied it."""
+    """Returns the record of this node's group. None while this node knows no leader of the group, because the term of a
+    candidate would be an epoch that no other node knows. None too if this node was removed from the group. `unreached`
+    returns the nodes that this node does not reach, which counts if it leads. `level`: the level of the group, as this
+    node has applied it."""
     if raw.leader_id == NOBODY or members.is_removed:
         return None
     voters = members.in_force.voter_ids
@@ -94,8 +99,8 @@ def own_record(
 
 
 def added(others: GroupRecords, rows: Mapping[int, BrokerGroup]) -> GroupRecords:
-    """Returns those of the reported groups that belong to the cluster: they have a row in this node's copy of the
-    truth, and have not retired. A node without a copy has no rows, and accepts all reports."""
+    """Returns those of the reported groups that belong to the cluster and have not retired, by `rows`: this node's copy
+    of the list of groups (the truth). A node without a copy has no rows, and all reported groups are returned."""
     living = living_groups(rows)
     return {number: record for number, record in others.items() if number in living} if rows else others
 
@@ -108,12 +113,12 @@ def _registry_of(config: Config) -> list[LinkTarget]:
 
 
 def has_majority(registry: Collection[RegistryProcess]) -> bool:
-    """Returns True if more than half of the processes are reached, or there are none."""
+    """Returns True if more than half of the registry's processes are reached, or if there is no registry."""
     return not registry or 2 * sum(each.reached for each in registry) > len(registry)
 
 
 def _lacking(registry: list[RegistryProcess]) -> list[str]:
-    """Returns what each process says that answers clients without some groups."""
+    """Returns a text for each process that answers clients although nodes of some groups have not registered there."""
     return [
         f"registry node {each.id} answers clients without group {', '.join(map(str, each.state.missing))}: none of its "
         "nodes has registered there"
@@ -123,7 +128,7 @@ def _lacking(registry: list[RegistryProcess]) -> list[str]:
 
 
 class KnownGroups:
-    """The other groups of the cluster, as this node knows them. Event loop only."""
+    """The map of the other groups, as this node knows it. Event loop only."""
 
     def __init__(
         self,
@@ -152,25 +157,26 @@ class KnownGroups:
         self._make_own, self._rows, self._retired = own, rows, retired
         self._look_s, self._whole_every = look_s, whole_every
         self._heard_retired = False
-        """True if a node of another group has said that this one's group has retired."""
+        """True if a node of another group has said that this node's group has retired."""
         self._own: GroupRecord | None = None
         self._others: GroupRecords = file.load()
         self.groups_here = 1
-        """The number of groups, with the own one, with nodes at this node's host, which share its disk."""
+        """The number of groups that have a node on this node's host, this group included. They share the host's
+        disk."""
         self._registry_states: dict[int, RegistryState] = {}
-        """The state that each process of the registry told last."""
+        """Id of a process of the registry -> the state that it last reported."""
         self._fresh: dict[int, GroupRecord] = {}
-        """The records that are to be passed on."""
+        """Number of a group -> its record, for the records that are still to be passed on."""
         self._passing: asyncio.TimerHandle | None = None
         self._looks = self._refused_looks = self._lost_looks = self._rival_looks = self._alone_looks = 0
-        """`_refused_looks`: in a row, while group 1 refused this node and no other connection led there. `_lost_looks`:
-        in a row, without connections to a majority of the registry. `_rival_looks`: in a row, with a rival.
-        `_alone_looks`: in a row, without a leader of a group of which is heard that it has retired."""
+        """Each counts looks in a row. `_refused_looks`: group 1 refused this node, and no other connection to group 1
+        was open. `_lost_looks`: no majority of the registry was reached. `_rival_looks`: another node led this group in
+        a later term. `_alone_looks`: this group had no leader, and was reported to have retired."""
         self._heard_own: GroupRecord | None = None
-        """The newest record of the own group that others have told."""
+        """The newest record of this node's group that other groups have sent; None if they sent none."""
         self._unsaved = False
         self._save_at = 0
-        """The look from which on the map may be written."""
+        """The number of the look from which on the map may be written again."""
         self._saving: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -197,12 +203,13 @@ class KnownGroups:
         )
 
     def others(self) -> GroupRecords:
-        """Returns number -> record of each other group that has not retired. The record of a retired one is kept and
-        passed on, but nobody asks that group for anything."""
+        """Returns number -> record of each other group that has not retired. Records of retired groups are kept and
+        passed on, but this node asks those groups for nothing."""
         return added(self._others, self._rows())
 
     def registry(self) -> list[RegistryProcess]:
-        """Returns the processes of the registry, in the order of `cluster.registry`; none if there are none."""
+        """Returns the processes of the registry, in the order of `cluster.registry`; an empty list without a
+        registry."""
         found = []
         for target in self._registry:
             reached = self._links.reaches(target.group, target.node)
@@ -216,8 +223,8 @@ class KnownGroups:
         return record.leader if record is not None else NOBODY
 
     def below(self, level: int) -> list[str]:
-        """Returns a text for each group that is not known to have that level, also for groups that have sent nothing
-        yet."""
+        """Returns a text for each group that is not known to have that level. This includes groups that have sent
+        nothing yet."""
         told, rows = [], self._rows()
         groups = {*rows, *self._others} & living_groups(rows) if rows else {*self._others}
         for group in sorted(groups - {self._group}):
@@ -239,13 +246,13 @@ class KnownGroups:
             self._task = self._loop.create_task(self._run(), name="other groups")
 
     def _reload(self, config: Config) -> None:
-        """Registers with other processes of the registry from now on, if the configuration names others."""
+        """Connects to the processes of the registry that a changed configuration names."""
         registry = _registry_of(config)
         if registry == self._registry:
             return
         kept = [target for target in registry if target in self._registry]
         self._registry = kept
-        self._links.tend(self._targets())  # a connection to an address that is no longer named ends
+        self._links.tend(self._targets())  # connections to addresses that are no longer named are closed
         self._registry = registry
         self._lost_looks = 0
         if registry:
@@ -288,7 +295,8 @@ class KnownGroups:
             self._save()
 
     def _known(self) -> GroupRecords:
-        """Returns the map as this node tells it: with its own group, and with what it knows of retired ones."""
+        """Returns the map that this node sends: with the record of its own group, and with retired groups marked as
+        such."""
         rows = self._rows()
         told = {
             number: replace(record, retired=True) if is_retired(rows, number) else record
@@ -297,15 +305,15 @@ class KnownGroups:
         return told if self._own is None else {**told, self._group: self._own}
 
     def _look_if_retired(self) -> None:
-        """Ends a node that was down when its group retired, and that cannot learn it from its group: no other node of
-        it runs."""
+        """Ends this node if its group has retired while it was down, and no other node of the group runs from which it
+        could learn that."""
         is_alone = self._heard_retired and self._make_own() is None
         self._alone_looks = self._alone_looks + 1 if is_alone else 0
         if self._alone_looks == RETIRED_LOOKS:
             self._retired()
 
     def _renew_own(self) -> bool:
-        """Makes the record of the own group again; returns True if it has changed."""
+        """Computes the record of this node's group again. Returns True if it has changed, and can be sent."""
         record, before = self._make_own(), self._own
         if record is not None and before is not None and record.epoch[:2] == before.epoch[:2]:
             is_changed = (record.away, record.level) != (before.away, before.level)
@@ -322,8 +330,8 @@ class KnownGroups:
         return True
 
     def _targets(self) -> list[LinkTarget]:
-        """Returns whom to dial: the registry, all members of group 1, and one each of some groups
-        (`group_map.dialled`)."""
+        """Returns the nodes to dial: all processes of the registry, all members of group 1 unless this is group 1, and
+        one member each of some other groups (`group_map.dialled`)."""
         found = [*self._registry]
         if self._group != FIRST_GROUP:
             first = self._others.get(FIRST_GROUP)
@@ -333,7 +341,7 @@ class KnownGroups:
                 found.append(LinkTarget(FIRST_GROUP, NOBODY, self._first))
         for group in dialled(self._group, self.others()):
             addresses = [(each.host, each.port) for each in self._others[group].members]
-            at = self._node % len(addresses)  # members of a group begin with different ones
+            at = self._node % len(addresses)  # members of this group begin with different ones
             found.append(LinkTarget(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
         return found
 
@@ -375,8 +383,8 @@ class KnownGroups:
         self._alarm(NOT_READY_ALARM, "; ".join(_lacking(registry)))
 
     def _rival(self) -> GroupRecord | None:
-        """Returns the record of this node's group under another leader of a later term, while this node leads it; None
-        if there is none."""
+        """Returns the record of this node's group that names another leader in a later term, although this node leads;
+        None if there is no such record."""
         heard = self._heard_own
         if heard is None or heard.leader == self._node:
             return None
@@ -386,7 +394,8 @@ class KnownGroups:
         return heard if heard.epoch.term > own.epoch.term else None
 
     def _why_no_majority(self, registry: list[RegistryProcess]) -> str:
-        """Returns the reason why the registry takes no operation, as far as this node can see; "" if it does."""
+        """Returns the reason why the registry accepts no operation, as far as this node can see; "" if it accepts
+        them."""
         if not has_majority(registry):
             reached = sum(each.reached for each in registry)
             why = self._links.refused.get(REGISTRY_GROUP, "the others do not answer in cluster.registry")
@@ -397,7 +406,7 @@ class KnownGroups:
         return ""
 
     def _alarm(self, key: Code, text: str) -> None:
-        """Raises an alarm, or clears it if the text is empty."""
+        """Raises an alarm with the text, or clears it if the text is empty."""
         if text:
             self._alarms.raise_alarm(key, text)
         else:
@@ -406,15 +415,15 @@ class KnownGroups:
     # --- telling and hearing -----------------------------------------------------------------------------------------
 
     def _tell(self, links: Iterable[GroupLink], records: Collection[GroupRecord]) -> None:
-        """Sends all these records to nodes. A process of the registry that starts waits for each group that it learns
-        of, so it gets only the groups that exist."""
+        """Sends the records over the links. A process of the registry gets only the records of groups that exist: when
+        it starts, it waits for each group that it has heard of."""
         there = {self._group, *self.others()}
         everything, registered = encode(records), encode([each for each in records if each.group in there])
         for link in links:
             link.send(Kind.GROUPS, [], registered if link.group == REGISTRY_GROUP else everything)
 
     def _on_role(self) -> None:
-        """Passes on the new record of this node's group. Called when the leader of the group has changed."""
+        """Sends the new record of this node's group to others. Called when the leader of the group has changed."""
         if self._task is not None and self._renew_own() and self._own is not None:
             self._pass_on_soon({self._group: self._own})
 
@@ -424,7 +433,7 @@ class KnownGroups:
         self._tell([link], self._known().values())
 
     def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
-        """Handles a frame GROUPS. Raises WireError."""
+        """Handles a frame GROUPS: merges its records into the map. Raises WireError."""
         heard = decode(payload)
         own = next((record for record in heard if record.group == self._group), None)
         if own is not None and (self._heard_own is None or rank(own) > rank(self._heard_own)):
@@ -451,13 +460,14 @@ class KnownGroups:
         self._tell(self._links.all(), fresh.values())
 
     def _on_registry_state(self, link: GroupLink, header: list[object], payload: bytes) -> None:
-        """Handles a frame REGISTRY_STATE. Raises WireError."""
+        """Handles a frame REGISTRY_STATE: records the state of the process. Raises WireError."""
         self._registry_states[link.node] = decode_state(header)
 
     # --- on disk -----------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Writes the map in another thread, because the disk may be slow. Nothing waits for it."""
+        """Writes the map to the file, in another thread because the disk may be slow. No other work waits for the
+        write."""
         self._unsaved = False
         self._saving = self._loop.run_in_executor(None, self._file.save, self._others)
         self._saving.add_done_callback(self._on_saved)

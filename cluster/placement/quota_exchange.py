@@ -1,10 +1,10 @@
-"""Sends, once a second, the demand under each quota: a follower to its leader, which sends the followers the demand of
-all others; leaders of other groups to the leader of the first group, which answers in the same way
-(`cluster.flow.quota_shares` adds up and divides).
+"""Sends the demand under each quota once a second (`cluster.flow.quota_shares` adds up and divides). A follower sends
+its demand to its leader, and gets the demand of all other nodes. The leaders of other groups send theirs to the leader
+of the first group, and get the demand of all other groups.
 
     DEMANDS   []    payload: msgpack [[subject, owner, limit, demand], ...]
 
-A frame has all demands of its sender: it replaces the one before. Nothing is sent as long as there is no quota.
+A frame has all demands of its sender, so it replaces the sender's last frame. Nothing is sent while there is no quota.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEYS_PER_UNIT: Final = 4
 
 
 class QuotaExchange:
-    """The end of one node. Event loop only."""
+    """Sends and receives the demands of one node. Event loop only."""
 
     def __init__(
         self,
@@ -49,17 +49,18 @@ class QuotaExchange:
         leads: Callable[[], bool],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """`leader` returns the node that this node follows, 0 if it knows none. `leads` returns True if this node
-        leads its group and takes writes."""
+        """`group`: the number of this node's group. `leader` returns the node that this node follows, NOBODY (0) if it
+        knows none. `leads` returns True if this node leads its group and takes writes."""
         self._shares, self._peers, self._links, self._turns = shares, peers, links, turns
         self._group, self._leader, self._leads = group, leader, leads
         self._now_ms = monotonic_ms
         self._due_ms = 0
         self._is_on = False
         self._looks = False
-        """True while the steps of a look are under way."""
+        """True while the steps of a measurement are in progress."""
         self._others: dict[int, GroupLink] = {}
-        """Number of another group -> the connection over which its leader has told something."""
+        """Number of another group -> the connection over which its leader has sent demands. Used by the leader of the
+        first group."""
         links.takes(Kind.DEMANDS, self._on_group_frame)
 
     def part(self) -> Part:
@@ -67,7 +68,8 @@ class QuotaExchange:
         return Part(name="quota shares", tick=self.tick, frames={Kind.DEMANDS: self._on_frame})
 
     def tick(self, now_ms: int) -> None:
-        """Once a second: measures, divides and tells."""
+        """Begins a measurement, and then sends the demands, once a second while there is a quota. May be called more
+        often."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + LOOK_MS
@@ -134,7 +136,7 @@ class QuotaExchange:
 
 
 def encode(demands: Demands) -> bytes:
-    """Returns the payload of a frame; demands that do not fit into PAYLOAD_MAX bytes are left out."""
+    """Returns the payload of a frame. Demands that do not fit into PAYLOAD_MAX bytes are left out."""
     charge(1 + len(demands) // KEYS_PER_UNIT)
     rows = [[*key, demand] for key, demand in demands.items()]
     packed: bytes = msgpack.packb(rows)
@@ -145,7 +147,7 @@ def encode(demands: Demands) -> bytes:
 
 
 def decode(payload: bytes) -> Demands:
-    """Returns what a frame tells. Raises WireError."""
+    """Returns the demands in the payload of a frame. Raises WireError."""
     if len(payload) > PAYLOAD_MAX:
         raise WireError(f"{len(payload)} bytes of demands, at most {PAYLOAD_MAX} are allowed")
     try:

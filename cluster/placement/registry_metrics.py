@@ -1,4 +1,4 @@
-"""Metrics of the registry, as this node hears of its processes. They are read at each scrape."""
+"""Metrics of the registry: what its processes report to this node. They are computed at each scrape."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class RegistryMetrics(ServiceMetrics):
-    """One series for each process that `cluster.registry` names, and none without a registry. Event loop only."""
+    """Yields one series for each process that `cluster.registry` names; none without a registry. Event loop only."""
 
     def __init__(self, read: Callable[[], list[RegistryProcess]]) -> None:
         super().__init__()
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics. A process that is not reached has the first one alone."""
+        """Yields the metrics. A process that is not reached has a series in the first metric only."""
 
         def gauge(name: str, text: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(name, text, labels=("process",))

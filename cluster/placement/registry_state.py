@@ -1,4 +1,4 @@
-"""The state that a process of the registry tells the nodes that are connected to it (frame REGISTRY_STATE)."""
+"""The state that a process of the registry reports to the nodes that are connected to it (frame REGISTRY_STATE)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ GroupNumber = Annotated[int, Meta(ge=1, le=GROUPS_MAX)]
 
 
 class RegistryState(msgspec.Struct, frozen=True, array_like=True):
-    """The state of one process. It may gain fields at its end."""
+    """The state of one process of the registry. Later versions may add fields at the end."""
 
     ready: bool
-    """True if it answers clients."""
+    """True if the process answers clients."""
     missing: Annotated[list[GroupNumber], Meta(max_length=GROUPS_MAX)]
-    """Groups of which no node has registered, although the time for it is over: routes lack them."""
+    """Numbers of the groups of which no node has registered in time. Routes lack these groups."""
     living: Count
-    """Nodes that are connected to it."""
+    """The number of nodes that are connected to the process."""
     has_majority: bool
-    """True if the last operation that its child was asked for was accepted: a majority of the processes runs."""
+    """True if the last operation that the child was asked for was accepted, which shows that a majority of the
+    processes runs."""
     leader: Count
-    """The process that leads, as its child knows it; 0 if it knows none."""
+    """The id of the leading process, as the child knows it; 0 if it knows none."""
     operations: Count
-    """Operations that were accepted since its start."""
+    """The number of operations that were accepted since the process started."""
     entries: Count
-    """Operations in the journal of its child."""
+    """The number of operations in the child's journal."""
     accepted_ms: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
-    """Milliseconds since an operation was accepted; -1 if none was."""
+    """Milliseconds since the last accepted operation; -1 if none was accepted."""
     child_starts: Count
-    """Times that its child was started."""
+    """The number of times that the child was started."""
 
 
 def encode_state(state: RegistryState) -> list[Any]:
@@ -52,11 +53,11 @@ def decode_state(header: list[Any]) -> RegistryState:
 
 
 class RegistryProcess(NamedTuple):
-    """A process of the registry, as this node reaches it."""
+    """A process of the registry, as this node sees it."""
 
     id: int
     address: str
     """The "host:port" where nodes register."""
     reached: bool
     state: RegistryState | None = None
-    """The state that it told last; None while it is not reached."""
+    """The state that the process reported last; None while it is not reached, or has reported none."""

@@ -1,13 +1,16 @@
-"""Says where clients find the queues of a topic, and which node to ask. No other place knows how many groups there are.
+"""Says where clients find the queues of a topic, and which node to ask. No other module knows how many groups there
+are.
 
 A group of brokers is a Raft group as clients see it: one log, one broker name, and the nodes that hold the log
-(docs/adr/0102-one-route-map.md). Routes, aliases, forwarding and reports ask the group that holds the topic, or the
-group of this node, and never the configuration. Other groups are those in the map that nodes of different groups tell
-each other (`cluster.placement.group_map`); topics are in this node's group today.
+(docs/adr/0102-one-route-map.md). The code for routes, aliases, forwarding and reports asks this module for the group
+that holds the topic, or for the group of this node. It does not read them from the configuration. Other groups are
+those in the map that nodes of different groups tell each other (`cluster.placement.group_map`); topics are in this
+node's group today.
 
-Readers see the group as one broker name: id 0 is the leader, every other node has its own id. Producers see one more
-name per node, an alias, because they repeat a failed send only at another name (docs/adr/0010-broker-names.md). The
-addresses are those of the listener that was asked.
+Consumers see the group as one broker name: broker id 0 is the leader, every other node has its own id. Producers see
+one more name per node, an alias, because they repeat a failed send only at another name
+(docs/adr/0010-broker-names.md). The addresses are those that nodes advertise for the listener through which the client
+asked.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ if TYPE_CHECKING:
     from cluster.placement.group_map import GroupRecord, GroupRecords
 
 QueueCounts = tuple[int, int]
-"""The numbers of read queues and of write queues of a topic."""
+"""(read queues, write queues) of a topic in one group."""
 StandIns = Callable[[Collection[NodeId]], Mapping[NodeId, NodeId]]
-"""Nodes -> for each of them the node to which its broker name leads."""
+"""Nodes -> mapping of each of them to the node at whose address its broker name leads: itself, or another one if it is
+out of reach or leaving."""
 
 
 class BrokerData(NamedTuple):
-    """One broker name, as a route shows it."""
+    """One broker name with its addresses, as a route shows it."""
 
     name: str
     cluster: str
@@ -52,15 +56,17 @@ class BrokerGroup:
         http: Callable[[NodeId], str],
         slots: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`config` returns the configuration in force. `advertised` returns node -> the "ip:port" that its listener of
-        that name advertises. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown. `slots` returns
-        the number of aliases of each group of a cluster of several, 0 in a cluster of one: then each node has one."""
+        """`config` returns the configuration in force. `leader` returns the node that leads the group, NOBODY if
+        unknown. `advertised` returns node -> the "ip:port" that the node advertises for a listener. `stand_ins` says to
+        which node each node's name leads. `http` returns the "host:port" of a node's HTTP API, "" if it is unknown.
+        `slots` returns the number of aliases of each group if the cluster has several groups, and 0 if it has one
+        group. With 0, each node has one alias."""
         self.config = config
         """Returns the configuration in force."""
         self._advertised = advertised
         self._stand_ins = stand_ins
         self.slots = slots
-        """Returns the number of aliases of each group in a cluster of several; 0 in a cluster of one."""
+        """Returns the number of aliases of each group if the cluster has several groups; 0 if it has one group."""
         self.leader = leader
         """Returns the node that leads the group, as far as this node knows; NOBODY if there is none."""
         self.http_address = http
@@ -74,22 +80,23 @@ class BrokerGroup:
 
     @property
     def has_aliases(self) -> bool:
-        """True if producers are shown a name for each node."""
+        """True if producers are shown aliases too."""
         return self.config().cluster.producer_aliases
 
     def names(self, listener: str) -> set[str]:
-        """Returns every name under which a client of the listener may know the group."""
+        """Returns the broker names under which clients of the listener may know the group: its name and its aliases."""
         return {self.name, *(name for name, _ in self._named(self._addresses(listener)))}
 
     def has_choice(self, listener: str) -> bool:
-        """Returns True if clients of the listener find more than one node."""
+        """Returns True if the group has more than one node with an address for clients of the listener."""
         return len(self._addresses(listener)) > 1
 
     def brokers(self, listener: str) -> BrokerData:
-        """Returns the group's name with the address of every node: "0" is the leader's, "n" those of the other nodes n.
+        """Returns the group's name with the address of every node. Broker id "0" is the leader; every other node has
+        its own number as broker id.
 
-        Without a leader the last known one keeps its place. If there never was one, no address has id 0, and producers
-        ask again before each send.
+        While there is no leader, the last known leader keeps id 0. If no leader was ever known, no address has id 0,
+        and producers ask for the route again before each send.
         """
         addresses = self._addresses(listener)
         leader = self.leader()
@@ -99,9 +106,9 @@ class BrokerGroup:
         return self._data(self.name, dict(sorted(by_id.items())))
 
     def readers(self, listener: str) -> BrokerData:
-        """Returns what `brokers` does, for a route. If consumers may read from followers, the id of a node that is out
-        of reach or leaving leads to another node, because a consumer that was once directed there keeps using that
-        id."""
+        """Returns the result of `brokers`, as consumers need it in a route. If consumers may read from followers, the
+        id of a node that is out of reach or leaving has the address of another node: a consumer that was once directed
+        to an id keeps using it."""
         data = self.brokers(listener)
         if not self.config().modes.slave_read_enable:
             return data
@@ -110,9 +117,10 @@ class BrokerGroup:
         return data._replace(addresses={name: instead.get(name, address) for name, address in data.addresses.items()})
 
     def aliases(self, listener: str) -> list[BrokerData]:
-        """Returns the further names of the group, each with the address to which it leads as that of id 0; none if they
-        are off, or in a cluster of one node. Names and their number stay when a node is out of reach, and in a cluster
-        of several groups also when one joins or leaves, so that a key keeps its queue."""
+        """Returns the aliases of the group, each with one address under id 0. Empty if aliases are off, or if the group
+        has one node in a cluster of one group. The names and their number stay when a node is out of reach. In a
+        cluster of several groups they also stay when a node joins or leaves. So messages with a key keep their
+        queue."""
         addresses = self._addresses(listener)
         if not self.has_aliases or len(addresses) < (1 if self.slots() else 2):
             return []
@@ -120,11 +128,12 @@ class BrokerGroup:
         return [self._data(name, {"0": addresses[leads_to[node]]}) for name, node in self._named(addresses)]
 
     def _named(self, addresses: Mapping[NodeId, str]) -> list[tuple[str, NodeId]]:
-        """Returns each alias with its node, in the order of a route."""
+        """Returns (alias, node) pairs, in the order of a route."""
         slots = self.slots()
         if not slots:
             return [(self._alias(node), node) for node in addresses]
-        # Clients use the rows in this order, or sort them by name as text: with this order, both have the same result.
+        # Some clients use the rows in this order, others sort them by name as text. In this order both get the same
+        # result.
         nodes = sorted(addresses)
         return sorted((self._alias(slot), nodes[(slot - 1) % len(nodes)]) for slot in range(1, slots + 1) if nodes)
 
@@ -155,31 +164,31 @@ class OtherGroup(BrokerGroup):
 
     @property
     def name(self) -> str:
-        """The group's broker name."""
+        """The group's broker name, as its last record has it."""
         return self._record.name
 
     @property
     def has_aliases(self) -> bool:
-        """True if producers are shown further names, whose number the cluster has fixed."""
+        """True if producers are shown aliases, and the cluster has fixed their number."""
         return super().has_aliases and self.slots() > 0
 
     def names(self, listener: str) -> set[str]:
-        """Returns the group's name and its aliases."""
+        """Returns the group's name, and its aliases if their number is fixed."""
         return super().names(listener) if self.slots() else {self.name}
 
 
 class RouteMap:
-    """Topic -> the group that holds its queues. Event loop only."""
+    """Says which group holds the queues of a topic. Event loop only."""
 
     def __init__(self, own: BrokerGroup, others: Callable[[], GroupRecords] = dict) -> None:
         """`own` is the group to which this node belongs. `others` returns number -> record of each other group."""
         self.own = own
-        """The group to which this node belongs: what another node of it has to answer is forwarded there."""
+        """The group to which this node belongs. A request that another node of it has to answer is forwarded there."""
         self._others = others
 
     def groups(self) -> tuple[BrokerGroup, ...]:
-        """Returns all groups of the cluster: this node's, then the others in the order of their names as text. A name
-        stands for one group, the own one or that with the lowest number; the others with it are left out."""
+        """Returns all groups of the cluster: this node's first, then the others in the order of their names as text. If
+        several groups have one name, only this node's group or the one with the lowest number is returned."""
         by_name: dict[str, OtherGroup] = {}
         for _, record in sorted(self._others().items()):
             if record.name != self.own.name:
@@ -191,7 +200,7 @@ class RouteMap:
         return self._others()
 
     def numbers(self) -> dict[str, int]:
-        """Returns the name of each group that `groups` returns -> its number; empty in a cluster of one group."""
+        """Returns name -> number of each group that `groups` returns; empty in a cluster of one group."""
         others = self._others()
         if not others:
             return {}
@@ -203,8 +212,9 @@ class RouteMap:
         return self.own
 
     def placed(self, place: Mapping[int, QueueCounts]) -> list[tuple[BrokerGroup, QueueCounts]] | None:
-        """Returns the groups of a topic with its queues there, in the order of the groups' names as text; None if this
-        node does not know one of them yet. `place`: number of a group -> (read queues, write queues)."""
+        """Returns the groups of a topic, each with the topic's queues there, in the order of the groups' names as text.
+        `place`: number of a group -> (read queues, write queues). None if this node does not know one of the groups
+        yet."""
         own, others = self.own.config().cluster.group, self._others()
         if place.keys() == {own}:
             return [(self.own, place[own])]

@@ -1,8 +1,9 @@
-"""Decides which requests are allowed, by what they name and whatever protocol they came by.
+"""Decides which requests a user may make, by the topics and groups that they name. The protocol of the request does not
+matter.
 
-A request that finds something by its position, id, handle or attempt is checked again by its handler, by what is stored
-there (`cluster.broker.rights`); `Verb.stored` says which right that needs. A code without a row needs a Super (an
-administrator).
+Some requests find a message or an attempt by its position, id or handle. Their handlers check the rights again, by what
+is stored there (`cluster.broker.rights`); `Verb.stored` says which right they ask for. A request code without a row in
+the table of verbs needs a Super (an administrator).
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ if TYPE_CHECKING:
     from statemachine.access.users import Access
 
 NAMES_MAX: Final = 2_048
-"""The most topics and groups of one request that are judged. Judging is one piece of work of the event loop."""
+"""The most topics and groups that one request may name; one that names more is refused. All of them are judged in one
+uninterrupted step of the event loop."""
 NAME_LENGTH_MAX: Final = TOPIC_LENGTH_MAX
-"""The most characters of a name that is judged: no topic and no group has a longer one."""
+"""The most characters of a topic or group that a request may name; a request with a longer name is refused."""
 NO_SUPER: Final = "there is no Super yet"
 
 
 def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] | None:
-    """Returns the needed rights of a request; None if only a Super may make it. Raises Refused if its body cannot be
-    read, or names more than is judged."""
+    """Returns the rights that a request needs; None if only a Super may make it, an empty list if any user may. Raises
+    Refused if its body cannot be read, if it names more than NAMES_MAX topics and groups, or if a name is too long."""
     verb = VERBS.get(code)
-    # Unknown, or naming nothing that a rule could allow: a Super alone, so a new code is closed until it has a row.
+    # A code without a row, or one that no rule can allow, needs a Super. So a new code is closed to others until it has
+    # a row.
     if verb is None or verb.names is None:
         return None
     found: list[Need] = []
@@ -45,11 +48,11 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
                 kind = KIND_NAMES[need.kind].lower()
                 raise Refused(Reason.INVALID, f"a {kind} of {len(need.name)} characters; {NAME_LENGTH_MAX} are allowed")
             found.append(need)
-            # Refused, not cut: a name that is not judged would be allowed.
+            # The request is refused. If only its first names were judged, the others would be allowed unjudged.
             if len(found) > NAMES_MAX:
                 remark = f"request {code} names more than {NAMES_MAX} topics and groups: send it in parts"
                 raise Refused(Reason.INVALID, remark)
-    # What cannot be read cannot be judged, so no handler may read it either.
+    # A body that cannot be read cannot be judged, so the handler must not get the request.
     except MALFORMED as error:
         raise Refused(Reason.INVALID, f"the body of request {code} cannot be read: {error}") from None
     return found
@@ -70,11 +73,11 @@ class Judge:
 
     @property
     def enforces(self) -> bool:
-        """True if who has no right is refused."""
+        """True if the mode is `enforce`: a request whose user lacks a right is refused."""
         return self._access.mode is Mode.ENFORCE
 
     def needs_of(self, code: int, ext: Ext, body: bytes) -> Sequence[Need] | None:
-        """Returns the needed rights of a request by its code; see the function of that name."""
+        """Returns the rights that a request needs, as the function `needs_of` of this module does, for this cluster."""
         return needs_of(code, ext, body, self.cluster)
 
     @property
@@ -83,9 +86,9 @@ class Judge:
         return not self._access.supers
 
     def why_no_super(self, user: User | None, address: str) -> str:
-        """Returns the reason why a user (None: none is proven) may not do what only a Super may, whatever the mode; ""
-        if it may."""
-        # Closed while there is no Super: else the first to come could make itself one.
+        """Returns the reason why a user may not do what only a Super may, in any mode; "" if the user may. `user`: None
+        if the caller has proven no user, which is always a reason."""
+        # Nobody may while there is no Super. Otherwise the first caller could make itself one.
         if self.lacks_super:
             return NO_SUPER
         if user is None:
@@ -94,17 +97,19 @@ class Judge:
 
     @staticmethod
     def why_not(user: User, address: str, needs: Sequence[Need] | None, known: Verdicts | None = None) -> str:
-        """Returns the reason why a user at an address may not do what needs all of `needs` (None: a Super alone may);
-        "" if it may. `known` are earlier verdicts on the same connection."""
-        # Before any rule: no rule gives what a Super alone may do.
+        """Returns the reason why a user at an address lacks one of `needs`; "" if the user has them all. `needs`: None
+        if only a Super may do it. `known`: earlier verdicts on the same connection, which are looked up first; None if
+        there are none."""
+        # This comes before any rule, because no rule can give a user what only a Super may do.
         if needs is None and not user.is_super:
             return f"only a Super may do this, and user {user.name} is none"
         verdict = judge(user, address, needs or ()) if known is None else known.judge(user, needs or ())
         return verdict.reason if isinstance(verdict, Denied) else ""
 
     def refuses(self, user: int, address: str, why: str, what: str, *, always: bool = False) -> bool:
-        """Records a denial; returns False if denials are only observed. `what`: the name of the request in the log.
-        `always`: True for a request that is checked in every mode."""
+        """Records a denial. Returns True if the request must be refused, False if the mode only observes denials.
+        `user`: the id of the user. `why`: the reason. `what`: the name of the request in the log. `always`: True for a
+        request that is refused in every mode."""
         enforced = always or self.enforces
         self._denials.note(user, address, why, what, enforced=enforced)
         return enforced

@@ -1,7 +1,9 @@
-"""The rights on what a request names: topics, groups or the cluster, and which actions on them suffice.
+"""Computes the rights that a request needs from the topics, groups or cluster that it names, and the actions that
+suffice on each.
 
-Each row names one of these functions (`cluster.requests.verb.Verb.names`); there is no default. The rights are those of
-RocketMQ 5.3 where a request names what it touches. The name of a `Cluster` resource is that of the cluster.
+Each row of the table of verbs has one of these functions as its `names` (`cluster.requests.verb.Verb`); there is no
+default. The rights are those of RocketMQ 5.3 where a request names what it touches. The name of a `Cluster` resource is
+that of the cluster.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ PUT = (Action.CREATE, Action.UPDATE)
 
 
 def pull_needs(topic_name: str, group_name: str) -> list[Need]:
-    """Returns the needed rights of a pull."""
+    """Returns the rights that a pull needs: to consume from the topic, and to consume as the group."""
     return [topic_need(topic_name, SUB), group_need(group_name, SUB)]
 
 
 def named(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) -> NamedRights:
-    """Makes the needs of a request. `topics` and `groups` are names of the ext fields that name a topic or group; `on`
-    lists the actions."""
+    """Returns a function that yields the rights needed by a request. `topics` and `groups` are the names of the ext
+    fields that hold the name of a topic or group, "" for none. Any one of the actions `on` suffices."""
 
     def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
         if topics:
@@ -41,7 +43,8 @@ def named(*, topics: str = "", groups: str = "", on: tuple[Action, ...] = ()) ->
 
 
 def on_cluster(on: tuple[Action, ...]) -> NamedRights:
-    """Makes the needs of a request about the cluster. `on` lists the actions."""
+    """Returns a function that yields the right on the cluster that a request needs. Any one of the actions `on`
+    suffices."""
 
     def needs(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
         yield Need(Kind.CLUSTER, cluster, on)
@@ -50,12 +53,13 @@ def on_cluster(on: tuple[Action, ...]) -> NamedRights:
 
 
 def nothing(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    """Makes the needs of a request that any user may make."""
+    """Yields no needed right: any user may make the request."""
     yield from ()
 
 
 def of_reply(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    """Makes the needs of a reply: it goes to who asked, whatever topic it names."""
+    """Yields the right that a reply needs: to send to the cluster's reply topic. The topic that the reply names does
+    not matter, because the reply goes to the client that asked."""
     yield topic_need(cluster + REPLY_SUFFIX, PUB)
 
 
@@ -66,7 +70,8 @@ def of_route(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
 
 
 def of_counts(ext: Ext, body: bytes, cluster: str) -> Iterator[Need]:
-    """Makes the needs of a request for counts: its key is a topic, or begins with one and a sign that no name has."""
+    """Yields the right that a request for statistics needs: to read the topic in its key. The key is a topic, or a
+    topic followed by "@" and more."""
     yield topic_need(ext.get("statsKey", "").partition("@")[0], GET)
 
 

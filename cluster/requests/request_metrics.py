@@ -29,7 +29,8 @@ _RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
 
 
 class RequestMetrics(ServiceMetrics):
-    """Implements `slow_requests.RequestFigures`. Event loop only."""
+    """Counts requests and their latencies for the metrics. Implements `slow_requests.RequestFigures`. Event loop
+    only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,15 +56,16 @@ class RequestMetrics(ServiceMetrics):
 
     @property
     def sends(self) -> str:
-        """The name of sends."""
+        """The name under which `sent` counts sends."""
         return VERBS[RequestCode.SEND_MESSAGE].name
 
     def sent(self, outcome: Outcome, seconds: float, sends: int) -> None:
-        """Counts the sends of one entry."""
+        """Counts the `sends` sends of one log entry, which were answered with `outcome` after `seconds`."""
         self.answered(RequestCode.SEND_MESSAGE, _SENT[outcome], seconds, sends)
 
     def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
-        """Counts requests of one code that were answered after that many seconds."""
+        """Counts `requests` requests of one code that were answered with the response code `response` after
+        `seconds`."""
         key, took_ms = (code, response), 1000 * seconds
         counts = self._counts.get(key)
         if counts is None:
@@ -73,16 +75,18 @@ class RequestMetrics(ServiceMetrics):
         self._sums_ms[key] += took_ms * requests
 
     def slow(self, name: str, stage: str, requests: int) -> None:
-        """Counts slow requests of one verb, which spent most of their time in this stage."""
+        """Counts `requests` slow requests of the verb `name`, which spent most of their time in this stage."""
         self._slow.labels(name.lower(), stage).inc(requests)
 
     def refused(self, reason: str) -> None:
-        """Counts a request that was refused before anything was proposed; `reason` is one of a few short texts."""
+        """Counts a request that was refused before an entry was proposed for it. `reason` is one of a few short
+        texts."""
         counts = self._refused.values
         counts[reason] = counts.get(reason, 0) + 1
 
     def quota_refused(self, limit: str) -> None:
-        """Counts what a quota refused, under the name of its limit. It is in `refused` as well."""
+        """Counts a request that a quota refused, under the name of the quota's limit. `refused` counts the same request
+        as well."""
         counts = self._quota_refused.values
         counts[limit] = counts.get(limit, 0) + 1
 
@@ -101,7 +105,7 @@ class RequestMetrics(ServiceMetrics):
 
     @property
     def refusals(self) -> dict[str, int]:
-        """Reason -> requests refused so far."""
+        """Returns reason -> number of requests refused since the start."""
         return dict(self._refused.values)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,5 @@
-"""The table of all verbs, and what is computed from its rows once: sets of codes for the hot way, and the handlers."""
+"""The table of all verbs, and what is computed from its rows once: sets of request codes for the hot path, and the
+mapping of codes to handlers."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from cluster.runtime.request_limits import OTHER_BODY_BYTES_MAX
 
 ROWS: Final[tuple[Verb, ...]] = (*MESSAGES, *CONSUMING, *TOPICS, *USERS)
 VERBS: Final[Mapping[int, Verb]] = {verb.code: verb for verb in ROWS}
-"""Request code -> its row. A code without a row is served by nobody."""
+"""Request code -> its row. Requests with a code that has no row are not served."""
 SENT_BY_NODES: Final[Mapping[int, str]] = {
     39: "CHECK_TRANSACTION_STATE",
     40: "NOTIFY_CONSUMER_IDS_CHANGED",
     326: "PUSH_REPLY_MESSAGE_TO_CLIENT",
 }
-"""Codes of requests that nodes send to clients, and their names."""
+"""Code -> name of each request that a node sends to clients."""
 
 
 def codes_where(is_so: Callable[[Verb], bool]) -> frozenset[int]:
-    """Returns the codes of the rows of which that is so."""
+    """Returns the codes of the rows for which `is_so` returns True."""
     return frozenset([verb.code for verb in ROWS if is_so(verb)])
 
 
@@ -36,18 +37,18 @@ KEPT: Final = codes_where(lambda verb: verb.is_kept)
 SILENT: Final = codes_where(lambda verb: verb.is_silent)
 COSTLY: Final = codes_where(lambda verb: verb.cost is not Cost.SMALL)
 SUPERS_ALONE: Final = codes_where(lambda verb: verb.names is None)
-"""Requests about users, which are judged in every mode."""
+"""Codes of the requests that only a Super may make, in every mode of `auth.mode`."""
 
 
 def name_of(code: int) -> str:
-    """Returns the name of a request code; the number of one that has no row."""
+    """Returns the name of a request code; the code as text if it has no row."""
     verb = VERBS.get(code)
     return str(code) if verb is None else verb.name
 
 
 def too_long(code: int, size: int) -> str | None:
-    """Returns the reason why the body of a request with that code may not have `size` bytes; None if it may. A body
-    with messages is checked by its handler, which knows the limits of a message."""
+    """Returns the reason why a body of `size` bytes is too long for a request with that code; None if it is not. None
+    for a body with messages too: the handler checks that one, because it knows the limits of a message."""
     verb = VERBS.get(code)
     most = OTHER_BODY_BYTES_MAX if verb is None else verb.body_bytes_max
     if most is None or size <= most:

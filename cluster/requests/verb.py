@@ -17,11 +17,11 @@ Ext = Mapping[str, str]
 NamedRights = Callable[[Ext, bytes, str], Iterator[Need]]
 """(fields, body, name of the cluster) -> the rights on what the request names."""
 Size = Callable[["BrokerState", "LimitsSection"], int]
-"""Estimates the bytes of an answer if it were made now."""
+"""Returns the estimated bytes of an answer that would be made now, for the broker's state and the configured limits."""
 
 
 class Serves(Enum):
-    """The nodes that answer a request, whatever protocol it came by. The HTTP API shows these words."""
+    """The nodes that answer a request. The HTTP API shows the values."""
 
     ANY = "this node, from its own state"
     READ = "this node; with ?consistency=linearizable the leader, after a majority confirmed that it leads"
@@ -40,7 +40,8 @@ class Serves(Enum):
 
 
 class Repeats(Enum):
-    """The treatment of a request whose leader is lost after it has received the request, and before it has answered."""
+    """Says whether a request is sent to the next leader if its leader is lost after it has received the request and
+    before it has answered."""
 
     FREELY = "it is sent again: a second time it does nothing else than the first"
     RECOGNISED = "it is sent again: the log recognises the repetition"
@@ -57,7 +58,8 @@ class Cost(Enum):
 
 
 class Stated(Enum):
-    """A statement of the node that forwards a request about its sender, who is known only there."""
+    """Says what the node that forwards a request tells the leader about the request's sender. Only the forwarding node
+    knows that, because it holds the sender's connection."""
 
     NOTHING = "nothing"
     CLIENTS = "the clients that the connection's heartbeats named for the group"
@@ -65,7 +67,7 @@ class Stated(Enum):
 
 
 class Stage(StrEnum):
-    """The stage in which a request that makes no entry spends its time, as the slow log names it."""
+    """The stage in which a request without a log entry spends its time, as the slow log names it."""
 
     READ = "read"
     CONFIRM = "confirm"
@@ -73,68 +75,72 @@ class Stage(StrEnum):
 
 
 class Verb(NamedTuple):
-    """One row. `cluster.requests.table` has all of them."""
+    """The properties of one kind of request, without its handler. `cluster.requests.table` has all rows."""
 
     code: int
-    """RocketMQ's request code, or one of RaftMQ's own. Those begin at 700,000, where RocketMQ has none: any other
-    number may get a meaning in its next release."""
+    """RocketMQ's request code, or one of RaftMQ's own. RaftMQ's begin at 700,000, because RocketMQ may give any smaller
+    number a meaning in its next release."""
     name: str
-    """RocketMQ's name of the code."""
+    """The name of the code, as RocketMQ spells it if the code is RocketMQ's."""
     names: NamedRights | None
-    """The rights that its sender needs, by what the request names (`cluster.requests.named_rights`); None if only a
-    Super (an administrator) may make it, whatever `auth.mode` says."""
+    """The function that yields the rights that the sender needs, from what the request names
+    (`cluster.requests.named_rights`). None if only a Super (an administrator) may make the request, whatever
+    `auth.mode` says."""
     page: str
-    """Request and answer, for docs/wire-protocol.md. `{fields}` stands for the fields, `[name]` is a link to the page
-    of that name."""
+    """The description of the request and its answer in docs/wire-protocol.md. `{fields}` stands for the fields,
+    `[name]` becomes a link to the page of that name."""
     fields: str = ""
-    """The names of its fields, those that must be there with a "!"."""
+    """The names of the request's fields. A mandatory field has a "!"."""
     stored: str = ""
-    """The rights that its handler asks for once it has found what is stored (`cluster.broker.rights`), in words for
-    docs/access-table.md; "" if the names in the request say all."""
+    """The rights that the handler checks after it has found what is stored (`cluster.broker.rights`), in words for
+    docs/access-table.md. "" if the rights on the names in the request are enough."""
     is_administrative: bool = False
-    """True if administrators, rather than producers and consumers, change topics, groups or offsets by it."""
+    """True if administrators use the request to change topics, groups or offsets; False for requests of producers and
+    consumers."""
     serves: Serves = Serves.ANY
     settles: str = ""
-    """The field with the name of a group whose offsets it reads, with `Serves.CONFIRMED`: every commit of that group
-    that came before is applied or lost first. Else a group that has just caught up would seem behind, and a consumer
-    that takes a queue over would read again what the former owner committed without waiting for an answer. "" if it
-    reads no offsets."""
+    """The field that names the consumer group whose offsets the request reads, with `Serves.CONFIRMED`. The leader
+    waits until every earlier commit of that group is applied or lost before it answers. Otherwise a group that has just
+    caught up would seem behind. A consumer that takes a queue over would also read messages again which the former
+    owner had committed without waiting for an answer. "" if the request reads no offsets."""
     may_hand_over: bool = False
-    """True if its handler may find that another node has to answer, so that the request is kept as it came."""
+    """True if the handler may find that another node has to answer. The request is then kept in its encoded form, to be
+    forwarded."""
     stated: Stated = Stated.NOTHING
     in_line: bool = False
-    """True if it keeps the order of its connection on its way to the leader. A query does if it must see the writes
-    before it."""
+    """True if the request reaches the leader in the order in which its connection sent it. A query does if it must see
+    the writes before it."""
     repeats: Repeats = Repeats.FREELY
     is_kept: bool = False
-    """True if it is kept until a leader has confirmed it, even if its client waits for no answer."""
+    """True if the request is kept until a leader has confirmed it, even if its client waits for no answer."""
     is_silent: bool = False
-    """True if it is left unanswered at its deadline, because clients misread any error."""
+    """True if the request gets no answer when its deadline passes, because clients misread any error."""
     is_send: bool = False
-    """True for sends of messages: they have a way of their own, and no handler in the table."""
+    """True for requests that send messages. They are not dispatched to a handler of the table."""
     body_bytes_max: int | None = OTHER_BODY_BYTES_MAX
-    """The most bytes of its body, 0 if it has none; None if its handler checks that, as for messages. A code of
-    RocketMQ keeps the default where its clients may send a body that nobody reads."""
+    """The most bytes of the body; 0 if the request has no body. None if the handler checks the size, as for messages. A
+    code of RocketMQ keeps the default if RocketMQ's clients may send a body that nobody reads."""
     cost: Cost = Cost.SMALL
     answer_bytes: Size | None = None
-    """The size of an answer that may be much larger than the request; None if it is not. So much memory is reserved
-    before anything is read. Pulls have a better estimate, and reserve it themselves."""
+    """The estimate of an answer that may be much larger than the request; None if the answer is small. That much memory
+    is reserved before anything is read. Pulls are None too: they reserve memory themselves, by a better estimate."""
     asks_client: bool = False
-    """True if its answer waits for that of another client."""
+    """True if the answer waits for an answer of another client."""
 
     @property
     def is_for_administrators(self) -> bool:
-        """True if only a Super may make it, or if it changes topics, groups or offsets."""
+        """True if only a Super may make the request, or if administrators use it to change topics, groups or
+        offsets."""
         return self.is_administrative or self.names is None
 
     @property
     def is_write(self) -> bool:
-        """True if its outcome is unknown when a leader is lost that had received it."""
+        """True if the request's outcome is unknown when the leader that had received it is lost."""
         return self.repeats is not Repeats.FREELY
 
     @property
     def stage(self) -> Stage:
-        """The stage in which it spends its time, unless it makes an entry."""
+        """The stage in which the request spends its time, unless it makes a log entry."""
         if self.serves is Serves.CONFIRMED:
             return Stage.CONFIRM
         return Stage.CLIENT if self.asks_client else Stage.READ

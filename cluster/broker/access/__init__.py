@@ -1,1 +1,2 @@
-"""Users: their secrets, and changes of users, rules, tokens and the mode."""
+"""Keeps users, their secrets, rules and tokens, and the mode in which rules are enforced: encryption, changes,
+denials."""

@@ -1,8 +1,8 @@
-"""Denied requests: counted, kept for `raftmq auth show`, and logged, for all protocols alike.
+"""Counts and logs denied requests of all protocols, and keeps the newest for `raftmq auth show`.
 
-A denied client chooses the names in the reason, and may ask as often as it likes. So a reason is truncated, the number
-of kept denials is limited, and a user at an address gets at most one line a second in the log, which says how many
-there were.
+A denied client chooses the names in the reason, and may repeat its request as often as it likes. So a reason is
+truncated, the number of kept denials is limited, and a user at an address gets at most one line a second in the log,
+which says how many denials there were.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ logger = logging.getLogger(__name__)
 HOUR_MS: Final = 3_600_000
 KEPT_MAX: Final = 256
 TEXT_MAX: Final = 256
-"""The most characters that are kept and logged of the reason of a denial."""
+"""The most characters of a denial's reason that are kept and logged; a longer one is truncated."""
 LINE_EVERY_MS: Final = 1_000
-"""Milliseconds within which a user at an address leaves at most one line."""
+"""Milliseconds in which at most one line is logged for a user at an address."""
 SAME_EVERY_MS: Final = 10_000
-"""Milliseconds within which it leaves at most one line with the same reason as the line before."""
+"""Milliseconds in which at most one line is logged for a user at an address if the reason is the same as in the line
+before."""
 LINES_MAX: Final = 100
 """The most lines in a second for all users and addresses together."""
 PAIRS_MAX: Final = 1_024
@@ -33,38 +34,41 @@ class Denial(NamedTuple):
     address: str
     why: str
     last: str
-    """The last denied request: its code, or method and route."""
+    """The last denied request: its request code, or its HTTP method and route."""
     enforced: bool
-    """False if the last request passed, because the mode was not enforce."""
+    """True if the last request was refused; False if it passed, because the mode is not `enforce`."""
     times: int
     last_ms: int
-    """The wall clock at the last request."""
+    """The wall-clock time of the last request, in milliseconds."""
 
 
 class _Said(NamedTuple):
-    """The last line about a user at an address."""
+    """The last log line about a user at an address."""
 
     at_ms: int
     why: str
     unsaid: int
-    """Denials since that line."""
+    """The number of denials since that line."""
 
 
 class Denials:
-    """Counts denials by address and reason. The newest KEPT_MAX pairs are kept, for an hour after the last one."""
+    """Counts denials by address and reason. The newest KEPT_MAX pairs of address and reason are kept, each for an hour
+    after its last denial."""
 
     def __init__(self, wall_ms: Callable[[], int], counted: Callable[[bool], object] = lambda _: None) -> None:
-        """`counted` is called for each denial, with True if it was enforced."""
+        """`wall_ms` returns the wall-clock time. `counted` is called for each denial, with True if the request was
+        refused, with False if it passed."""
         self._wall_ms = wall_ms
         self._counted = counted
         self._kept: OrderedDict[tuple[str, str], Denial] = OrderedDict()
         self._pairs: OrderedDict[tuple[int, str], _Said] = OrderedDict()
-        """(user id, address) -> its last line, the pair with the newest denial last."""
+        """(user id, address) -> the last line about that pair; the pair with the newest denial comes last."""
         self._since_ms, self._lines = 0, 0
-        """The second that is counted, and the lines in it."""
+        """The second for which lines are counted, and the number of lines logged in it."""
 
     def note(self, user: int, address: str, why: str, what: str, *, enforced: bool) -> None:
-        """Counts a denied request. `user`: id of the user who is proven, 0 if none is; `what`: the request."""
+        """Counts and logs a denied request. `user`: id of the user whose signature was verified, 0 if none was. `why`:
+        the reason. `what`: the name of the request. `enforced`: False if the request passed."""
         self._counted(enforced)
         now_ms, why = self._wall_ms(), why[:TEXT_MAX]
         before = self._kept.pop((address, why), None)
@@ -91,6 +95,6 @@ class Denials:
             self._pairs.popitem(last=False)
 
     def last_hour(self) -> list[Denial]:
-        """Returns the denials of the last hour, the newest first."""
+        """Returns the denials whose last request was within the last hour, newest first."""
         since_ms = self._wall_ms() - HOUR_MS
         return [each for each in reversed(self._kept.values()) if each.last_ms >= since_ms]

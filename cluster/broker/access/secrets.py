@@ -1,9 +1,9 @@
 """Encrypts and decrypts the secrets of users, and encrypts them again after their key was replaced. The log holds the
 encrypted form; the key is in a file of its own.
 
-The key file is one of `cluster.runtime.key_file`: one key per line, base64, the newest first. It lies outside the data
-directory, and only its owner may read it. The state holds the id of the key that encrypts the secrets. A node without
-that key continues, but can verify no signature; `problem` states the reason.
+The key file is one of `cluster.runtime.key_file`: one key per line, base64, the newest first. The file lies outside the
+data directory, and only its owner may read it. The replicated state holds the id of the key that encrypts the secrets.
+A node without that key keeps running, but cannot verify signatures; `Secrets.problem` states the reason.
 
 A secret is bound to its cluster, its user's id and the key: copied to another user's row, it cannot be decrypted.
 """
@@ -47,13 +47,13 @@ _HEAD: Final = b"raftmq user secret 1\0"
 _KEY_BYTES: Final = 32
 USERS_PER_STEP: Final = 32
 RESEAL_UNITS: Final = 16
-"""Units of work that one user's secret costs: it is decrypted and encrypted."""
+"""Units of work (`raftlog.work`) for decrypting and encrypting one user's secret."""
 ASKER: Final = "auth.key_file"
-"""The name in the audit for the changes that follow from another key."""
+"""The name that the audit log gives to the entries that encrypt secrets again after the key was replaced."""
 
 
 class Secrets:
-    """The secrets of the users of one cluster. Event loop only."""
+    """Encrypts and decrypts the secrets of the users of one cluster. Event loop only."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Secrets:
         alarms: Alarms,
         read: Callable[[Path], tuple[bytes, ...]] | None = None,
     ) -> None:
-        """`path` is the key file; "" for none. `clusters` returns the cluster's uuid, then those of the clusters that
-        it continues. `read` reads the file, as `read_keys` does."""
+        """`path`: the key file, "" if none is configured. `clusters` returns the cluster's uuid, then those of the
+        clusters that it continues. `read` reads the file, as `read_keys` does."""
         self._read = read or read_keys
         self._path = path
         self._access = access
@@ -79,7 +79,7 @@ class Secrets:
         self._why = ""
         self._looked_ms = 0
         self._plain: dict[int, tuple[bytes, bytes]] = {}
-        """User id -> (encrypted, plain)."""
+        """User id -> (encrypted secret, plain secret), a cache."""
         self.look()
 
     def reload(self, path: str) -> None:
@@ -88,8 +88,8 @@ class Secrets:
         self.look()
 
     def look(self) -> None:
-        """Reads the key file, and raises or clears the alarm. Keeps the known keys if the file can no longer be
-        read."""
+        """Reads the key file again, and raises or clears the alarm. If the file cannot be read, the keys that are known
+        stay in use."""
         self._read_file()
         self.tell()
 
@@ -108,14 +108,14 @@ class Secrets:
 
     @property
     def problem(self) -> str:
-        """The reason why no secret can be decrypted or encrypted here; "" if it can. If the key was missing, the file
-        is read again, at most once a second."""
+        """The reason why this node cannot encrypt or decrypt secrets; "" if it can. If the key was missing, the file is
+        read again, at most once a second."""
         if self._lacks and self._path and self._now_ms() - self._looked_ms >= LOOK_EVERY_MS:
             self.look()
         return self._lack()
 
     def tell(self) -> None:
-        """Raises the alarm while there are secrets that this node cannot decrypt, and clears it otherwise."""
+        """Raises the alarm if there are secrets that this node cannot decrypt, and clears it otherwise."""
         lack = self._lack() if self._access.key_id else ""
         if lack:
             self._alarms.raise_alarm(ALARM, f"no signature of a user can be verified here: {lack}")
@@ -132,18 +132,19 @@ class Secrets:
 
     @property
     def _lacks(self) -> bool:
-        """True if a key that encrypts some user's secret is missing here."""
+        """Returns True if this node lacks a key that encrypts some user's secret."""
         wanted = self._access.keys_in_use
         return not wanted <= self._keys.keys() if wanted else not self._keys
 
     @property
     def key_ids(self) -> list[str]:
-        """The ids of the keys in the file, the newest first. The file is read again."""
+        """The ids of the keys in the file, newest first. Reading the property reads the file again."""
         self.look()
         return list(self._keys)
 
     def same(self, user: User, earlier: bytes) -> bool:
-        """Returns True if the encrypted secret `earlier` of the user is its present one, perhaps under another key."""
+        """Returns True if the encrypted secret `earlier` contains the user's present secret, even if another key
+        encrypted it."""
         if earlier == user.secret:
             return True
         now = self.of(user)
@@ -152,20 +153,20 @@ class Secrets:
         )
 
     def resealed(self, user: User) -> bytes | None:
-        """Returns the user's secret, encrypted with the present key; None if it cannot be decrypted. Raises
-        Refused."""
+        """Returns the user's secret, encrypted with the present key; None if it cannot be decrypted. Raises Refused if
+        this node lacks the present key."""
         plain = self.of(user)
         return None if plain is None else self._sealed(user.id, plain, self.key_to_use)
 
     @property
     def key_to_use(self) -> str:
-        """The id of the key that encrypts the next secret. Raises Refused."""
+        """The id of the key that encrypts the next secret. Raises Refused if this node does not have that key."""
         if self.problem:
             raise Refused(Reason.UNAVAILABLE, f"no secret can be stored: {self.problem}")
         return self._access.key_id or next(iter(self._keys))
 
     def encrypted(self, user_id: int, secret: str) -> bytes:
-        """Encrypts the secret for the row of that user. Raises Refused."""
+        """Returns the secret, encrypted for the row of the user with that id. Raises Refused."""
         plain = secret.encode()
         if not LENGTH_MIN <= len(plain) <= LENGTH_MAX:
             raise Refused(Reason.INVALID, f"a secret has {LENGTH_MIN} to {LENGTH_MAX} bytes, not {len(plain)}")
@@ -176,8 +177,8 @@ class Secrets:
         return nonce + _cipher(self._keys[key]).encrypt(nonce, plain, _bound(self._clusters()[0], user_id, key))
 
     def of(self, user: User) -> bytes | None:
-        """Returns the user's secret; None if this node cannot decrypt it (`problem` states the reason, or the row is
-        not the user's)."""
+        """Returns the user's secret in plain. None if this node cannot decrypt it: because a key is missing (see
+        `problem`), or because the encrypted secret was made for another user."""
         kept = self._plain.get(user.id)
         if kept is not None and kept[0] == user.secret:
             return kept[1]
@@ -190,7 +191,7 @@ class Secrets:
         return plain
 
     def _opened(self, secret: bytes, user_id: int, key_id: str, key: bytes) -> bytes | None:
-        """Returns the encrypted secret of a user in plain; None if the key is not the one that encrypted it."""
+        """Returns the decrypted secret of a user; None if another key encrypted it, or it was made for another user."""
         from cryptography.exceptions import InvalidTag
 
         nonce, sealed = secret[:NONCE_BYTES], secret[NONCE_BYTES:]
@@ -203,7 +204,8 @@ class Secrets:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Returns the keys in the file, the newest first. Raises OSError, KeyFileError."""
+    """Returns the keys in the file, newest first. Raises OSError if it cannot be read, KeyFileError if it is
+    malformed."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -222,10 +224,11 @@ def _cipher(key: bytes) -> AESGCM:
 
 
 class Resealing:
-    """Encrypts the secrets of users again after their key was replaced: on the leader, a few users at a time.
+    """Encrypts the secrets of users again after their key was replaced: on the leader, a few users per step.
 
-    Each step is one bounded proposal, and the state says which users are left, so another leader goes on where this
-    one stopped. The old key may be taken out of the files when no user's secret needs it. Event loop only.
+    Each step is one bounded proposal. The replicated state says which users are left, so the next leader continues
+    where this one stopped. An administrator may remove the old key from the files when no user's secret needs it. Event
+    loop only.
     """
 
     def __init__(self, services: Services, secrets: Secrets) -> None:
@@ -233,12 +236,13 @@ class Resealing:
         self._secrets = secrets
         self._access = services.state.access
         self._seen = -1
-        """The version of users at which none was left, or which this node could not go on from."""
+        """The version of the users (`Access.version`) at which no user was left, or at which this node could not
+        continue; -1 at first."""
         self._asked = False
 
     def tick(self, _: int) -> None:
-        """Encrypts the secrets of the next few users, on a leader. Called several times a second; cheap if no user is
-        left."""
+        """Proposes to encrypt the secrets of the next few users, if this node leads. Called several times a second;
+        cheap if no user is left."""
         if self._asked or self._access.version == self._seen or not self._services.writes_open():
             return
         try:

@@ -1,5 +1,5 @@
-"""Changes users, rules and the mode: proposes the commands and reports their results (leader only). Finds the changes
-that the cluster's findings tell of.
+"""Changes users, rules and the mode: proposes the commands and reports their results (leader only). Also finds the
+recent changes that the cluster's findings report.
 
 The callers have checked the permission: only a Super (an administrator), or the operator with the cluster's secret, may
 ask for a change.
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 
 LOOKED_AT: Final = 200
-"""The most recent changes that are searched, once after each change."""
+"""The number of most recent changes that are searched, once after each change."""
 _NEWEST: Final = (1 << 63) - 1
 _ABOUT_MODE: Final = "auth.mode"
 _ABOUT_USER: Final = "User:"
 
 
 TRIES: Final = 5
-"""The most attempts to propose a user with the next free id, if other users take that id meanwhile."""
+"""The most attempts to propose a user with the next free id. An attempt fails if another user takes the id first."""
 _REASONS: Final = {
     "not_found": Reason.NOT_FOUND,
     "refused": Reason.ILLEGAL,
@@ -60,38 +60,38 @@ _REASONS: Final = {
 }
 
 TOKEN_DAYS_MAX: Final = 3_650
-"""The most days of log time until the end of a token."""
+"""The most days, in log time, that a token may be valid."""
 CLOCKS_MS: Final = 60_000
-"""Milliseconds by which the log time of the node that made a token may be ahead of the leader's."""
+"""Milliseconds by which the log time of the node that created a token may be ahead of the leader's."""
 DAY_MS: Final = 86_400_000
 
 OPERATOR: Final = "operator"
 """The name of the operator in the audit log."""
 FIRST_AWAITED: Final = "the first Super, which auth.first_user_file names, is not committed yet"
-"""Why requests are not judged yet in a cluster that was just made."""
+"""The text that says why requests are not judged yet in a new cluster."""
 RESERVED: Final = (OPERATOR, "auth.first_user_file")
-"""Names in the audit log that are no users."""
+"""Names that the audit log uses for callers that are no users. No user may have one of them."""
 LOGIN: Final = "login"
-"""Prefix of the labels of tokens that a login made."""
+"""The prefix of the labels of tokens that a login created."""
 LOGINS_MAX: Final = 50
-"""The most logins of one user at the same time; a further one ends the oldest."""
+"""The most login tokens that a user may have. A further login removes the oldest one."""
 
 
 class Asker(NamedTuple):
-    """The person who asks for a change: a Super, or the operator."""
+    """The person who asks for a change: a Super (an administrator), or the operator."""
 
     user: str
-    """The name of the Super, or that of the operator."""
+    """The name of the Super, or OPERATOR."""
     address: str
     """The address of the client."""
 
 
 Changed = Callable[[Refused | None], None]
-"""Called once: with None, or with the reason why nothing was changed."""
+"""Called once: with None when the change is applied, or with the reason why nothing was changed."""
 
 
 class UserAdmin:
-    """Changes of users. Methods raise Refused, or pass it to `told` later."""
+    """Changes users, rules, tokens and the mode. A method raises Refused at once, or passes it to `told` later."""
 
     def __init__(self, services: Services, secrets: Secrets, peers_prove: Callable[[], bool]) -> None:
         """`peers_prove` returns True if every peer has to prove the cluster's secret."""
@@ -104,14 +104,15 @@ class UserAdmin:
         """True while this node, as the leader, still has to write the first Super of the cluster."""
 
     def user(self, name: str) -> User:
-        """Returns the user of that name. Raises Refused."""
+        """Returns the user of that name. Raises Refused (NOT_FOUND) if there is none."""
         user = self._access.users.get(name)
         if user is None:
             raise Refused(Reason.NOT_FOUND, f"there is no user {name!r:.80}")
         return user
 
     def create(self, asker: Asker, name: str, secret: str, told: Changed, *, is_super: bool, enabled: bool) -> None:
-        """Creates a user. One that exists with equal contents is no error."""
+        """Creates a user. A user that exists with the same properties is not an error. Calls `told` with the result.
+        Raises Refused."""
         try:
             if checked_user_name(name) in RESERVED:
                 raise Refused(Reason.INVALID, f"the audit calls another caller {name}: choose another name")
@@ -157,8 +158,8 @@ class UserAdmin:
         enabled: bool | None = None,
         keep_tokens: Sequence[str] = (),
     ) -> None:
-        """Changes the properties that are not None. From OWNERS_LEVEL on, tokens end with the secret, except those with
-        a label in `keep_tokens`."""
+        """Changes those properties of a user whose arguments are not None. From OWNERS_LEVEL on, a change of the secret
+        also removes the user's tokens, except those with a label in `keep_tokens`."""
         user = self.user(name)
         changes: dict[str, Any] = {}
         if secret is not None:
@@ -174,23 +175,24 @@ class UserAdmin:
         self._tell(ChangeUser(self._origin(asker), user.id, changes), told)
 
     def remove(self, asker: Asker, name: str, told: Changed) -> None:
-        """Removes a user with its rules and tokens."""
+        """Removes a user, and the user's rules and tokens."""
         self._tell(RemoveUser(self._origin(asker), self.user(name).id), told)
 
     def set_rules(self, asker: Asker, name: str, rules: Sequence[RuleRow], told: Changed) -> None:
-        """Sets rules in the form that `statemachine.access.rules.parse_rule` accepts. Refuses one for a name that no
-        topic and no group can have."""
+        """Sets rules of a user, in the form that `statemachine.access.rules.parse_rule` accepts. Raises Refused if a
+        rule names something that no topic and no group can be called."""
         for rule in rules:
             _check_resource(rule[1])
         self._tell(SetRules(self._origin(asker), self.user(name).id, rules), told)
 
     def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Changed) -> None:
-        """Removes one rule, or all rules of a policy."""
+        """Removes one rule of a user, or all the user's rules with that policy."""
         self._tell(RemoveRules(self._origin(asker), self.user(name).id, policy, resource), told)
 
     def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Changed) -> None:
-        """Adds a token. Removes expired tokens of that user, and its oldest logins if there are too many. Raises
-        Refused if the token ends too late, or if the user gives itself tokens too often."""
+        """Adds a token of a user. Also removes the user's expired tokens, and the oldest login tokens if there are too
+        many. Raises Refused if the token would be valid for too long, or if the user creates tokens for itself too
+        often."""
         now_ms = self._services.log_time_ms()
         last_ms = now_ms + TOKEN_DAYS_MAX * DAY_MS
         if ends_ms > last_ms + CLOCKS_MS:
@@ -215,8 +217,8 @@ class UserAdmin:
         self._tell(RemoveToken(self._origin(asker), digest), told)
 
     def rotate_key(self, asker: Asker, key: str, told: Changed) -> None:
-        """Makes the cluster encrypt new secrets with another key, which this node must have; the leader then encrypts
-        the existing secrets again, one by one. Calls `told` with the result. Raises Refused."""
+        """Makes the cluster encrypt new secrets with another key, which this node must have. The leader then encrypts
+        the existing secrets again, in steps. Calls `told` with the result. Raises Refused."""
         if key not in self._secrets.key_ids:
             raise Refused(Reason.ILLEGAL, f"auth.key_file of this node does not have the key {key!r:.80}")
         if self._secrets.problem:
@@ -224,8 +226,8 @@ class UserAdmin:
         self._tell(RotateAuthKey(self._origin(asker), key), told)
 
     def set_mode(self, asker: Asker, mode: str, told: Changed) -> None:
-        """Sets `auth.mode`. Refuses enforce while this node could verify no signature, or while a peer may connect that
-        has not proven the cluster's secret, because such a peer could name any user."""
+        """Sets `auth.mode`. Refuses `enforce` while this node cannot verify signatures, or while a peer may connect
+        without proving the cluster's secret: such a peer could claim to act for any user."""
         if mode == Mode.ENFORCE and self.first_is_awaited:
             raise Refused(Reason.UNAVAILABLE, FIRST_AWAITED)
         if mode == Mode.ENFORCE and self._secrets.problem:
@@ -241,7 +243,8 @@ class UserAdmin:
         self._propose([command], lambda _, refused: told(refused))
 
     def _propose(self, run: list[Command], done: Callable[[CommandResult | None, Refused | None], None]) -> None:
-        """Proposes the commands. `done` gets the result of the last command, and the reason why it had no effect."""
+        """Proposes the commands. Calls `done` with the result of the last command and None, or with the reason why it
+        had no effect."""
 
         def applied(result: ProposeResult) -> None:
             if result.unacceptable:
@@ -257,7 +260,8 @@ class UserAdmin:
 
 
 def _check_resource(words: str) -> None:
-    """Raises Refused for a rule that could never count. The log takes it, as it always did."""
+    """Raises Refused for a rule that could never apply. The log still accepts such rules, as earlier versions wrote
+    them."""
     try:
         kind, pattern, name = parse_resource(words)
         if pattern is not Pattern.ALL and kind in (Kind.TOPIC, Kind.GROUP):
@@ -277,7 +281,7 @@ ASKER: Final = Asker("auth.first_user_file", "")
 
 
 class FirstUser:
-    """Proposes the first Super when this node accepts writes and the cluster has the level that users need."""
+    """Proposes the first Super once this node accepts writes and the cluster has the level that users need."""
 
     def __init__(self, path: str, services: Services, users: UserAdmin) -> None:
         """`path` is the file with the first user's name and secret; "" if none is configured."""
@@ -287,15 +291,15 @@ class FirstUser:
         self._due = False
 
     def writes_opened(self) -> None:
-        """Decides whether the first user is still to be made. Called when this node begins to accept writes."""
+        """Decides whether the first user still has to be created. Called when this node begins to accept writes."""
         self._due = bool(self._path) and self._services.state.access.next_id <= 1
         self._users.first_is_awaited = self._due
         if self._due and self._services.state.level < ACCESS_LEVEL:
             logger.info("auth.first_user_file waits for level %d of the cluster (raftmq upgrade plan)", ACCESS_LEVEL)
 
     def tick(self, _: int) -> None:
-        """Proposes the first user once the cluster has the level for it, which a new cluster gets just after it accepts
-        writes. Called several times a second; cheap."""
+        """Proposes the first user once the cluster has the level for it, which a new cluster reaches just after it
+        begins to accept writes. Called several times a second; cheap."""
         if self._due and self._services.state.level >= ACCESS_LEVEL:
             self._due = False
             if self._services.writes_open():
@@ -327,16 +331,16 @@ class FirstUser:
 
 
 class Recent(NamedTuple):
-    """The changes that were found."""
+    """The recent changes that the cluster's findings report."""
 
     turned_off: AuditRow | None
-    """The change that turned judging off; None while requests are judged."""
+    """The change that set the mode to `off`; None while requests are judged."""
     by_operator: AuditRow | None
-    """The newest change of a user by the operator, rather than by a Super."""
+    """The newest change of a user that the operator made, not a Super; None if there is none."""
 
 
 class RecentChanges:
-    """Searches the newest changes again whenever there are new ones."""
+    """Finds recent changes in the audit log. It searches again whenever there are new changes."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -344,8 +348,8 @@ class RecentChanges:
         self._found = Recent(None, None)
 
     def look(self) -> Recent:
-        """Returns the newest changes. A result stays valid until it is replaced, even when 200 later changes hide
-        it."""
+        """Returns the recent changes. A found change stays in the result until a newer one replaces it, even after more
+        than LOOKED_AT later changes."""
         if self._version == self._access.version:
             return self._found
         self._version = self._access.version

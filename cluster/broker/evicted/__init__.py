@@ -1,2 +1,2 @@
-"""Asks the tier for messages that this node has evicted, that is, keeps only in the tier: pulls, bounds, keys and
-pages."""
+"""Reads messages that this node has evicted, that is, that are kept only in the tier: for pulls, searches by time and
+by key, and pages."""

@@ -1,4 +1,4 @@
-"""Queries by key for messages that were evicted to the tier. They follow the search in this node's own index."""
+"""Searches the tier for evicted messages by key, after the search in this node's own index."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class EvictedKeys(Protocol):
     """Finds messages in the tier by their keys (`cluster.tier.fetch.index_reads`)."""
 
     def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[QueryResult | Exception], None]) -> None:
-        """Calls `done` later, unless the node stops: with the newest matching messages, or with the reason why the tier
-        cannot be read now."""
+        """Calls `done` later, unless the node stops: with the newest matching messages, or with the exception that says
+        why the tier cannot be read now."""
 
     def at(self, position: int, done: Callable[[StoredMessage | Exception | None], None]) -> None:
-        """Calls `done` later, unless the node stops: with the message in the tier whose first byte is at the position,
-        with None if there is none, or with the reason why the tier cannot be read now."""
+        """Calls `done` later, unless the node stops: with the message in the tier that begins at this position of the
+        log, with None if there is none, or with the exception that says why the tier cannot be read now."""
 
 
 def complete(
@@ -38,8 +38,9 @@ def complete(
     found: QueryResult,
     done: Callable[[QueryResult | Refused], None],
 ) -> None:
-    """Calls `done` with the messages that were found here, and adds those in the tier if there may be more. If the tier
-    cannot be read and nothing was found, it is unknown whether such a message exists: the answer is UNAVAILABLE."""
+    """Calls `done` with the messages `found` on this node, and with older ones from the tier if there may be any. If
+    the tier cannot be read, the result is marked as incomplete (`stopped`). If nothing was found here either, it is
+    unknown whether a matching message exists, and `done` gets a Refused (UNAVAILABLE)."""
     if found.stopped or state.kept.position >= evicted_position(state):
         done(found)
         return
@@ -53,7 +54,7 @@ def complete(
 
     def merge(older: QueryResult | Exception) -> None:
         if not isinstance(older, Exception):
-            known = {stored.message.position for stored in found.messages}  # evicted between the two searches
+            known = {stored.message.position for stored in found.messages}  # in both if evicted meanwhile
             more = [stored for stored in older.messages if stored.message.position not in known]
             every = [*found.messages, *more]
             stopped = older.stopped or len(every) > query.count_max
@@ -73,7 +74,8 @@ def is_evicted(state: BrokerState, position: int) -> bool:
 
 
 def told(found: StoredMessage | Exception | None) -> StoredMessage | Refused | None:
-    """Turns the tier's result for one message into an answer."""
+    """Returns the tier's result for one message: the message, None if there is none, or a Refused in place of an
+    exception."""
     return _unknown(str(found)) if isinstance(found, Exception) else found
 
 
@@ -82,19 +84,19 @@ def _unknown(why: str) -> Refused:
 
 
 class EvictedPage(NamedTuple):
-    """Messages of a queue, in the order of their offsets."""
+    """Messages of one queue in the order of their offsets."""
 
     messages: list[bytes]
     """The messages as they are stored, each intact."""
     next_offset: int
     """The offset at which the next page begins."""
     unreadable: list[int]
-    """Offsets of messages of which no intact copy can be read."""
+    """The offsets of messages of which no intact copy can be read."""
 
 
 class EvictedPages(Protocol):
     """Reads pages of queues from the tier (`cluster.tier.fetch.evicted_messages`)."""
 
     async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
-        """Returns at most `count` messages from `offset` on, below `stop`. Raises an Exception that says why the tier
-        cannot be read now."""
+        """Returns at most `count` messages with offsets from `offset` up to but not including `stop`. Raises an
+        exception that says why the tier cannot be read now."""

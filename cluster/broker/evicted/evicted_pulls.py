@@ -1,4 +1,4 @@
-"""Pulls below the beginning of this node's log. They are answered with messages that were evicted to the tier."""
+"""Answers pulls whose offset is below the first one in this node's log, with messages that were evicted to the tier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ FailEvictedPull = Callable[[Pull, str], None]
 
 
 class Gone(NamedTuple):
-    """The outcome that the message at the pull's offset no longer exists: a TRIM removed it while the pull waited."""
+    """The result that the message at the pull's offset no longer exists, because a TRIM removed it while the pull
+    waited."""
 
     next_offset: int
     """The offset at which the queue now begins."""
@@ -30,33 +31,33 @@ class EvictedMessages(Protocol):
     (`cluster.tier.fetch.evicted_messages`)."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
-        """Calls `done` later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with the
-        reason why they cannot be read now."""
+        """Calls `done` later, unless the node stops: with messages from the pull's offset up to but not including
+        `stop`, with Gone, or with the exception that says why they cannot be read now."""
 
 
 def evicted_position(state: BrokerState) -> int:
-    """The position below which messages may be in the tier only. It lies above `trim_position` while an EVICT is
-    carried out, because some queues have lost their rows already."""
-    sweep = state.sweep  # read before the mark, which the last slice moves first
+    """Returns the position in the log below which messages may be in the tier only. While an EVICT is carried out it
+    lies above `trim_position`, because some queues have lost their rows already."""
+    sweep = state.sweep  # the sweep is read before `trim_position`, which its last slice moves first
     begins = state.trim_position
     return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
 
 
 def evicts_now(state: BrokerState) -> bool:
-    """Returns True if the tier keeps messages that the nodes do not have any more."""
+    """Returns True if the tier keeps messages that the nodes no longer have."""
     return state.kept.position < evicted_position(state)
 
 
 def first_offset(state: BrokerState, topic_id: int, queue_id: int, low: int | None = None) -> int:
-    """Returns the first offset of the queue that is kept, here or in the tier. `low`: its `min_offset`, if the caller
-    knows it."""
+    """Returns the first offset of the queue that is kept, on this node or in the tier. `low`: the queue's `min_offset`
+    on this node, None if the caller has not looked it up."""
     if not evicts_now(state):
         return state.min_offset(topic_id, queue_id) if low is None else low
     return state.kept_offset(topic_id, queue_id)
 
 
 class EvictedPulls:
-    """Answers, for `Pulls`, pulls of a queue whose beginning may lie in the tier."""
+    """Answers pulls of a queue whose beginning may be in the tier. `Pulls` calls it."""
 
     def __init__(
         self, services: Services, messages: EvictedMessages | None = None, levels: ReadLevels | None = None
@@ -67,16 +68,17 @@ class EvictedPulls:
         self._levels = levels
 
     def first_offset(self, pull: Pull, low: int | None = None) -> int:
-        """Returns the first offset of the pull's queue, here or in the tier. `low`: the first offset on this node, if
-        the caller has just looked it up."""
+        """Returns the first offset of the pull's queue, on this node or in the tier. `low`: the first offset on this
+        node, None if the caller has not looked it up."""
         return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
 
     def answer(self, pull: Pull, low: int, found: ReplyToPull, moved: Moved, failed: FailEvictedPull) -> bool:
-        """Answers the pull from the tier if its offset is kept there; returns False if it is not. `low` is the first
-        offset on this node.
+        """Answers the pull from the tier and returns True; returns False if its offset lies below everything that is
+        kept. `low`: the first offset of the queue on this node.
 
-        Calls `found` with messages, or with the next offset if none matches; `moved` with the offset at which the queue
-        begins now.
+        Calls one of three functions, unless the client disconnects: `found` with messages, or with the next offset if
+        none matches; `moved` with the offset at which the queue now begins; `failed` with the reason why the tier
+        cannot be read.
         """
         if pull.offset < self.first_offset(pull):
             return False
@@ -100,9 +102,9 @@ class EvictedPulls:
         return True
 
     def answer_early(self, pull: Pull, high: int, found: ReplyToPull, here: Callable[[Pull], None]) -> bool:
-        """Answers a pull from the tier although this node has its messages, if `tier.read` says so. Calls `found` with
-        messages below the offset `high`, or `here` if the tier does not return them; then this node answers. Returns
-        False if the tier is not to be asked."""
+        """Answers a pull from the tier although this node has its messages, if `tier.read` says so; returns False if
+        the tier is not to be asked. Calls `found` with messages below the offset `high`. If the tier does not return
+        them, it calls `here`, and this node has to answer from its own log."""
         levels, messages = self._levels, self._messages
         if pull.here or levels is None or messages is None:
             return False

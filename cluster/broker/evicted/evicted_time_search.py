@@ -1,8 +1,8 @@
-"""Queries of a queue by store time (the first or last offset for a time, the time of the first message), which also
-cover messages that this node has evicted to the tier.
+"""Searches a queue by store time: for the first or last offset of a time, and for the time of the first message. The
+searches include messages that this node has evicted to the tier.
 
-Store times never decrease within a queue. The tier is asked only if even the oldest message on this node is recent
-enough for the query, because only then may an older message in the tier be the answer.
+Store times never decrease within a queue. The tier is asked only if even the oldest message on this node satisfies the
+query. Only then may an older message, in the tier, be the right result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EvictedBounds(Protocol):
     the exception that says why the tier cannot be read now."""
 
     def offset_by_time(self, queue: Queue, time_ms: int, done: TimeAnswer) -> None:
-        """Finds the first offset in the tier that was stored at or after the time."""
+        """Finds the first offset in the tier whose message was stored at or after the time."""
 
     def earliest_store_ms(self, queue: Queue, done: TimeAnswer) -> None:
         """Finds the store time of the queue's first message in the tier."""
@@ -41,8 +41,8 @@ def offset_by_time(
     *,
     upper: bool,
 ) -> None:
-    """Answers as `BrokerState.offset_by_time` does, over all messages that are kept here or in the tier. Refused:
-    UNAVAILABLE."""
+    """Calls `done` with the result of `BrokerState.offset_by_time` over all messages on this node and in the tier, or
+    with a Refused (UNAVAILABLE) if the tier is needed and cannot be read."""
     here, low, first = (
         state.offset_by_time(*queue, time_ms, upper),
         state.min_offset(*queue),
@@ -73,8 +73,8 @@ def _is_stored_by(state: BrokerState, queue: Queue, offset: int, time_ms: int) -
 def earliest_store_ms(
     state: BrokerState, evicted: EvictedBounds | None, queue: Queue, done: Callable[[int | Refused | None], None]
 ) -> None:
-    """Finds the store time of the queue's first message that is kept here or in the tier; None if there is none.
-    Refused: UNAVAILABLE."""
+    """Calls `done` with the store time of the queue's first message on this node or in the tier, with None if the queue
+    is empty, or with a Refused (UNAVAILABLE) if the tier is needed and cannot be read."""
     low = state.min_offset(*queue)
     items = state.fetch(*queue, low, 1)
     here = items[0].store_time_ms if items else None

@@ -1,4 +1,5 @@
-"""The meaning of a filter: operands and conditions as closures over a message's properties, in three-valued logic.
+"""Defines what a filter means: turns operands and conditions into closures over a message's properties, in three-valued
+logic.
 
 Each operator is made twice from the same function: over closures that read the properties, and over terms that remember
 their results, so that a filter can stop before a term and continue there in a later turn (`stepwise_evaluation`). A
@@ -19,12 +20,12 @@ from cluster.broker.filters.java_values import NUMBERS, FilterError, ValueKind, 
 from cluster.broker.filters.stepwise_evaluation import COMPARES, FREE, READS_NUMBERS, FilterCost, Resume, searches, term
 
 DEPTH_MAX = 100
-"""The deepest nesting of operators: evaluation takes one frame of the stack for each."""
+"""The deepest nesting of operators in a filter. Evaluating a filter takes one stack frame for each level."""
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Any], Any]
-"""Evaluates properties, or a `stepwise_evaluation.Judging` of them. None means missing or unknown. Raises
-IncomparableError."""
+"""Computes the value of an operand from a message's properties, or from a `stepwise_evaluation.Judging` of them. The
+value None means missing or unknown. Raises IncomparableError."""
 Make = Callable[..., Evaluate]
 """Makes the closure of an operator from the closures of its operands."""
 
@@ -36,29 +37,30 @@ class OperandRole(Enum):
     LITERAL = auto()
     CONDITION = auto()
     NEGATIVE = auto()
-    """The negative of an operand, -x."""
+    """The negation of an operand, -x."""
 
 
 class Operand(NamedTuple):
-    """A part of a filter."""
+    """A part of a filter: a property, a literal, an operator with its operands, or the whole filter."""
 
     role: OperandRole
     kind: ValueKind
     at: int
-    """The position of its first character in the filter's text, counted from 1."""
+    """The position of the operand's first character in the filter's text, counted from 1."""
     depth: int
     evaluate: Evaluate
-    """Evaluates properties."""
+    """Computes the operand's value from a message's properties."""
     resume: Resume
-    """Evaluates a Judging, which remembers the values of terms. Operands without a term read its properties."""
+    """Computes the operand's value from a Judging, which remembers the values of terms. An operand without a term reads
+    the properties through the Judging."""
     literal: Any = None
-    """The value of a LITERAL."""
+    """The value of a LITERAL; None for any other operand."""
     text: str = ""
-    """The name of a PROPERTY, or the text of a LITERAL."""
+    """The name of a PROPERTY, or the text of a LITERAL; "" for any other operand."""
     names: tuple[str, ...] = ()
-    """The properties that it reads, if it contains no term."""
+    """The properties that the operand reads, if it contains no term."""
     cost: FilterCost = FREE
-    """The cost of all its terms; FREE if it has none."""
+    """The cost of all terms that the operand contains; FREE if it contains none."""
 
 
 def property_(name: str, at: int) -> Operand:
@@ -80,7 +82,7 @@ def literal(kind: ValueKind, value: Any, text: str, at: int) -> Operand:
 
 
 def negative(of: Operand) -> Operand:
-    """Makes -x. It is missing unless x is a number, and only a literal can be one."""
+    """Makes -x. Its value is missing unless x is a number, which only a literal can be."""
 
     def number(inner: Evaluate) -> Evaluate:
         return lambda properties: -inner(properties)
@@ -110,8 +112,8 @@ def not_(of: Operand) -> Operand:
 
 
 def and_(operands: Sequence[Operand]) -> Operand:
-    """Makes x AND y AND z, evaluated from left to right up to the first false one. Those behind it are not evaluated
-    and may be incomparable."""
+    """Makes x AND y AND z. The operands are evaluated from left to right up to the first false one. Operands behind it
+    are not evaluated, so they raise no IncomparableError."""
     return _joined(operands, decides=False)
 
 
@@ -121,8 +123,7 @@ def or_(operands: Sequence[Operand]) -> Operand:
 
 
 def equal(left: Operand, right: Operand) -> Operand:
-    """Makes x = y. If only x is missing the result is unknown, if only y is missing it is false, and two missing values
-    are equal."""
+    """Makes x = y. The result is unknown if only x is missing, False if only y is missing, and True if both are."""
     for operand in (left, right):
         if operand.role is OperandRole.LITERAL and operand.literal is None:
             raise FilterError("nothing compares with NULL, which is asked for with IS NULL", operand.at)
@@ -137,8 +138,8 @@ def is_null(of: Operand) -> Operand:
 
 
 def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Operand:
-    """Makes x < y and similar comparisons. `holds` interprets the outcome of the comparison. The result is unknown if
-    either value is missing."""
+    """Makes x < y and similar comparisons. `holds` gets the outcome of the comparison (below 0, 0, above 0) and returns
+    the result. The result is unknown if either value is missing."""
     for operand in (left, right):
         if operand.role is OperandRole.CONDITION or (
             operand.role is OperandRole.LITERAL and operand.kind not in NUMBERS
@@ -174,7 +175,7 @@ def not_between(of: Operand, low: Operand, high: Operand) -> Operand:
 
 
 def in_(of: Operand, texts: Sequence[str]) -> Operand:
-    """Makes x IN (...), compared as texts. The result is unknown if the property is missing."""
+    """Makes x IN (...), which compares texts. The result is unknown if the property is missing."""
     if of.role is not OperandRole.PROPERTY:
         raise FilterError("only a property can be IN a list, and this is none", of.at)
     wanted = frozenset(texts)
@@ -190,9 +191,8 @@ def in_(of: Operand, texts: Sequence[str]) -> Operand:
 
 
 def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wanted: bool) -> Operand:
-    """Makes x CONTAINS 'text' and similar tests; with `wanted=False`, x NOT CONTAINS 'text'.
-
-    The result is false rather than unknown if x is missing or not a text, or if 'text' is empty, also behind NOT.
+    """Makes x CONTAINS 'text' and similar tests; with `wanted=False`, x NOT CONTAINS 'text'. The result is False, not
+    unknown, if x is missing or not a text, or if 'text' is empty. This holds for NOT CONTAINS too.
     """
 
     def make(inner: Evaluate) -> Evaluate:
@@ -206,27 +206,27 @@ def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wa
 
 
 def whole(of: Operand) -> Operand:
-    """Returns the filter that the operand is. Raises FilterError if it is not a condition."""
+    """Returns the operand as a complete filter. Raises FilterError if it is not a condition."""
     return _truth(of)
 
 
 def above(outcome: int) -> bool:
-    """The test of `ordered` for >."""
+    """Returns True if the outcome of a comparison means x > y (`holds` of `ordered`)."""
     return outcome > 0
 
 
 def at_least(outcome: int) -> bool:
-    """The test of `ordered` for >=."""
+    """Returns True if the outcome of a comparison means x >= y (`holds` of `ordered`)."""
     return outcome >= 0
 
 
 def below(outcome: int) -> bool:
-    """The test of `ordered` for <."""
+    """Returns True if the outcome of a comparison means x < y (`holds` of `ordered`)."""
     return outcome < 0
 
 
 def at_most(outcome: int) -> bool:
-    """The test of `ordered` for <=."""
+    """Returns True if the outcome of a comparison means x <= y (`holds` of `ordered`)."""
     return outcome <= 0
 
 
@@ -263,7 +263,8 @@ def _joined(operands: Sequence[Operand], decides: bool) -> Operand:
 
 
 def _truth(of: Operand) -> Operand:
-    """Returns the operand as a condition. A property is never TRUE, whatever its value: it is a text, or missing."""
+    """Returns the operand as a condition. A property alone is never True, whatever its value: it is a text, or
+    missing."""
     if of.role is OperandRole.PROPERTY:
         inner = of.evaluate
 

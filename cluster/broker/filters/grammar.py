@@ -1,9 +1,9 @@
 """The grammar of a filter, in RocketMQ's precedence: NOT and signs bind most tightly, then <, BETWEEN, IN and similar
 operators, then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
 
-Source: SelectorParser.jj of RocketMQ. There are two differences: RocketMQ stops at the first token that does not
-continue the filter and ignores the rest, which is an error here; and RocketMQ's comment after `--` must end with a line
-end.
+Source: SelectorParser.jj of RocketMQ. There are two differences. RocketMQ ignores everything from the first token on
+that does not continue the filter; here it is an error. A comment after `--` must end with a line end in RocketMQ, but
+not here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from lark import Lark, Token
 
 LONG_DIGITS_MAX = 20
-"""The most characters of a whole number, with its L."""
+"""The most characters of a whole number, including a suffix L."""
 TOKENS_MAX = 2048
 TOKEN_UNITS = 15
 """The cost of parsing one token, in units of `raftlog.work`: some 10 us."""
 TOKENS_PER_STEP = 16
 STAR_UNITS = 2
-"""The cost of a comment between /* and */, which may be as long as the filter and is matched in one go."""
+"""The cost of a comment between /* and */, in units. Such a comment may be as long as the filter and is matched in one
+step."""
 
 _GRAMMAR = r"""
 ?start: or_
@@ -91,12 +92,13 @@ _WORDS = (
 
 
 def parse(text: str) -> Operand:
-    """Returns the outermost operand of a filter, which may be something else than a condition. Raises FilterError."""
+    """Returns the outermost operand of a filter, which need not be a condition. Raises FilterError."""
     return at_once(parsing(text))
 
 
 def parsing(text: str) -> Generator[None, None, Operand]:
-    """Parses a filter in steps of a few tokens, each charged before it is parsed. Raises FilterError."""
+    """Parses a filter and returns its outermost operand. Works in steps of a few tokens, each charged before it is
+    parsed. Raises FilterError."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     charge(STAR_UNITS * text.count("*"))
@@ -177,7 +179,7 @@ def _whole(token: Token) -> Operand:
 
 
 def _float(token: Token) -> Operand:
-    """Reads a floating-point number. RocketMQ refuses 0.0 as well, because it takes that for too small."""
+    """Reads a floating-point number. RocketMQ refuses 0.0 as well, because it considers 0.0 too small for a double."""
     value = float(token)
     if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", token)[0])):
         raise FilterError(f"{token[:40]} is no number of 64 bits", _at(token))

@@ -1,9 +1,9 @@
-"""Java's way to read and to order values, which decides the meaning of a filter. Source: ComparisonExpression of
-RocketMQ.
+"""Reads and compares values as Java does, because the meaning of a filter depends on that. Source: ComparisonExpression
+of RocketMQ.
 
 A property is a text. If it is compared with a literal, it is read as the literal's Java type: `5` reads an Integer (32
-bits), `3000000000` a Long, `5.0` a Double. A text that cannot be read is an error, not unknown: the message is not
-selected.
+bits), `3000000000` a Long, `5.0` a Double. If the text cannot be read, the whole filter fails and the message is not
+selected. The result is not "unknown".
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")
-# Each pattern can match a text in one way only: trying several would take time by the square of its length.
+# Each pattern can match a text in one way only. If there were several ways, trying them all would take time in
+# proportion to the square of the text's length.
 _TRIMMED = "".join(map(chr, range(33)))
 """Characters that Java's String.trim removes."""
 
@@ -33,7 +34,7 @@ IncomparableError."""
 
 
 class ValueKind(Enum):
-    """The kind of value that an operand has unless it is missing. It is known when the filter is parsed."""
+    """The kind of value that an operand has if it is not missing. It is known when the filter is parsed."""
 
     TEXT = auto()
     INTEGER = auto()
@@ -41,7 +42,7 @@ class ValueKind(Enum):
     DOUBLE = auto()
     BOOLEAN = auto()
     MISSING = auto()
-    """Always missing: NULL, and the negative of something that is not a number."""
+    """The value is always missing: NULL, and the negation of something that is not a number."""
 
 
 NUMBERS = frozenset({ValueKind.INTEGER, ValueKind.LONG, ValueKind.DOUBLE})
@@ -110,7 +111,7 @@ _READ: dict[ValueKind, Callable[[str], Any]] = {
 
 
 def comparison(left: ValueKind, right: ValueKind) -> Compare:
-    """Returns RocketMQ's comparison of values of these kinds for `=`."""
+    """Returns the function that compares values of these kinds for `=`, as RocketMQ does."""
     if left is ValueKind.TEXT and right in _READ:
         read, compare = _READ[right], _plain(right)
         return lambda a, b: compare(read(a), b)
@@ -129,7 +130,8 @@ def comparison(left: ValueKind, right: ValueKind) -> Compare:
 
 
 def ordering(left: ValueKind, right: ValueKind) -> Compare:
-    """Returns RocketMQ's comparison for `<`, `<=`, `>` and `>=`: two texts are both read as Doubles."""
+    """Returns the function that compares values of these kinds for `<`, `<=`, `>` and `>=`, as RocketMQ does. Two texts
+    are both read as Doubles."""
     if left is right is ValueKind.TEXT:
         return lambda a, b: compare_doubles(read_double(a), read_double(b))
     return comparison(left, right)
@@ -144,12 +146,12 @@ def _compare(left: Any, right: Any) -> int:
 
 
 def _refuse(left: Any, right: Any) -> int:
-    """Raises IncomparableError: RocketMQ casts the boolean to a text, which fails."""
+    """Raises IncomparableError, as RocketMQ does: it casts the boolean to a text, which fails."""
     raise IncomparableError("a truth value is not compared with the text to its right")
 
 
 class FilterError(ValueError):
-    """The text is not a filter. `at` is the character at which it stops being one, counted from 1."""
+    """Raised for a text that is not a filter. `at`: the position of the first wrong character, counted from 1."""
 
     def __init__(self, reason: str, at: int) -> None:
         super().__init__(f"at character {at}: {reason}")
@@ -158,7 +160,7 @@ class FilterError(ValueError):
 
 
 class IncomparableError(ValueError):
-    """Two values cannot be compared, most often a number and a property that is not a number."""
+    """Raised if two values cannot be compared: most often a number, and a property that is not a number."""
 
 
 # Tests if a text occurs in another, in a time that does not depend on their contents.
@@ -167,18 +169,19 @@ class IncomparableError(ValueError):
 # From 30,000 letters on it uses the two-way algorithm, whose time is linear; a shorter text is therefore padded.
 
 PLAIN_MAX = 1 << 16
-"""The product of both lengths up to which Python's search is quick for every input."""
+"""The product of both lengths up to which Python's own search is fast for every input."""
 SHORT_TEXT = 6
-"""Length below which Python searches a text without the two-way algorithm, whatever the length of the other one."""
+"""The length below which Python searches for a text without the two-way algorithm, however long the searched text
+is."""
 FILLED = 1 << 15
-"""The length to which a text is padded. No property is longer."""
+"""The length to which a searched text is padded. No property is longer."""
 SEARCH_UNITS_MAX = 140
 """The most units that one search costs."""
 
 
 def contains(value: str, text: str) -> bool:
-    """Returns `text in value`."""
+    """Returns `text in value`, in bounded time."""
     if len(text) < SHORT_TEXT or len(value) * len(text) <= PLAIN_MAX:
         return text in value
-    # What would reach into the filling would end with a letter of it, and `text` ends with another.
+    # A match that extends into the padding would end with the padding's letter, but `text` ends with another one.
     return text in value.ljust(FILLED, "b" if text[-1] == "a" else "a")

@@ -1,8 +1,8 @@
-"""The filters that consumers of a node have asked for. Each is made once for its text, in bounded steps.
+"""Keeps the filters that consumers of a node have asked for. A filter is parsed once for its text, in bounded steps.
 
-Consumers send their filter with every pull. The table keeps the newest filters, also faulty ones, and the filters of
-pulls that wait. Each node has one table: earlier requests to the node decide how much work a filter costs and, in
-simulated time, when it is done.
+Consumers send their filter with every pull. The table keeps the newest filters, also refusals of faulty ones, and the
+filters of pulls that wait. Each node has a table of its own. So only earlier requests to the same node decide how much
+work a filter costs and, in a simulation, when it is ready.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from raftlog.kept_errors import bare
 logger = logging.getLogger(__name__)
 
 KEPT_MAX = 128 << 10
-"""The most characters of all filters that are kept."""
+"""The most characters of the texts of all kept filters together."""
 
 
 class Unknown:
-    """The type of UNKNOWN, the only value for a filter that is not made yet."""
+    """The type of UNKNOWN, the value for a filter that is not made yet."""
 
 
 UNKNOWN: Final = Unknown()
@@ -50,17 +50,18 @@ class KnownFilters:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._kept: OrderedDict[Expression, _Made] = OrderedDict()
-        """Expression -> the filter that was made of it. Tags of short texts are not here: `subscription` remembers
-        them."""
+        """Expression -> its filter, or the refusal if the expression is faulty. Short tag expressions are not in this
+        table, because the module `subscription` remembers them."""
         self._characters = 0
         self._alive: WeakValueDictionary[str, SqlFilter] = WeakValueDictionary()
-        """The kept filters and those that pulls hold while they wait."""
+        """Text -> SQL92 filter, for the filters in `_kept` and for those of waiting pulls."""
         self._making: WeakValueDictionary[Expression, _Making] = WeakValueDictionary()
         grammar.prepare()
 
     def get(self, kind: str | None, text: str | None) -> MessageFilter | Unknown:
-        """Returns the filter of a subscription; UNKNOWN if it must be made first (`learn`). Raises Refused:
-        BAD_SUBSCRIPTION, or ERROR for an expression type that RocketMQ does not have."""
+        """Returns the filter of a subscription, or UNKNOWN if it must be made first (see `learn`). Raises Refused:
+        BAD_SUBSCRIPTION if the text is not a filter, is too long or costs too much; ERROR for an expression type that
+        RocketMQ does not have."""
         if (not kind or kind == "TAG") and len(text or "") <= CACHED_TEXT_MAX:
             return tag_hashes(text or "*")
         found = self._find(_expression(kind, text))
@@ -71,8 +72,8 @@ class KnownFilters:
         return found
 
     def learn(self, kind: str | None, text: str | None) -> WorkSteps:
-        """Makes a filter in steps; afterwards it is known. Callers that want the same filter during that time continue
-        the same work."""
+        """Makes a filter in steps. Afterwards `get` returns it. If several callers want the same filter, they share the
+        work."""
         expression = _expression(kind, text)
         making = self._making.get(expression)
         if making is None:
@@ -111,7 +112,7 @@ class KnownFilters:
 
 
 class _Making:
-    """A filter that is being made, in the turns of all callers that wait for it."""
+    """A filter that is being made. All callers that wait for it make steps in turn."""
 
     def __init__(self, expression: Expression) -> None:
         self.made: _Made = None
@@ -119,7 +120,7 @@ class _Making:
         self._steps = self._make(expression)
 
     def step(self) -> bool:
-        """Makes a further step; returns True if the filter is made."""
+        """Makes one step. Returns True if the filter is made, or found to be faulty."""
         if not self._done:
             next(self._steps, None)
         return self._done
@@ -142,7 +143,8 @@ class _Making:
 
 
 def _expression(kind: str | None, text: str | None) -> Expression:
-    """Returns the expression as a key. Raises Refused for one that is too long; nothing of it is kept."""
+    """Returns the key of a filter in the table. Raises Refused if the text is too long, or for an unknown expression
+    type."""
     if not kind or kind == "TAG":
         check_text(text or "*")
         return Expression("TAG", text or "*")

@@ -13,26 +13,26 @@ from cluster.broker.filters.stepwise_evaluation import Judging
 TEXT_MAX = 16 << 10
 """The most characters of a filter."""
 BYTES_PER_CHARACTER, BYTES_OF_ANY = 240, 1024
-"""The most bytes of a parsed filter: for each character, and for any filter in addition."""
+"""The most bytes of memory of a parsed filter: so many for each character, and so many for any filter in addition."""
 
 
 _numbers = itertools.count()
 
 
 class SqlFilter:
-    """A condition on the properties of messages. Its `number` is unique, so that kept verdicts are not mistaken for
-    those of a later filter."""
+    """A condition on the properties of messages. `number` is unique, so that remembered verdicts of one filter are
+    never taken for those of a later filter."""
 
     __slots__ = ("__weakref__", "_cost", "_evaluate", "_resume", "number", "text")
 
     def __init__(self, text: str) -> None:
-        """Raises FilterError."""
+        """Parses the text. Raises FilterError."""
         check_length(text)
         self._take(text, grammar.parse(text))
 
     @classmethod
     def parsing(cls, text: str) -> Generator[None, None, SqlFilter]:
-        """Makes the filter in bounded steps. Raises FilterError."""
+        """Returns the parsed filter. Works in bounded steps. Raises FilterError."""
         check_length(text)
         operand = yield from grammar.parsing(text)
         made = cls.__new__(cls)
@@ -46,15 +46,15 @@ class SqlFilter:
         self._evaluate, self._resume, self._cost = whole.evaluate, whole.resume, whole.cost
 
     def matches(self, properties: Properties) -> bool:
-        """Returns True if the condition is true. It is not if it is false or unknown, or compares values that cannot be
-        compared."""
+        """Returns True if the condition is True for these properties. Returns False if it is False or unknown, or if it
+        compares values that cannot be compared."""
         try:
             return self._evaluate(properties) is True
         except IncomparableError:
             return False
 
     def judging(self, properties: Properties) -> Judging:
-        """Returns a Judging, which does the same as `matches` in parts."""
+        """Returns a Judging, which computes the result of `matches` in steps."""
         return Judging(self._resume, properties)
 
     def units(self, letters: int) -> int:
@@ -64,7 +64,7 @@ class SqlFilter:
 
     @property
     def kept_bytes(self) -> int:
-        """The memory that the filter takes, approximately."""
+        """Returns the approximate bytes of memory that the filter takes."""
         return BYTES_OF_ANY + BYTES_PER_CHARACTER * len(self.text)
 
 

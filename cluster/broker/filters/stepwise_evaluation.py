@@ -1,5 +1,5 @@
-"""Evaluates a filter on one message in parts: it stops before a term when the units of this step are used up, and
-continues there later.
+"""Evaluates a filter on one message in steps. A step stops before a term when its units of work are used up, and the
+next step continues there.
 
 To continue, the filter begins again at its root, and each term that was already evaluated returns its remembered value.
 So each operator has one implementation, and each term is evaluated once.
@@ -14,32 +14,33 @@ from cluster.broker.filters.java_values import NUMBER_LENGTH_MAX, SEARCH_UNITS_M
 from raftlog.work import charge
 
 Resume = Callable[[Any], Any]
-"""Evaluates a Judging. Raises IncomparableError, and PausedError when the units of this step are used up."""
+"""Computes the value of an operand from a Judging. Raises IncomparableError, and PausedError when the units of this
+step are used up."""
 
 
 class PausedError(Exception):
-    """The next term must wait for another step."""
+    """Raised before a term that must wait for the next step."""
 
 
 class Judging:
-    """The state of judging one message by one filter."""
+    """The state of evaluating one filter on one message."""
 
     __slots__ = ("__weakref__", "_known", "_resume", "_units", "get", "verdict")
 
     def __init__(self, resume: Resume, properties: Mapping[str, str]) -> None:
         self._resume = resume
         self._known: dict[object, Any] = {}
-        """Term -> its value."""
+        """Term -> its value, for the terms that were evaluated."""
         self._units = 0
-        """Units that are left for this step."""
+        """The units of work that are left in this step."""
         self.get = properties.get
-        """Reads a property. Operands outside of terms call it, as they would call `get` of the properties
-        themselves."""
+        """Returns the value of a property. An operand outside of terms calls it on the Judging, as it would call `get`
+        on the properties themselves."""
         self.verdict: bool | None = None
-        """True if the filter selects the message; None until that is known."""
+        """True if the filter selects the message, False if not; None until that is known."""
 
     def step(self, units: int) -> bool:
-        """Evaluates terms until `units` are used up, at least one. Returns True if the verdict is known."""
+        """Evaluates at least one term, and more until `units` are used up. Returns True if the verdict is known."""
         self._units = units
         charge(1 + (len(self._known) >> 2))
         try:
@@ -51,8 +52,8 @@ class Judging:
         return True
 
     def value(self, term: Callable[[Any], Any], cost: FilterCost, names: tuple[str, ...]) -> Any:
-        """Returns the term's value, and evaluates the term first if necessary. Raises PausedError,
-        IncomparableError."""
+        """Returns the value of a term, which is evaluated if it was not before. Raises PausedError if this step has no
+        units left, and IncomparableError."""
         known = self._known
         if term in known:
             return known[term]
@@ -66,8 +67,8 @@ class Judging:
 
 
 def term(evaluate: Callable[[Any], Any], cost: FilterCost, names: tuple[str, ...]) -> Resume:
-    """Returns the term in a form that can be judged in parts. It is itself a single part. `names`: the properties that
-    it reads."""
+    """Returns the term as a function of a Judging. A term is evaluated in one step. `cost`: its cost. `names`: the
+    properties that it reads."""
 
     def resume(judging: Judging) -> Any:
         return judging.value(evaluate, cost, names)
@@ -75,22 +76,23 @@ def term(evaluate: Callable[[Any], Any], cost: FilterCost, names: tuple[str, ...
     return resume
 
 
-# The highest cost of judging one message, in units of the meter (`raftlog.work`), from the terms of a filter.
-#
-# Measured on 2 cores with CPython 3.11, worst input of each kind, rounded up. The factors must not be too small: a
-# filter that costs more than it is charged makes a turn of the event loop longer than its share.
+# The code below computes the highest cost of judging one message from the terms of a filter, in units of the meter
+# (`raftlog.work`).
+# The factors were measured on 2 cores with CPython 3.11, with the worst input of each kind, and rounded up. The factors
+# must not be too small: a filter that costs more than it is charged makes a turn of the event loop longer than its
+# share.
 
 
 class FilterCost(NamedTuple):
-    """The number of a filter's terms, and the number of letters that they search for."""
+    """The numbers from which the cost of a filter is computed: its terms, and the letters for which they search."""
 
     terms: int
     numbers: int
-    """Terms that may read a property as a number."""
+    """The number of terms that may read a property as a number."""
     searches: int
-    """Terms that search for a text anywhere in a property."""
+    """The number of terms that search for a text anywhere in a property."""
     searched: int
-    """Letters of the texts for which these terms search."""
+    """The number of letters of the texts for which these terms search."""
 
     def units(self, letters: int) -> int:
         """Returns the cost in units if no property has more than the given number of letters."""

@@ -1,4 +1,4 @@
-"""The subscription of a consumer to a topic, and the filter that it leads to: tags by their hashes, or SQL92."""
+"""Defines the subscription of a consumer to a topic, and turns it into a filter: tags by their hashes, or SQL92."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from raftlog.work import at_once, charge, charge_bytes
 from raftmq_wire.message_format import java_hash
 
 TagFilter = frozenset[int] | None
-"""Hashes of the wanted tags, as the consume queue stores them; None selects every message."""
+"""The hashes of the wanted tags, as the consume queue stores them; None if all messages are wanted."""
 MessageFilter = TagFilter | SqlFilter
 SQL92 = "SQL92"
 
 
 class Subscription(NamedTuple):
-    """One topic of a consumer group. `version` is the client's clock when it subscribed; the newest wins."""
+    """The subscription of a consumer group to one topic. `version` is the time of the client's clock when it
+    subscribed; the subscription with the highest version counts."""
 
     topic: str
     expression_type: str
@@ -27,19 +28,19 @@ class Subscription(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """A consumer's selection of a topic's messages in its own words. A type of None or "" means tags, and "" or None as
-    text means all messages."""
+    """A consumer's selection of a topic's messages, as the consumer wrote it. A type of None or "" means tags. A text
+    of None or "" means all messages."""
 
     type: str | None
     text: str | None
 
 
 TEXT_MAX = 32 << 10
-"""The most characters of a subscription: each group and each waiting pull keeps one."""
+"""The most characters of a subscription. There is a limit because each group and each waiting pull keeps one."""
 CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
-"""The most characters of a text that is remembered with its hashes, and the most such texts: some 10 MB."""
+"""The most characters of a text whose hashes are remembered, and the most such texts: some 10 MB together."""
 TAG_UNITS, LETTERS_PER_UNIT = 3, 16
-"""Units of hashing a tag, and the number of its letters that cost one more unit (`raftlog.work`)."""
+"""The units of work (`raftlog.work`) of hashing a tag, and the number of its letters that cost one more unit."""
 STEP_UNITS = 200
 
 
@@ -53,7 +54,7 @@ def tag_hashes(sub_string: str) -> TagFilter:
 
 
 def hashing(sub_string: str) -> Generator[None, None, TagFilter]:
-    """Computes the hashes of `tag_hashes` in bounded steps, for a text whose length was checked."""
+    """Returns what `tag_hashes` returns. Works in bounded steps. The caller has checked the length of the text."""
     if sub_string.strip() in ("", "*"):
         return None
     charge_bytes(len(sub_string))

@@ -1,8 +1,8 @@
 """Divides a topic's queues among the clients of a group, for clients that leave the choice to the broker.
 
-A client gets the queues that it would have chosen for itself by the same strategy over the same sorted lists: those of
-all groups of brokers that hold the topic, in the order of their names as text. Source:
-RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
+A client gets the queues that it would have chosen for itself: by the same strategy, over the same sorted lists of
+clients and queues. The queues are those of all groups of brokers that hold the topic, in the order of the groups' names
+as text. Source: RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from cluster.placement.route_map import BrokerGroup
 
 ShareQueues = Callable[[Sequence[int], int, int], Sequence[int]]
-"""(queues, rank of the client, number of clients) -> the client's queues."""
+"""(queues, rank of the client from 0, number of clients) -> the client's queues."""
 
 
 def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
-    """Returns the client ids among which the topic's queues are divided; None in the place of a client that does not
-    read its share."""
+    """Returns the client ids among which the topic's queues are divided, sorted. A client that does not read its queues
+    of the topic is replaced by None. Empty if there is no such group."""
     if group is None:
         return []
     charge(ITEM_UNITS * len(group.members))
@@ -33,8 +33,9 @@ def sharers(group: ConsumerGroup | None, topic: str) -> list[str | None]:
 
 
 def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]] | None:
-    """Returns the groups of brokers that have the topic's queues, each with the number of those that consumers read.
-    Clients divide the queues in this order. None if that is not known, or if the topic may not be read."""
+    """Returns the groups of brokers that have the topic's queues, each with the number of queues that consumers read.
+    Clients divide the queues in this order. None if the topic does not exist, may not be read, or has queues in a group
+    that this node does not know."""
     config = services.state.topics.get(topic)
     if config is None or not config.perm & PERM_READ:
         return None
@@ -53,8 +54,8 @@ def queue_at(placed: Sequence[tuple[BrokerGroup, int]], place: int) -> tuple[str
 
 
 def own_place(services: Services, topic: str, queue: int) -> tuple[int, int]:
-    """Returns the place of a queue of this group of brokers among all queues of the topic, and their number; 0 and 0 if
-    consumers do not read it, or this node does not know where all queues are."""
+    """Returns the place of a queue of this group of brokers among all queues of the topic, and the number of all
+    queues. Returns (0, 0) if consumers do not read the queue, or if this node does not know where all queues are."""
     placed = read_queues(services, topic) or []
     own = services.routes.own.name
     if not 0 <= queue < sum(count for group, count in placed if group.name == own):
@@ -64,7 +65,8 @@ def own_place(services: Services, topic: str, queue: int) -> tuple[int, int]:
 
 
 def owner(place: int, queues: int, clients: Sequence[str | None]) -> str | None:
-    """Returns the client that gets the queue at that place by AVG; None if there is none, or if it does not read it."""
+    """Returns the client that gets the queue at that place by the strategy AVG. None if there is no such client or
+    queue, or if that client does not read the queue."""
     if not clients or not 0 <= place < queues:
         return None
     size, more = divmod(queues, len(clients))
@@ -83,16 +85,16 @@ def _circle(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
 
 
 STRATEGIES: dict[str, ShareQueues] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
-"""AVG gives each client a run of neighbouring queues, and the first clients one more. AVG_BY_CIRCLE gives each of n
-clients every n-th queue."""
+"""Name -> strategy. AVG gives each client a run of neighbouring queues, and one more to each of the first clients if
+the queues cannot be divided evenly. AVG_BY_CIRCLE gives each of n clients every n-th queue."""
 
 
 def assigned_places(
     group: ConsumerGroup, others: Iterable[str], client_id: str, topic: str, share: ShareQueues, queues: int
 ) -> Sequence[int]:
-    """Returns the places of the client's queues among all queues of the topic. `others`: the members that other groups
-    of brokers know. The leader calls it, so that all members of a group are judged by the same list, after a ReadIndex
-    round."""
+    """Returns the places of the client's queues among all queues of the topic; empty if the client is not a member.
+    `others`: client ids that other groups of brokers know. `queues`: the number of all queues. Called on the leader
+    after a ReadIndex round, so that the same list of members counts for all clients."""
     found = {*others} - group.members.keys()
     if found or group.by_topic:
         charge(ITEM_UNITS * (len(group.members) + len(found)))

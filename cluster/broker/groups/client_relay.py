@@ -3,9 +3,9 @@
 
 A client that is connected to this node is asked directly. Otherwise this node asks the other nodes, one after another,
 to pass the request on (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows the
-client behind it. A peer that sends nothing for SILENCE_MS is skipped, although it may have passed the request on: **a
-request may reach clients twice**, so such requests must tolerate that. Nothing is kept after the deadline, and nothing
-is in the log.
+client behind it. A peer that sends nothing for SILENCE_MS is skipped, although it may have passed the request on. So
+**a request may reach clients twice**, and only requests that tolerate this may be relayed. Nothing is kept after the
+deadline, and nothing is written to the log.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
 
 ANSWER_MS = 10_000
-"""Milliseconds to wait for a client's answer (RocketMQ: Broker2Client's callClient)."""
+"""Milliseconds to wait for a client's answer (as RocketMQ: Broker2Client's callClient)."""
 SILENCE_MS = 1_000
 """Milliseconds that a peer may take to say whether the client is connected to it."""
 IN_HAND_MAX = 1_000
-"""The most requests that this node has under way for itself, and the most that it has under way for other nodes."""
+"""The most requests in progress that this node has sent for itself, and also the most that it passes on for other
+nodes."""
 KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
 
 _LOST = "the client, or the node that it is connected to, was lost before it answered"
@@ -58,21 +59,21 @@ RelayAnswered = Callable[[ClientAnswer | Refused], None]
 
 
 class _AskedPeers:
-    """A request of this node that its peers are asked to pass on."""
+    """A request of this node, and the peers that are asked to pass it on."""
 
     __slots__ = ("busy", "done", "handed_over", "own_too", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
 
     def __init__(self, relayed: Relayed, peers: list[NodeId], done: RelayAnswered) -> None:
         self.relayed = relayed
         self.peers = peers
-        """Peers that were not asked yet, the next one last."""
+        """The peers that were not asked yet; the next one is last."""
         self.peer: NodeId = NOBODY
         self.own_too = False
-        """True if this node looks for the client among its own, after its peers."""
+        """True if this node looks for the client among its own clients after its peers were asked."""
         self.handed_over = False
         """True if `peer` has written the request to a client's connection: no other peer is asked."""
         self.busy = False
-        """True if a peer had no room for the request."""
+        """True if a peer refused the request because it had too many."""
         self.done = done
         self.stop_deadline: Callable[[], None] = _nothing
         self.stop_silence: Callable[[], None] = _nothing
@@ -84,8 +85,8 @@ class _AskedPeers:
 
 
 class ClientRelay:
-    """Both sides of a relay: sends this node's requests to clients of other nodes, and passes on the requests of other
-    nodes."""
+    """Sends this node's requests to clients of any node, and passes on the requests of other nodes to clients of this
+    node. Event loop only."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class ClientRelay:
         self._asked: dict[int, _AskedPeers] = {}
         self._ids = transport.request_ids()
         self._calls = 0
-        """Requests whose client has not answered yet."""
+        """The number of requests that were sent to clients of this node and are not answered yet."""
 
     @property
     def _bytes_max(self) -> int:
@@ -124,16 +125,16 @@ class ClientRelay:
         correlation_id: str | None = None,
         first: NodeId | None = None,
     ) -> None:
-        """Sends the request to one client, without the signature of who asked for it, and calls `done` once, perhaps
-        before this returns.
+        """Sends the request to one client, without the signature of the user who asked for it. Calls `done` once,
+        perhaps before this method returns.
 
-        `group`: None for any; `client_id`: None for any client of the group, each in turn; `user`: only a client of
-        that user, None for any; `need`: only a client whose user has that right, judged by the node that holds the
-        connection. Others are skipped as if they were not there. Below OWNERS_LEVEL, other nodes check neither `user`
-        nor `need`.
+        `group`: the client's group, None for any. `client_id`: None for any client of the group, each in turn. `user`:
+        only a client of that user gets it, None for any user's. `need`: only a client whose user has that right gets
+        it, None for any; the node that holds the connection checks this. Other clients are skipped as if they were not
+        there. Below OWNERS_LEVEL, other nodes check neither `user` nor `need`.
 
-        `correlation_id`: on a node that has noted who waits for that reply, the connection of the note comes before any
-        other. `first`: the node to ask first; None for this one, then the others.
+        `correlation_id`: the id of the reply that is sent. A node that has noted which connection waits for this reply
+        prefers that connection. `first`: the node to ask first; None for this node first, then the others.
 
         Refusals: NO_CONSUMER if no such client is connected to any node that can be asked, BUSY, INVALID for a request
         that is too long, ERROR if there was no answer within `timeout_ms` or the client disconnected.
@@ -143,7 +144,7 @@ class ClientRelay:
         if not names_fit(group, client_id):
             longest = f"a group's name has at most {GROUP_MAX} characters, a client's {CLIENT_ID_MAX}"
             done(Refused(Reason.NO_CONSUMER, f"no {role} of such a name is connected: {longest}"))
-            return  # a peer would close the connection on which such a frame arrives
+            return  # a peer would close its connection if such a frame arrived
         size = _size(request.ext, request.body)
         if size > self._bytes_max:
             done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))
@@ -167,7 +168,7 @@ class ClientRelay:
         self._ask_next(asked)
 
     def _to_own(self, relayed: Relayed, done: RelayAnswered) -> bool:
-        """Sends the request to a client of this node. Returns False if there is none."""
+        """Sends the request to a client of this node and returns True. Returns False if there is no such client."""
         client, timeout_ms = self._find(relayed), relayed.timeout_ms
         if client is None:
             return False
@@ -237,8 +238,8 @@ class ClientRelay:
         )
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Handles the loss of a peer, whose answers will not come: asks another peer, unless the client already has the
-        request."""
+        """Handles the loss of a connection to a peer: for each request that the peer has not answered, asks another
+        peer, unless the client already has the request."""
         for asked in [asked for asked in self._asked.values() if asked.peer == peer]:
             if asked.handed_over:
                 self._end(asked, Refused(Reason.ERROR, _LOST))
@@ -253,7 +254,7 @@ class ClientRelay:
         match status:
             case RelayStatus.HANDED_OVER if asked.relayed.request.oneway:
                 self._end(asked, HANDED_OVER)
-            case RelayStatus.HANDED_OVER:  # even if another peer was asked since, no further one is
+            case RelayStatus.HANDED_OVER:  # no further peer is asked, even if another one was asked since
                 asked.stop_silence()
                 asked.hand_over(peer)
             case RelayStatus.ANSWERED:
@@ -299,8 +300,8 @@ class ClientRelay:
         timeout_ms: int,
         done: Callable[[ClientAnswer | Refused | None], None],
     ) -> None:
-        """Sends a request to a connected client. Calls `done` with None if the client disconnects or does not answer in
-        time."""
+        """Sends a request to a client of this node. Calls `done` with the client's answer, or with None if the client
+        disconnects or does not answer in time."""
         if request.oneway:
             client.call_oneway(request.code, request.ext, request.body)
             done(HANDED_OVER)
@@ -321,7 +322,7 @@ class ClientRelay:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a frame of one of KINDS. Raises WireError."""
+        """Handles a frame of one of KINDS: a peer's request or reply. Raises WireError."""
         if kind == Kind.RELAY:
             self._on_relay(peer, header, payload)
         else:
@@ -329,7 +330,7 @@ class ClientRelay:
 
 
 def _nothing(*_: object) -> None:
-    """Does nothing: the function for a request that cannot be cancelled, or whose result is not used."""
+    """Does nothing. Used where a request cannot be cancelled, or its result is not needed."""
 
 
 def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAnswer | Refused:
@@ -339,7 +340,7 @@ def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAn
 
 
 def _size(ext: dict[str, str], body: bytes) -> int:
-    """Returns the approximate bytes of a request or an answer: at most three per character of a text."""
+    """Returns the approximate bytes of a request or an answer, counting three bytes per character of a text."""
     return len(body) + sum(3 * (len(key) + len(value)) for key, value in ext.items())
 
 
@@ -380,7 +381,7 @@ class RelayMetrics(ServiceMetrics):
             self._asked.labels(_REFUSED.get(outcome.reason, _UNANSWERED)).inc()
 
     def taken(self, status: RelayStatus) -> None:
-        """Counts this node's first reply to a peer's request. The client's answer that follows later is not counted
-        again."""
+        """Counts this node's first reply to a peer's request. A later reply that carries the client's answer is not
+        counted again."""
         if status in _TAKEN:
             self._taken.labels(_TAKEN[status]).inc()

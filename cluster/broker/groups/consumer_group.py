@@ -1,12 +1,13 @@
-"""One consumer group as its members' heartbeats describe it: who is in it, what they want, and who shares a topic's
-queues.
+"""One consumer group as its members' heartbeats describe it: its members, the topics that each wants to read (its
+*wish*), and the members among which a topic's queues are divided.
 
-RocketMQ's clients divide each topic among all members of a group, also among those that do not want it: nobody reads
-their shares. A group is therefore divided *by topic*, among the members that want it, while the wishes differ and every
-member has said that it knows this rule (docs/wire-protocol.md). One other member makes it RocketMQ's rule for all.
+RocketMQ's clients divide each topic among all members of a group. A member that does not want the topic gets queues
+too, which nobody reads. So a topic is divided among the members that want it (*by topic*) if the wishes differ and
+every member has said that it knows this rule (docs/wire-protocol.md). A single member that does not know it makes
+RocketMQ's rule apply to the whole group.
 
-A client id may be that of two clients over two connections. The one whose heartbeat is the newest is the member, so
-that both read the same queues; the other is kept in `beside`.
+Two clients over two connections may have the same client id. The client with the newest heartbeat is then the member,
+and both read the same queues. The other client is kept in `beside`.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ BROADCASTING = "BROADCASTING"
 PUSH = "CONSUME_PASSIVELY"
 """The consume type in heartbeats of push consumers."""
 WISHES_BYTES_MAX = 1 << 20
-"""The most bytes of the topics of one group's members, those of equal wishes counted once, with which it is divided by
-topic: every member asks for all of them."""
+"""The most bytes of all different wishes of a group with which it is still divided by topic. There is a limit because
+every member asks for all the wishes."""
 NAMED_MAX = 3
-"""The most topics, and members of each, that `unread` names."""
+"""The most topics that `unread` returns, and the most members for each."""
 
 
 class Member:
-    """A client in one group."""
+    """A client as a member of one producer or consumer group."""
 
     __slots__ = (
         "by_topic",
@@ -60,27 +61,28 @@ class Member:
     ) -> None:
         self.client_id = client_id
         self.user = user
-        """Id of the user who signed the heartbeat; NOBODY if none is proven."""
+        """The id of the user who signed the heartbeat; NOBODY if no user is proven."""
         self.connection = connection
         self.language = language
         self.version = version
         self.judged = judged
-        """The version of users and rules by which it was last judged; 0: it never was."""
+        """The version of users and rules by which the member's right was last checked; 0 if it never was."""
         self.topics: frozenset[str] | None = None
-        """A consumer's wish: the topics that its heartbeats list. None until one of them carried subscriptions."""
+        """The consumer's wish: the topics that its heartbeats list. None until a heartbeat has carried
+        subscriptions."""
         self.by_topic = False
-        """True if a consumer can divide a topic among the members that want it."""
+        """True if the consumer knows how to divide a topic among only the members that want it."""
         self.last_seen_ms = 0
         self.since_ms = 0
-        """The time since which heartbeats over its connection have named it."""
+        """The time, in milliseconds, of the first heartbeat over this connection that named the member."""
         self.named_ms = 0
-        """The time since which its connection is known by the client id alone."""
+        """The time, in milliseconds, since which this producer's connection can be found by the client id alone."""
         self.fingerprint = 0
-        """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
+        """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client sends none."""
 
 
 ClientKey = tuple[int, str]
-"""(user, client id): a client."""
+"""(user id, client id), which identify a client."""
 
 
 class ConsumerGroup:
@@ -114,53 +116,55 @@ class ConsumerGroup:
         since_ms: int = 0,
         wishes_bytes_max: int = WISHES_BYTES_MAX,
     ) -> None:
-        """`stands` returns True if a member may stay in the group. `since_ms`: the time of its first heartbeat.
-        `wishes_bytes_max`: the most bytes of wishes with which it is divided by topic."""
+        """`stands` returns True if a member has the right to be in the group. `since_ms`: the time of the group's first
+        heartbeat. `wishes_bytes_max`: the most bytes of wishes with which the group is divided by topic."""
         self._wishes_bytes_max = wishes_bytes_max
         self.stands = stands
         self.since_ms = since_ms
         self.judged = 0
-        """The version of users and rules by which all members were judged."""
+        """The version of users and rules by which the rights of all members were last checked."""
         self.members: SortedMap[str, Member] = SortedMap()
-        """Client id -> member, sorted, so that every node has the same order."""
+        """Client id -> member, sorted by client id, so that every node has the same order."""
         self.beside: dict[str, dict[Client, Member]] = {}
-        """Client id -> connections over which that client is named, too, besides the member's own."""
+        """Client id -> connection -> the older heartbeat over that connection, if several connections name the client
+        id."""
         self.wishes: dict[frozenset[str], tuple[frozenset[str], int]] = {}
-        """The members' wishes, each with the one object that stands for it, and the number of members that have it."""
+        """Wish -> (the one object that all members with this wish share, the number of these members)."""
         self.wishes_bytes = 0
         self._by_topic = 0
-        """The number of members that can divide by topic."""
+        """The number of members that know how to divide by topic."""
         self.version = 0
-        """The version of the list of ids and of what they want. It differs after each change."""
+        """The version of the list of members and of their wishes. Each change of them increases it."""
         self.ids_bytes = 0
-        """The number of characters of all client ids together."""
+        """The number of characters of all members' client ids together."""
         self.budget = Budget()
         self.subscriptions: dict[str, Subscription] = {}
         self.subscribed = False
-        """True if any member has told `subscriptions`. After a restart, the first heartbeats may come without them."""
+        """True if any member has sent subscriptions. After a restart of the node, the first heartbeats may come without
+        them."""
         self.text: Share | None = None
-        """The bytes of the node's room that the group's subscriptions hold."""
+        """The group's share of the memory that this node allows for subscriptions; None if it holds none yet."""
         self.message_model = CLUSTERING
         self.consume_type = PUSH
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
 
     def values(self) -> Iterator[Member]:
-        """Yields all members, each once for every connection that names it. Members may come and go during the
-        iteration."""
+        """Yields all members, and after each the older heartbeats of its client id over other connections. Members may
+        come and go during the iteration."""
         for member in self.members.values():
             yield member
             if self.beside:
                 yield from list(self.beside.get(member.client_id, {}).values())
 
     def get(self, key: ClientKey) -> Member | None:
-        """Returns the member with that client id, if it is that user's."""
+        """Returns the member with that client id; None if there is none, or if it belongs to another user."""
         user, client_id = key
         member = self.members.get(client_id)
         return member if member is not None and member.user == user else None
 
     def over(self, connection: Client, key: ClientKey) -> Member | None:
-        """Returns the member with that client id as the connection names it; None if it does not, or is another
-        user's."""
+        """Returns the member, or the older heartbeat of it, that came over that connection. None if the connection has
+        not named the client id, or if the client belongs to another user."""
         user, client_id = key
         member = self.members.get(client_id)
         if member is not None and member.connection is not connection:
@@ -168,7 +172,7 @@ class ConsumerGroup:
         return member if member is not None and member.user == user else None
 
     def put(self, member: Member) -> None:
-        """Adds a member, or replaces the one with its client id."""
+        """Adds a member. It replaces a member with the same client id."""
         old = self.members.get(member.client_id)
         if old is None:
             self.ids_bytes += len(member.client_id)
@@ -182,12 +186,13 @@ class ConsumerGroup:
         self.members.put(member.client_id, member)
 
     def keep_beside(self, old: Member) -> None:
-        """Keeps the heartbeat of a client's older connection beside that of the newer one, which is now the member."""
+        """Keeps the heartbeat of an older connection in `beside`, because a newer connection now has the member of that
+        client id."""
         self.beside.setdefault(old.client_id, {})[old.connection] = old
 
     def take_beside(self, client_id: str, connection: Client) -> Member | None:
-        """Removes and returns the heartbeat that connection sent for a client whose member came over another
-        connection."""
+        """Removes a heartbeat from `beside` and returns it: the one over that connection for that client id. None if
+        there is none."""
         others = self.beside.get(client_id, {})
         found = others.pop(connection, None)
         if found is not None and not others:
@@ -195,12 +200,12 @@ class ConsumerGroup:
         return found
 
     def remove(self, member: Member) -> bool:
-        """Removes a member, or the heartbeat of one of its connections; the member or the heartbeat must exist. Returns
-        True if the client is gone.
+        """Removes a member, or an older heartbeat from `beside`; one of the two must be there. Returns True if no
+        member with the client id is left.
 
-        It is not gone if another connection has sent heartbeats for its id since this one began to: then that is
-        another client with the same id. A connection that did so only before may be what a client left behind when it
-        connected again.
+        The newest of the other connections becomes the member if it has sent a heartbeat for this client id after the
+        removed member's first one: it is then another client with the same id. Connections with only earlier heartbeats
+        may be left over from before the client connected again, so they do not count.
         """
         if self.members[member.client_id] is not member:
             self.take_beside(member.client_id, member.connection)
@@ -233,12 +238,12 @@ class ConsumerGroup:
 
     @property
     def all_by_topic(self) -> bool:
-        """True if all members can divide by topic: they are RaftMQ's own clients."""
+        """True if all members know how to divide by topic, as RaftMQ's own clients do."""
         return self._by_topic == len(self.members)
 
     @property
     def by_topic(self) -> bool:
-        """True if the group is divided by topic."""
+        """True if each topic is divided among only the members that want it."""
         some_differ = len(self.wishes) > 1 and self.wishes_bytes <= self._wishes_bytes_max
         return some_differ and self._by_topic == len(self.members)
 
@@ -249,13 +254,14 @@ class ConsumerGroup:
         return [client_id for client_id, member in self.members.items() if _wants(member, topic)]
 
     def wants(self, client_id: str, topic: str) -> bool:
-        """Returns False if the member is known not to read its queues of the topic."""
+        """Returns False if the member is known not to want the topic. Returns True if its wish is unknown, or if it is
+        not a member."""
         member = self.members.get(client_id)
         return member is None or _wants(member, topic)
 
     def unread(self) -> dict[str, list[str]]:
-        """Returns topic -> members to which queues of it fall that do not want it, a few of each. Empty if the group is
-        divided by topic."""
+        """Returns topic -> members that get queues of the topic but do not want it: NAMED_MAX of each at most. Empty if
+        the group is divided by topic, or if all wishes are equal."""
         if len(self.wishes) < 2 or self.by_topic or self.message_model != CLUSTERING:
             return {}
         charge(ITEM_UNITS * (len(self.wishes) + NAMED_MAX * len(self.members)))
@@ -267,7 +273,7 @@ class ConsumerGroup:
         return (client_id for client_id, member in self.members.items() if not _wants(member, topic))
 
     def clients(self) -> Iterator[Client]:
-        """Yields the connections of all members that still may be in the group
+        """Yields the connections of all members that have the right to be in the group, for notices
         (`cluster.broker.groups.group_notices.NotifiedGroup`)."""
         return (member.connection for member in self.values() if self.stands(member))
 
@@ -285,8 +291,8 @@ class ConsumerGroup:
         return changed
 
     def narrow(self) -> bool:
-        """Removes the subscriptions to topics that no member wants any more, unless there are members of which that is
-        not known. Returns True if there were any."""
+        """Removes the subscriptions to topics that no member wants any more, and returns True if there were any. Does
+        nothing if the wish of any member is unknown."""
         charge(ITEM_UNITS * (len(self.wishes) + len(self.subscriptions)))
         if sum([count for _, count in self.wishes.values()]) < len(self.members):
             return False
@@ -297,26 +303,26 @@ class ConsumerGroup:
         return narrowed
 
     def hold_text(self, share: Callable[[], Share]) -> None:
-        """Counts what subscriptions and wishes take now, in bytes. `share()` makes the group's share of the node's
-        memory for them."""
+        """Updates the bytes that the group's subscriptions and wishes take of this node's memory for them. `share`
+        makes the group's share of that memory, at the first call."""
         charge(ITEM_UNITS * (len(self.subscriptions) + len(self.wishes)))
         if self.text is None:
             self.text = share()
         self.text.hold(text_bytes(self.subscriptions.values()) + self.wishes_bytes)
 
     def was_judged(self, version: int) -> None:
-        """Records that all members were checked by that version of users and rules."""
+        """Records the version of users and rules by which the rights of all members were just checked."""
         self.judged = version
 
 
 def text_bytes(subscriptions: Iterable[Subscription]) -> int:
-    """Returns the approximate bytes that the subscriptions take in memory."""
+    """Returns the approximate bytes of memory that the subscriptions take."""
     return sum(4 * (len(one.topic) + len(one.sub_string) + len(one.expression_type)) + 200 for one in subscriptions)
 
 
 def wish_bytes(topics: Iterable[str]) -> int:
-    """Returns the approximate number of bytes that a member's wish, the topics that it wants to read, takes in
-    memory."""
+    """Returns the approximate bytes of memory that a member's wish takes. `topics`: the topics that it wants to
+    read."""
     return sum(4 * len(topic) + 100 for topic in topics)
 
 

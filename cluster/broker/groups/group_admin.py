@@ -1,4 +1,4 @@
-"""Consumer groups, changed and inspected by administrators. Leader only; callers of reads hold a ReadIndex round."""
+"""Changes and inspects consumer groups for administrators. Leader only; callers of reads hold a ReadIndex round."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ FIXED: Final[dict[str, tuple[str, object, str]]] = {
     "group_sys_flag": ("groupSysFlag", 0, "no flag of a group has a meaning here"),
     "attributes": ("attributes", {}, "RocketMQ knows no attribute of a group"),
 }
-"""Field of a group -> its name in requests, the only value that is taken, and the reason. RocketMQ acts on other
-values, or refuses them; this broker would do nothing."""
+"""Field of a group -> (its name in requests, the only value that is allowed, the reason). RocketMQ acts on other values
+or refuses them; this broker has no such function."""
 UNREAD: Final[dict[str, tuple[str, object]]] = {
     "consume_from_min_enable": ("consumeFromMinEnable", True),
     "consume_message_orderly": ("consumeMessageOrderly", False),
     "consume_timeout_minute": ("consumeTimeoutMinute", 15),
 }
-"""Field of a group that no RocketMQ broker reads either -> its name in requests, and its default. mqadmin sets some of
-them unasked, so they are kept and shown; the answer says that they decide nothing. Source: the users of
-SubscriptionGroupConfig at 8fc57f14; its gRPC proxy alone reads consumeMessageOrderly."""
+"""Field of a group that RocketMQ's brokers do not use either -> (its name in requests, its default). mqadmin sets some
+of these fields unasked, so they are stored and shown. The answer says that they have no effect. Source: the users of
+SubscriptionGroupConfig at 8fc57f14; only its gRPC proxy reads consumeMessageOrderly."""
 
 
 def put_group(services: Services, config: dict[str, Any], done: Done, party: Party, *, if_absent: bool = False) -> None:
-    """Creates the group `config["name"]`, or changes the given fields of the existing one unless `if_absent`. `done` is
-    called when that is applied or undecided. `party`: who asks. Raises Refused."""
+    """Creates the group `config["name"]`. If it exists, changes the given fields, or nothing if `if_absent`. Calls
+    `done` when the change is applied or its outcome is unknown. `party`: the user and address that ask for it. Raises
+    Refused."""
     name = config["name"]
     check_group_name(name)
     check_settings(services.state, config)
@@ -53,8 +54,8 @@ def put_group(services: Services, config: dict[str, Any], done: Done, party: Par
 
 
 def check_settings(state: BrokerState, config: Mapping[str, Any]) -> None:
-    """Checks the settings that a request asks for a group, whichever protocol it came by. A setting that the group
-    already has is never refused, because a request may repeat it. Raises Refused (INVALID), which names the field."""
+    """Checks the settings that a request of any protocol asks for a group. A setting that the group already has is
+    never refused, because a request may repeat it. Raises Refused (INVALID), which names the field."""
     present = state.groups.get(config["name"])
     changed = {name: value for name, value in config.items() if present is None or getattr(present, name) != value}
     for field, (name, only, why) in FIXED.items():
@@ -83,12 +84,13 @@ def without_effect(state: BrokerState, config: Mapping[str, Any]) -> str:
 
 
 def delete_group(services: Services, name: str, done: Done, *, clean_offsets: bool) -> None:
-    """Deletes a group, and its offsets if `clean_offsets`, for which each protocol has its own default."""
+    """Deletes a group, and with `clean_offsets` also its committed offsets."""
     services.propose([DeleteGroup(name, clean_offsets)], done)
 
 
 def group_deleted(*, clean_offsets: bool, offsets: int | None = None) -> str:
-    """Returns the words for the events when a group was deleted. `offsets`: how many it had, if that is known."""
+    """Returns the text of the event when a group was deleted. `offsets`: the number of its committed offsets, None if
+    unknown."""
     its = "its offsets" if offsets is None else f"its {offsets} offsets"
     return f"the group was deleted {'with' if clean_offsets else 'without'} {its}"
 
@@ -100,22 +102,22 @@ class GroupProgress(NamedTuple):
     queue_id: int
     max_offset: int
     offset: int
-    """The committed offset, or the queue's first one if that is higher or the group never committed. It may lie beyond
-    the end, as in RocketMQ, whose tools then show a negative difference."""
+    """The committed offset. It is the queue's first offset if that is higher, or if the group never committed. It may
+    lie beyond the queue's end, as in RocketMQ, whose tools then show a negative difference."""
     store_ms: int
-    """Store time of the last message before `offset`; 0 if there is none."""
+    """The store time of the last message before `offset`, in milliseconds; 0 if there is none."""
 
 
 class GroupReads:
-    """Reads of all groups."""
+    """Reads the progress and the readers of consumer groups."""
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services = services
         self._members = members
 
     def progress(self, group: str, topic: str = "") -> Iterator[GroupProgress]:
-        """Returns the progress in each queue of the topics to which the group subscribes or in which it has committed,
-        or of the named topic. Raises Refused."""
+        """Yields the progress of the group in each queue of the topics to which it subscribes or in which it has
+        committed; only in the queues of `topic` if that is not "". Raises Refused."""
         state = self._services.state
         config = group_named(state, group)
         offsets = state.offsets_by_topic(group)
@@ -139,7 +141,8 @@ class GroupReads:
         )
 
     def readers(self, topic: str) -> Generator[None, None, list[str]]:
-        """Finds, in steps, the groups that subscribe to the topic or have committed in it, by name. Raises Refused."""
+        """Returns the names of the groups that subscribe to the topic or have committed in it, sorted. Works in steps.
+        Raises Refused."""
         state = self._services.state
         config = topic_named(state, topic)
         groups = set()

@@ -1,4 +1,4 @@
-"""The lag of consumer groups, computed in the same way for the remoting protocol, the HTTP API, the command line and
+"""Computes the lag of consumer groups, in the same way for the remoting protocol, the HTTP API, the command line and
 the metrics."""
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from statemachine.topics.topics import TopicConfig
 
 SERIES_MAX: Final = 1000
-"""The most pairs of group and topic that the metrics name, because Prometheus keeps every name for weeks."""
+"""The most pairs of group and topic that the metrics show. There is a limit because Prometheus keeps every name for
+weeks."""
 LATENCY_QUEUES_MAX: Final = 500
-"""The most queues of which a scrape reads one row: some 10 ms of the event loop."""
+"""The most queues of which a scrape reads a row: this takes some 10 ms of the event loop."""
 ROWS_PER_STEP: Final = 16
-"""Rows that are read in one step."""
+"""The number of rows that are read in one step."""
 QUEUES_PER_STEP: Final = 64
-"""Queues whose bounds or offsets are looked up in one step."""
+"""The number of queues whose bounds or offsets are looked up in one step."""
 
 
 QUEUE_UNITS: Final = 3 * ITEM_UNITS
-"""The cost of looking at a group in one queue (`raftlog.work`)."""
+"""The units of work (`raftlog.work`) of computing a group's lag in one queue."""
 
 
 class QueueLag(NamedTuple):
@@ -38,35 +39,35 @@ class QueueLag(NamedTuple):
     topic: str
     queue_id: int
     committed: int | None
-    """The committed offset; None if the group never committed here."""
+    """The committed offset; None if the group never committed in this queue."""
     min_offset: int
     max_offset: int
     hidden: bool = False
-    """True if the topic has fewer read queues by now, so that consumers do not read this one."""
+    """True if consumers do not read this queue, because the number of the topic's read queues was reduced."""
 
     @property
     def stands_at(self) -> int:
-        """The committed offset, or the queue's first one if that is higher or the group never committed. It may lie
-        beyond the end."""
+        """The committed offset. It is the queue's first offset if that is higher, or if the group never committed. It
+        may lie beyond the queue's end."""
         return max(self.min_offset, self.committed or 0)
 
     @property
     def lag(self) -> int:
-        """The number of kept messages from the committed offset on. If the group never committed, it is the number of
-        all kept messages, wherever its consumers would begin. 0 if the offset lies beyond the end."""
+        """The number of kept messages from the committed offset on; 0 if the offset lies beyond the end. If the group
+        never committed, it is the number of all kept messages, no matter where its consumers would begin."""
         return max(0, self.max_offset - self.stands_at)
 
     @property
     def beyond_end(self) -> int:
-        """The number of offsets by which the committed offset lies beyond the end of the queue; the group will miss
-        that many of the next messages."""
+        """The number of offsets by which the committed offset lies beyond the end of the queue; 0 if it does not. The
+        group will miss that many of the next messages."""
         return max(0, (self.committed or 0) - self.max_offset)
 
 
 def lag_steps(
     state: BrokerState, group: GroupConfig, count_max: int | None = None
 ) -> Generator[None, None, list[QueueLag]]:
-    """Returns the lag of `each_lag` in steps, or that of the first `count_max` queues."""
+    """Returns the results of `each_lag` as a list, at most `count_max` of them (None: all). Works in steps."""
     lags: list[QueueLag] = []
     for each in islice(each_lag(state, group), count_max):
         if len(lags) % QUEUES_PER_STEP == 0:
@@ -76,9 +77,9 @@ def lag_steps(
 
 
 def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
-    """Yields every queue in which the group committed or to which it subscribes, by topic and queue, hidden ones too if
-    they keep messages. There may be a million, so each is looked at when the caller asks for it. Topics that are
-    deleted at the beginning are left out."""
+    """Yields the lag in every queue in which the group committed or to which it subscribes, ordered by topic and queue.
+    A hidden queue without a committed offset is left out if it keeps no messages. There may be a million queues, so
+    each one is computed when the caller asks for it. Topics that are being deleted are left out."""
     committed = state.offsets_by_topic(group.name)
     charge(ITEM_UNITS * len(committed))
     for name, topic in topics_of(state, group, committed):
@@ -94,27 +95,28 @@ def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
 def topics_of(
     state: BrokerState, group: GroupConfig, committed: Mapping[int, Mapping[int, int]]
 ) -> list[tuple[str, TopicConfig]]:
-    """Returns (name, topic), by name, of the topics to which the group subscribes or in which it has committed offsets:
-    `committed` has them by topic id. Topics that are being deleted are left out."""
+    """Returns (name, topic), sorted by name, of the topics to which the group subscribes or in which it has committed.
+    `committed`: topic id -> queue -> committed offset of the group. Topics that are being deleted are left out."""
     topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
     topics |= {name: topic for name in group.subscriptions if (topic := state.topics.get(name))}
     return sorted(topics.items())
 
 
 def queue_lag(state: BrokerState, topic: TopicConfig, queue: int, committed: int | None) -> QueueLag:
-    """Returns the lag of a group in one queue. `committed` was looked up before: what is committed afterwards may lie
-    behind a later end."""
+    """Returns the lag of a group in one queue. `committed` is the committed offset, looked up before the call, or None.
+    An offset that is committed later might lie behind the end that is looked up here."""
     return QueueLag(topic.name, queue, committed, *bounds(state, topic.id, queue), hidden=queue >= topic.read_queues)
 
 
 def bounds(state: BrokerState, topic_id: int, queue_id: int) -> tuple[int, int]:
-    """Returns the first offset that the queue keeps, here or in the tier, and the offset behind its last message."""
+    """Returns the first offset that the queue keeps, on this node or in the tier, and the offset behind its last
+    message."""
     end = state.max_offset(topic_id, queue_id)  # read before the first offset, which retention may move past it
     return min(first_offset(state, topic_id, queue_id), end), end
 
 
 class LagMetrics(ServiceMetrics):
-    """The metrics of groups' lag. The leader counts it at a scrape."""
+    """The metrics of the lag of consumer groups. The leader computes them at a scrape."""
 
     def __init__(
         self,
@@ -123,7 +125,8 @@ class LagMetrics(ServiceMetrics):
         wall_ms: Callable[[], int],
         series_max: int = SERIES_MAX,
     ) -> None:
-        """`series_max`: the most pairs of group and topic that are named."""
+        """`leads` returns True if this node leads. `wall_ms` returns the wall-clock time. `series_max`: the most pairs
+        of group and topic that are shown."""
         super().__init__()
         self._series_max = series_max
         self._state, self._leads, self._wall_ms = state, leads, wall_ms
@@ -151,8 +154,8 @@ class LagMetrics(ServiceMetrics):
         )
 
     def look_in_steps(self) -> Generator[None, None, None]:
-        """Counts in steps: groups by name, up to `series_max` pairs and ANSWER_QUEUES_MAX queues; none unless this node
-        leads."""
+        """Computes the lag of all groups in steps, in the order of their names, up to `series_max` pairs and
+        ANSWER_QUEUES_MAX queues. Shows nothing unless this node leads."""
         state, leads, now_ms = self._state, self._leads(), self._wall_ms()
         counted: dict[tuple[str, str], int] = {}
         behind: list[tuple[str, QueueLag]] = []
@@ -181,7 +184,8 @@ class LagMetrics(ServiceMetrics):
         behind: Sequence[tuple[str, QueueLag]] = (),
         latency_ms: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
-        """Shows the figures. `lags`: (group, topic) -> messages; `behind`: (group, queue) of the queues with a lag."""
+        """Updates the metrics. `lags`: (group, topic) -> number of messages. `left_out`: the number of pairs that are
+        not shown. `behind`: (group, queue) of the queues with a lag. `latency_ms`: (group, topic) -> milliseconds."""
         for gauge in (self._by_topic, self._by_group, self._by_queue, self._latency):
             gauge.clear()
         for (group, topic), lag in lags.items():
@@ -198,8 +202,8 @@ def _latest_ms(
     state: BrokerState, pairs: Iterable[tuple[str, str]], behind: list[tuple[str, QueueLag]], now_ms: int
 ) -> Generator[None, None, dict[tuple[str, str], int]]:
     """Returns (group, topic) -> milliseconds since the store time of the oldest message that the group has not
-    committed. It reads one row per queue with a lag, at most LATENCY_QUEUES_MAX; a pair with more such queues is left
-    out."""
+    committed. One row is read for each queue with a lag, at most LATENCY_QUEUES_MAX in all. A pair whose queues exceed
+    this limit is left out."""
     unseen = {(group, each.topic) for group, each in behind[LATENCY_QUEUES_MAX:]}
     latest = {pair: 0 for pair in pairs if pair not in unseen}
     for at, (group, each) in enumerate(behind[:LATENCY_QUEUES_MAX]):

@@ -1,9 +1,9 @@
-"""The clients that produce and consume through this node. Heartbeats announce them; they are forgotten when they
-disconnect, after 120 s of silence, or when their user has lost the right by which they registered.
+"""The clients that produce and consume through this node. A client becomes a member by its heartbeats. It is forgotten
+when it disconnects, after 120 s of silence, or when its user has lost the right by which it registered.
 
 The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
-a new leader answers for the group at once. Producers are known to the node that they called. Time in which this node
-itself stood still does not count as a client's silence.
+a new leader answers for the group at once. A producer is known only to the nodes to which it sends heartbeats. Time in
+which this node itself stood still does not count as a client's silence.
 """
 
 from __future__ import annotations
@@ -43,20 +43,22 @@ EXPIRY_MS = 120_000
 SCAN_MS = 10_000
 CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
-"""The most groups in which the clients of one connection may be, and the most of all connections together."""
+"""The most groups in which the clients of one connection may be, and the most memberships (a client in a group) of all
+connections together."""
 FIRST_HEARTBEAT_MS = 35_000
-"""Milliseconds after a client connected, or this node started, in which its first heartbeat may still be missing:
-clients send one every 30 s, whenever they connected."""
+"""Milliseconds after a client has connected, or after this node has started, in which the client's first heartbeat may
+still be missing. Clients send one every 30 s, whenever they connected."""
 TEXT_BYTES_MAX = 64 << 20
-"""The most bytes of all groups' subscriptions that this node keeps."""
+"""The most bytes of subscriptions that this node keeps for all groups together."""
 IDS_BYTES_MAX = 8 << 20
-"""The most bytes of one group's client ids together: every member asks for the whole list."""
+"""The most bytes of the client ids of one group. There is a limit because every member asks for the whole list."""
 TRIES_MAX = 64
-"""The number of members among which one with an open connection is searched: the others will soon be forgotten."""
+"""The most members that are tried to find one with an open connection. Members with closed connections will soon be
+forgotten."""
 NAMED_MAX = 64
-"""The most producers of one connection by whose client ids alone it is found; older ones are no longer."""
+"""The most producers of one connection that can be found by their client ids alone. Beyond that the oldest cannot."""
 LOOKS = 16
-"""The number of members that one step of a scan looks at."""
+"""The number of members that one step of a scan checks."""
 
 
 class Role(StrEnum):
@@ -67,13 +69,13 @@ class Role(StrEnum):
 
 
 class ProducerGroup:
-    """The members of a producer group: two users with one client id are two members."""
+    """The members of a producer group. If two users have the same client id, these are two members."""
 
     __slots__ = ("users",)
 
     def __init__(self) -> None:
         self.users: dict[int, SortedMap[str, Member]] = {}
-        """User -> client id -> member. No map is empty."""
+        """User id -> client id -> member. Users without members are removed."""
 
     def values(self) -> Iterator[Member]:
         """Yields all members. Members may come and go during the iteration."""
@@ -81,25 +83,27 @@ class ProducerGroup:
             yield from members.values()
 
     def get(self, key: ClientKey) -> Member | None:
-        """Returns the member of that user and client id."""
+        """Returns the member of that user with that client id; None if there is none."""
         user, client_id = key
         members = self.users.get(user)
         return members.get(client_id) if members is not None else None
 
     def over(self, connection: Client, key: ClientKey) -> Member | None:
-        """Returns the member of that user and client id if it is the connection's."""
+        """Returns the member of that user with that client id; None if there is none, or if it came over another
+        connection."""
         member = self.get(key)
         return member if member is not None and member.connection is connection else None
 
     def put(self, member: Member) -> None:
-        """Adds or replaces a member."""
+        """Adds a member. It replaces a member of the same user with the same client id."""
         members = self.users.get(member.user)
         if members is None:
             members = self.users[member.user] = SortedMap()
         members.put(member.client_id, member)
 
     def remove(self, member: Member) -> bool:
-        """Removes a member, which must be there. Returns True: its client is gone."""
+        """Removes a member, which must be in the group. Returns True, because no other connection keeps the client in
+        the group."""
         members = self.users[member.user]
         members.remove(member.client_id)
         if not members:
@@ -108,7 +112,7 @@ class ProducerGroup:
 
 
 class MemberBounds(NamedTuple):
-    """The most that this node keeps of members."""
+    """The limits on what this node keeps about members. The constants of this module explain them."""
 
     connection_groups: int = CONNECTION_GROUPS_MAX
     memberships: int = MEMBERSHIPS_MAX
@@ -121,12 +125,13 @@ MEMBER_BOUNDS = MemberBounds()
 
 
 class Members:
-    """All groups of this node. A scan runs periodically while there is any member that can expire."""
+    """The consumer and producer groups of the clients of this node. While any group has members, a scan runs
+    periodically and removes members that have been silent. Event loop only."""
 
     def __init__(
         self, services: Services, rights: Rights, shared: SharedIds, bounds: MemberBounds = MEMBER_BOUNDS
     ) -> None:
-        """`shared` is told of client ids that two users have in one consumer group."""
+        """`shared` is told when two users have the same client id in one consumer group."""
         self._bounds = bounds
         self._services = services
         self._rights = rights
@@ -135,54 +140,58 @@ class Members:
         self.consumers: SortedMap[str, ConsumerGroup] = SortedMap()
         self.producers: SortedMap[str, ProducerGroup] = SortedMap()
         self._named: dict[str, dict[int, dict[Client, Member]]] = {}
-        """Client id -> user -> open connections whose heartbeats named that producer, the newest last: requesters are
-        known by their client id alone. A connection stays when a newer one names the same producer."""
+        """Client id -> user -> open connections whose heartbeats named that producer, the newest last. It finds
+        requesters, of which only the client id is known. A connection stays when a newer one names the same
+        producer."""
         self._turn = 0
-        """Counts choices among several members, so that each is chosen in turn."""
+        """The number of choices among several members so far, by which each member is chosen in turn."""
         self._groups_of: dict[Client, _Memberships] = {}
-        """Connection -> its memberships, so that the end of a connection looks at no other client's groups."""
+        """Connection -> the groups and clients that its heartbeats named. So the end of a connection costs nothing for
+        other clients' groups."""
         self.count = 0
-        """The number of all memberships."""
+        """The number of memberships (a client in a group) of all connections."""
         self._text = Room(bounds.text_bytes, lambda callback: services.call_later(0, callback))
-        """The room for the subscriptions of all groups."""
+        """The memory that all groups' subscriptions may take."""
         self._scanning = False
         self._began_ms = services.awake_ms()
 
     def consumer_ids(self, group: str) -> list[str]:
-        """Returns the client ids of a consumer group, sorted; every node returns the same list."""
+        """Returns the client ids of a consumer group, sorted, so that every node returns the same order; [] if there is
+        no such group."""
         found = self.consumers.get(group)
         return list(found.members) if found is not None else []
 
     def member_count(self, group: str) -> int:
-        """Returns the number of a group's consumers that are connected to this node."""
+        """Returns the number of a consumer group's members that this node knows."""
         found = self.consumers.get(group)
         return len(found.members) if found is not None else 0
 
     def unread(self, group: str) -> dict[str, list[str]]:
-        """Returns topic -> clients of a group that do not read the queues of it that fall to them, a few of each."""
+        """Returns topic -> clients of the group that get queues of the topic but do not read them, a few of each."""
         found = self.consumers.get(group)
         return found.unread() if found is not None else {}
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Returns the subscription to the topic from the heartbeats of the group's members on this node."""
+        """Returns the group's subscription to the topic, from its members' heartbeats to this node; None if there is
+        none."""
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
     def clients_of(self, connection: Client, group: str, user: int = NOBODY) -> frozenset[str]:
-        """Returns the ids of the group's consumers that this connection's heartbeats named, if `user` or nobody signed
-        the heartbeat; all of them if `user` is NOBODY."""
+        """Returns the ids of the group's consumers that this connection's heartbeats named, if the heartbeat was signed
+        by `user` or by nobody. If `user` is NOBODY, all of them are returned."""
         mine = self._groups_of.get(connection)
         keys = mine.ids.get((Role.CONSUMER, group), ()) if mine is not None else ()
         return frozenset(client_id for owner, client_id in keys if is_same(owner, user))
 
     def has(self, connection: Client) -> bool:
-        """Returns True if a heartbeat of this connection named a member that is not forgotten."""
+        """Returns True if this connection's heartbeats named any member that is still known."""
         mine = self._groups_of.get(connection)
         return mine is not None and bool(mine.ids)
 
     def is_consumer(self, group: str, client_id: str, user: int = NOBODY) -> bool:
-        """Returns True if heartbeats say that this client of the user is in the group now. Also True if this node has
-        just started and cannot know."""
+        """Returns True if this client of the user is a member of the consumer group. Also returns True in the first
+        FIRST_HEARTBEAT_MS after this node has started, because its heartbeat may still be missing."""
         found = self.consumers.get(group)
         member = found.members.get(client_id) if found is not None else None
         if member is not None and is_same(member.user, user):
@@ -204,10 +213,10 @@ class Members:
     def find(
         self, role: Role, group: str | None, client_id: str | None, may: Callable[[Member], bool] = lambda _: True
     ) -> Member | None:
-        """Returns a connected member: the client `client_id`, or with None each member of the group in turn. With
-        `group` None it searches all producers, which needs a client id. Only members for which `may` returns True;
-        among several of one client id, the one whose heartbeat is the newest. A member whose user has lost the right to
-        the group is not found."""
+        """Returns a connected member for which `may` returns True; None if there is none. `client_id`: the member's
+        client id; if None, each member of the group is returned in turn. `group`: None searches the producers of all
+        groups, for which `client_id` must be given. If several connections have the client id, the one with the newest
+        heartbeat is chosen. A member whose user has lost the right to the group is not found."""
 
         def may_get(member: Member) -> bool:
             return may(member) and self._stands(role, group, member)
@@ -226,8 +235,8 @@ class Members:
         return self._next(users, may_get)
 
     def _next(self, users: list[SortedMap[str, Member]], may: Callable[[Member], bool]) -> Member | None:
-        """Returns the next member that may be asked, one user after the other. So a user with many members, none of
-        which may, does not hide those of others."""
+        """Returns the next member that may be asked; None if none is found in TRIES_MAX tries. Users take turns, so
+        that a user with many members that may not be asked does not hide those of others."""
         for _ in range(min(sum(map(len, users)), TRIES_MAX)):
             self._turn += 1
             members = users[self._turn % len(users)]
@@ -244,8 +253,8 @@ class Members:
         return max((member for member in found if member is not None), key=_last_seen, default=None)
 
     def producer_users(self, client_id: str) -> dict[int, int]:
-        """Returns the users of which a producer with this client id is connected: user -> milliseconds for which one of
-        its open connections has had that client id."""
+        """Returns user -> milliseconds, for each user of whom a producer with this client id is connected: how long one
+        of the open connections has had that client id."""
         now_ms = self._services.awake_ms()
         users = self._named.get(client_id, {})
         return {user: now_ms - min(each.named_ms for each in users[user].values()) for user in users}
@@ -254,12 +263,13 @@ class Members:
         return self.producers.get(group) if role is Role.PRODUCER else self.consumers.get(group)
 
     def _over(self, connection: Client, role: Role, group: str, key: ClientKey) -> Member | None:
-        """Returns the member as that connection names it."""
+        """Returns the member of the group with that user and client id, as this connection's heartbeats named it; None
+        if they did not."""
         found = self._group(role, group)
         return found.over(connection, key) if found is not None else None
 
     def add_producer(self, group: str, member: Member) -> None:
-        """Adds or refreshes a producer."""
+        """Adds a producer to the group, or records a new heartbeat of it."""
         members = self.producers.get(group)
         if members is None:
             members = ProducerGroup()
@@ -268,7 +278,7 @@ class Members:
         self._name(member)
 
     def _name(self, member: Member) -> None:
-        """Finds the producer by its client id alone from now on."""
+        """Makes the producer findable by its client id alone."""
         connections = self._named.setdefault(member.client_id, {}).setdefault(member.user, {})
         known = connections.pop(member.connection, None)
         member.named_ms = known.named_ms if known is not None else member.last_seen_ms
@@ -296,11 +306,11 @@ class Members:
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
     ) -> bool:
-        """Adds or refreshes a consumer. With None the group's subscriptions stay. Returns True if the group's
-        subscriptions changed.
+        """Adds a consumer to the group, or records a new heartbeat of it. `subscriptions`: None if the heartbeat
+        carries none; the group's then stay as they are. Returns True if the group's subscriptions changed.
 
-        Members of the group are notified (40) of a new member, a new connection and changed subscriptions. Raises
-        Refused; with NO_PERMISSION if another user's client in the group has the same client id.
+        The group's members are notified (request 40) of a new member, a new connection and changed subscriptions.
+        Raises Refused, with NO_PERMISSION if another user's client in the group has the same client id.
         """
         found = self.consumers.get(group)
         if found is not None and self._clashes(group, found.members.get(member.client_id), member):
@@ -338,9 +348,10 @@ class Members:
         return changed
 
     def _clashes(self, group: str, there: Member | None, member: Member) -> bool:
-        """Returns True if the client id's present member belongs to another user, and stays. A member of no proven user
-        gives way to the first proven user. A member whose connection has closed, or is the same as the new one's, gives
-        way to any user."""
+        """Returns True if the member `there`, which has the same client id, belongs to another user and keeps the
+        client id, so that `member` must be refused. A member of no proven user gives way to a proven user. A member
+        gives way to any user if its connection has closed or is the same as that of `member`, or if it has been silent
+        too long."""
         if there is None or there.user in (NOBODY, member.user):
             return False
         if there.connection.closed or there.connection is member.connection:
@@ -362,7 +373,8 @@ class Members:
         producer_group: str | None,
         user: int = NOBODY,
     ) -> None:
-        """Removes a client of the user that unregisters from a group (35). It stays if another connection named it
+        """Removes a client of the user, which unregisters (request 35), from the named groups. `consumer_group`,
+        `producer_group`: None for no group of that kind. The client stays in a group if another connection named it
         later."""
         mine = self._groups_of.get(connection)
         for role, group in ((Role.PRODUCER, producer_group), (Role.CONSUMER, consumer_group)):
@@ -371,14 +383,14 @@ class Members:
                     self._drop_of(connection, role, group or "", (owner, named))
 
     def _drop_of(self, connection: Client, role: Role, group: str, key: ClientKey) -> None:
-        """Forgets the client in that group, unless another connection names it."""
+        """Removes the client that this connection named from the group, unless another connection names it too."""
         member = self._over(connection, role, group, key)
         if member is not None:
             self._drop(role, group, member)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
-        """Raises Refused if the client may not be in that many more groups. Groups in which it already is are always
-        accepted."""
+        """Raises Refused if the client id is too long, or if the connection's clients would be in too many groups.
+        `groups`: the number of groups that the heartbeat names. Groups in which they already are do not count twice."""
         known = self._groups_of.get(connection)
         mine = known.count if known is not None else 0
         if len(client_id) > CLIENT_ID_MAX:
@@ -401,7 +413,7 @@ class Members:
         held = found.text.held if found is not None and found.text is not None else 0
         size = text_bytes(subscriptions) + wish_bytes(topics_wanted)
         if found is not None and topics_wanted not in found.wishes:
-            size += held  # it is added to what the other members want
+            size += held  # what the other members want stays
         if size > held and not self._text.fits(size - held):
             remark = (
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "
@@ -417,8 +429,8 @@ class Members:
         role: Role,
         group: str,
     ) -> bool:
-        """Records a heartbeat of a member that replaces `old`. Returns True if the client is new or came over another
-        connection."""
+        """Records a heartbeat: `member` replaces `old`, which is None for a new client. Returns True if the client is
+        new or came over another connection."""
         member.last_seen_ms = self._services.awake_ms()
         if old is not None and old.connection is member.connection:
             member.since_ms = old.since_ms
@@ -439,7 +451,9 @@ class Members:
     def _replaced(
         self, members: ProducerGroup | ConsumerGroup, old: Member, member: Member, role: Role, group: str
     ) -> None:
-        """Keeps the consumer that another open connection names. Another user's gives way with all its connections."""
+        """Handles a member that was replaced by one over another connection or of another user. The same user's
+        consumer is kept beside the new one while its connection is open. Another user's is forgotten, with all its
+        connections."""
         gone = [old]
         if isinstance(members, ConsumerGroup):
             if old.user == member.user and not old.connection.closed:
@@ -469,7 +483,8 @@ class Members:
     # --- standing that ends with the right ---------------------------------------------------------------------------
 
     def rules_changed(self) -> None:
-        """Checks all members by the users and rules in force now, in steps, and removes those that may not stay."""
+        """Checks the rights of all members again, in steps, and removes those that have lost them. Called when users or
+        rules have changed."""
         if self._rights.enforces:
             self._services.turns.begin_later(self, self._judge_all())
 
@@ -488,7 +503,8 @@ class Members:
                 yield from self.judged(name, consumers)
 
     def judged(self, name: str, group: ConsumerGroup) -> Generator[None]:
-        """Checks the members of a consumer group by the users and rules in force, in steps, unless that was done."""
+        """Checks the rights of a consumer group's members in steps, and removes those that have lost them. Does nothing
+        if they were already checked by the present version of users and rules."""
         version = self._services.state.access.version
         if not self._rights.enforces or group.judged == version:
             return
@@ -501,8 +517,8 @@ class Members:
         yield
 
     def _stands(self, role: Role, group: str | None, member: Member) -> bool:
-        """Returns True if the user of the member may still be in the group: a consumer needs Sub on it, anybody may be
-        in a producer group. A client that no user signed for has no standing once rights are enforced."""
+        """Returns True if the member's user has the right to be in the group: a consumer needs Sub on the group, a
+        producer needs no right. Without a proven user no member has the right once rights are enforced."""
         version = self._services.state.access.version
         if not self._rights.enforces or member.judged == version:
             return True
@@ -533,7 +549,7 @@ class Members:
             self._services.call_later(SCAN_MS, self._scan)
 
     def _drop(self, role: Role, group: str, member: Member) -> None:
-        """Forgets a client in a group, in which it is."""
+        """Removes a member from a group. Does nothing if the group has replaced this member by another one."""
         found = self._group(role, group)
         if found is None or found.over(member.connection, (member.user, member.client_id)) is not member:
             return
@@ -550,7 +566,8 @@ class Members:
             self.producers.remove(group)
 
     def _producer_left(self, member: Member) -> None:
-        """Finds the producer by its client id alone no more, if its connection is in no other group as that client."""
+        """Makes the producer no longer findable by its client id alone, unless its connection is in another producer
+        group with the same client id."""
         key = member.user, member.client_id
         mine = self._groups_of.get(member.connection)
         if mine is None or not any(key in keys for (role, _), keys in mine.ids.items() if role is Role.PRODUCER):
@@ -573,7 +590,7 @@ class Members:
 
     def _changed(self, name: str, group: ConsumerGroup) -> None:
         """Tells the members of a CLUSTERING group to divide the queues again, unless the group's setting says that they
-        find out by themselves."""
+        are not notified."""
         config = self._services.state.groups.get(name)
         if group.message_model == CLUSTERING and (config is None or config.notify_consumer_ids_changed_enable):
             self._notices.changed(name, group)
@@ -586,14 +603,14 @@ class _Memberships:
 
     def __init__(self) -> None:
         self.ids: dict[tuple[Role, str], dict[ClientKey, None]] = {}
-        """(role, group) -> clients, in the order in which they came."""
+        """(role, group) -> the clients that heartbeats named for it, oldest first."""
         self.names: dict[ClientKey, None] = {}
-        """Producers by whose client ids alone this connection is found."""
+        """The producers with which this connection can be found by their client ids alone, oldest first."""
         self.count = 0
-        """The number of all clients in `ids`."""
+        """The number of all clients in `ids`; a client counts once for each group."""
 
     def add(self, role: Role, group: str, key: ClientKey) -> int:
-        """Adds a client. Returns 1 if it is new, else 0."""
+        """Adds a client to a group. Returns 1 if it is new there, else 0."""
         ids = self.ids.setdefault((role, group), {})
         if key in ids:
             return 0
@@ -602,7 +619,7 @@ class _Memberships:
         return 1
 
     def remove(self, role: Role, group: str, key: ClientKey) -> int:
-        """Removes a client. Returns 1 if it was there, else 0."""
+        """Removes a client from a group. Returns 1 if it was there, else 0."""
         ids = self.ids.get((role, group), {})
         if key not in ids:
             return 0
@@ -621,7 +638,7 @@ _last_seen = attrgetter("last_seen_ms")
 
 
 def _check_ids(name: str, group: ConsumerGroup, client_id: str, most: int) -> None:
-    """Raises Refused if the list of the group's members would become too long."""
+    """Raises Refused (BUSY) if the client ids of the group would have more than `most` characters together."""
     if group.ids_bytes + len(client_id) > most:
         remark = f"the client ids of group {name} have {group.ids_bytes} characters; at most {most} are allowed"
         raise Refused(Reason.BUSY, remark)

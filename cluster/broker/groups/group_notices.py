@@ -1,13 +1,12 @@
-"""Tells the members of a consumer group that it has changed, so that they divide its queues again (40).
+"""Tells the members of a consumer group that the group has changed (request 40), so that they divide its queues again.
 
 Each change is a notice to all members. If 2,000 clients joined a group one after the other, that would be two million
 notices, and after each the member asks for the list of all members. A group therefore has a *budget*: PER_SECOND
-notices a second, and at most that many at once after a quiet second. The members of a small group, or of a large group
-after a single change, are notified at once. Changes that come while the budget is overdrawn cause one notice together,
-as soon as it no longer is.
+notices a second, of which at most one second's worth is saved up. The members of a small group, or of a large group
+after a single change, are notified at once. All changes that come while the budget is overdrawn cause a single notice
+to each member, when the budget is no longer overdrawn.
 
-Invariant: after the last change of a group, every member that is still there gets one more notice, whatever came
-before.
+Invariant: after the last change of a group, every member that is still there gets one more notice.
 """
 
 from __future__ import annotations
@@ -21,25 +20,27 @@ if TYPE_CHECKING:
     from cluster.broker.services import Client, Services
 
 PER_SECOND = 1_000
-"""Notices to the members of one group in a second. A group of 2,000 is told of changes every 2 s."""
+"""The number of notices to the members of one group in a second. So a group of 2,000 members is told of changes every 2
+s."""
 DEBT_MS_MAX = 20_000
-"""The longest time in milliseconds that a group waits, however large it is. Consumers divide queues by themselves as
-often."""
+"""The longest time, in milliseconds, that a group waits for its next notices, however large it is. Consumers divide the
+queues on their own every 20 s, too."""
 NOTICE_UNITS = FRAME_UNITS + 2 * CALL_UNITS
 
 
 class Budget:
-    """The time at which one group may be notified next, and whether there is something to notify it of."""
+    """The budget of notices of one group, and whether its members have to be notified."""
 
     __slots__ = ("empty_until_ms", "telling", "untold", "waiting")
 
     def __init__(self) -> None:
         self.empty_until_ms = 0
-        """The budget is overdrawn until this time. From then on it grows, up to the notices of one second."""
+        """The time, in milliseconds, until which the budget is overdrawn. After it, up to one second's worth of notices
+        is saved up."""
         self.untold = False
-        """True if the group has changed and nobody has begun to tell its members."""
+        """True if the group has changed and its members are not being told of it yet."""
         self.waiting = False
-        """True while a timer runs until the budget is no longer overdrawn."""
+        """True while a timer runs that ends when the budget is no longer overdrawn."""
         self.telling = False
         """True while members are being told."""
 
@@ -50,7 +51,7 @@ class NotifiedGroup(Protocol):
     budget: Budget
 
     def clients(self) -> Iterator[Client]:
-        """Yields the members' connections, one per member. Members may come and go during the iteration."""
+        """Yields the members' connections; one may come several times. Members may come and go during the iteration."""
 
 
 class GroupNotices:
@@ -60,7 +61,7 @@ class GroupNotices:
         self._services = services
 
     def changed(self, name: str, group: NotifiedGroup) -> None:
-        """Notifies the members of a change, now or a little later."""
+        """Notifies the group's members of a change: at once, or when the group's budget allows it."""
         group.budget.untold = True
         self._go_on(name, group)
 
@@ -95,7 +96,7 @@ class GroupNotices:
         self._go_on(name, group)
 
     def _spent(self, empty_until_ms: int, told: int) -> int:
-        """Returns the time at which the budget is no longer overdrawn, after that number of notices."""
+        """Returns the time until which the budget is overdrawn after `told` more notices."""
         now_ms = self._services.monotonic_ms()
-        saved = max(empty_until_ms, now_ms - 1_000)  # at most one second is saved up
+        saved = max(empty_until_ms, now_ms - 1_000)  # at most one second's worth is saved up
         return min(saved + 1_000 * told // PER_SECOND, now_ms + DEBT_MS_MAX)

@@ -1,4 +1,5 @@
-"""Consumer offsets and the bounds of queues. Leader only. Answers here move consumers, so none comes from stale state.
+"""Commits and returns consumer offsets, and the bounds of queues. Leader only. Consumers jump to the offsets that are
+returned here, so they never come from stale state.
 
 Commits take effect in the order in which they came: `cluster.replication.offset_order`.
 """
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
 
 
 YOUNG_MS = 1_800_000
-"""A new group reads a whole queue if its first message is younger than this, in milliseconds: a user who sends to a new
-topic and then starts the consumer misses nothing. Older queues are read from the place for which the consumer asks."""
+"""The age in milliseconds below which a queue's first message counts as young. A new group reads such a queue from its
+beginning. So a user who sends to a new topic and then starts the consumer misses nothing. Older queues are read from
+the place that the consumer asks for."""
 
 
 class Offsets:
-    """Consumer offsets of all groups. Callers have completed a ReadIndex round before they ask for offsets or bounds of
-    queues."""
+    """Commits and looks up the offsets of all groups. Before callers ask for offsets or bounds of queues, they complete
+    a ReadIndex round."""
 
     def __init__(self, services: Services, evicted: EvictedBounds | None = None) -> None:
         """`evicted`: access to evicted messages; None if this node has no tier."""
@@ -41,8 +43,8 @@ class Offsets:
         self._named = NamedCommits(services)
 
     def stored_or_zero(self, group: str, topic: str, queue_id: int, *, zero_if_whole: bool) -> int | None:
-        """Returns the committed offset. If there is none: 0 if `zero_if_whole` and the queue still has its first
-        message and that is young, else None."""
+        """Returns the committed offset. If there is none, returns 0 if `zero_if_whole` is True and the queue still has
+        its first message and that is younger than YOUNG_MS, else None. Returns None too if there is no such queue."""
         state = self._services.state
         config = state.topics.get(topic)
         if config is None or not 0 <= queue_id < state.stored_queues(config):
@@ -53,7 +55,7 @@ class Offsets:
         return offset
 
     def _is_young(self, topic_id: int, queue_id: int) -> bool:
-        """Returns True if the queue still has its first message, and that was stored a short time ago."""
+        """Returns True if the queue still has its first message, and that was stored within the last YOUNG_MS."""
         state = self._services.state
         if first_offset(state, topic_id, queue_id) != 0:
             return False
@@ -73,9 +75,10 @@ class Offsets:
         done: Done,
         counted_in: str | None = None,
     ) -> None:
-        """Commits an offset, and calls `done` when that is applied or undecided. A result that is not ok means that the
-        topic was deleted in the meantime. `name` identifies the commit if the client repeats it, `counted_in` the topic
-        in which the offset counts. Raises Refused."""
+        """Commits an offset, and calls `done` when the commit is applied or its outcome is unknown. A result that is
+        not ok means that the topic was deleted in the meantime. `name` identifies the commit, in case the client
+        repeats it; None for a commit without identity. `counted_in`: the identity of the topic in which the offset
+        counts; None if the client does not say. Raises Refused."""
         config = self._committable(group, topic, queue_id, offset, counted_in)
         row = group, config.id, queue_id, offset
         if name is not None:
@@ -84,7 +87,8 @@ class Offsets:
             self._services.propose([CommitOffsets([row])], done)
 
     def commit_later(self, group: str, topic: str, queue_id: int, offset: int, counted_in: str | None = None) -> None:
-        """Commits an offset together with others, without an answer. Raises Refused."""
+        """Commits an offset together with other offsets in one entry. The caller is not told of the outcome. Raises
+        Refused."""
         config = self._committable(group, topic, queue_id, offset, counted_in)
         self._services.commit_offset_later(group, config.id, queue_id, offset)
 
@@ -103,47 +107,47 @@ class Offsets:
         return self._services.state.max_offset(self._queue(topic, queue_id).id, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Returns the offset of the queue's first message, here or in the tier. Raises Refused."""
+        """Returns the offset of the queue's first message, on this node or in the tier. Raises Refused."""
         return first_offset(self._services.state, self._queue(topic, queue_id).id, queue_id)
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, done: Callable[[int | Refused], None], *, upper: bool
     ) -> None:
-        """Calls `done` with the first offset stored at or after the time, or with `upper` the last one stored at or
-        before it, here or in the tier. Raises Refused."""
+        """Calls `done` with the first offset stored at or after the time, or if `upper` is True with the last one
+        stored at or before it. Messages in the tier count too. Raises Refused, or passes it to `done`."""
         queue = self._queue(topic, queue_id).id, queue_id
         offset_by_time(self._services.state, self._old, queue, time_ms, done, upper=upper)
 
     def earliest_store_ms(self, topic: str, queue_id: int, done: Callable[[int | Refused | None], None]) -> None:
-        """Calls `done` with the store time of the queue's first message, here or in the tier; None if the queue is
-        empty. Raises Refused."""
+        """Calls `done` with the store time in milliseconds of the queue's first message, on this node or in the tier;
+        with None if the queue is empty. Raises Refused, or passes it to `done`."""
         earliest_store_ms(self._services.state, self._old, (self._queue(topic, queue_id).id, queue_id), done)
 
     def _queue(self, topic: str, queue_id: int) -> TopicConfig:
-        """Returns the topic, if it has or had the queue. Raises Refused."""
+        """Returns the topic. Raises Refused if there is none, or if it never had that queue."""
         config = topic_named(self._services.state, topic)
         check_queue(self._services.state, config, queue_id)
         return config
 
 
-# Commits of offsets that carry an identity: each is carried out once, however often it is repeated.
-#
+# The code below commits offsets that carry an identity. Such a commit is carried out once, however often it is
+# repeated.
 # The log records each commit in a session of its sender, like a producer's session, so the next leader knows it too.
-# With each commit a sender states which of its older ones it has settled; if such an older one arrives late, it moves
-# no offset back.
+# With each commit a sender states which of its older commits are settled. A settled commit that arrives late is
+# refused, so it moves no offset back.
 
 SENDERS_MAX = 65_536
 UNSETTLED_MAX = 4096
-"""The most unsettled commits per sender. A consumer has one for each of its queues."""
+"""The most unsettled commits of one sender. A consumer has at most one for each of its queues."""
 
 
 class CommitId(NamedTuple):
-    """The identity of a commit: the session of its sender and a sequence."""
+    """The identity of a commit: the session of its sender and a sequence number in it."""
 
     session: SessionIds
     sequence: int
     low: int
-    """The sender has settled every sequence below this one."""
+    """The sequence number below which the sender has settled all its commits."""
 
 
 class _Sender:
@@ -152,22 +156,23 @@ class _Sender:
     def __init__(self, earlier_max: int) -> None:
         self.low = 0
         self.proposed: dict[int, int] = {}
-        """Sequences from `low` on that this node has proposed -> the topic id of each commit."""
+        """Sequence number -> topic id of each commit that this node has proposed; numbers below `low` are removed."""
         self.earlier_max = earlier_max
-        """The highest sequence in the sessions that the sender may have used earlier: before it had a user, or below
-        OWNERS_LEVEL."""
+        """The highest sequence number in the sessions that the sender may have used earlier: before it had a user, or
+        below OWNERS_LEVEL."""
 
 
 class NamedCommits:
-    """Remembers, while this node leads, the named commits that are not in the log yet."""
+    """Proposes commits that carry an identity, each of them once. It remembers those that this node has proposed while
+    it leads."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
 
     def commit(self, row: Commit, name: CommitId, done: Done) -> None:
-        """Proposes the row unless a commit of that name to the same topic was proposed before. `done` gets the outcome
-        in both cases. Raises Refused."""
+        """Proposes the commit `row`, unless a commit with the same identity to the same topic was proposed before.
+        Calls `done` with the outcome in both cases. Raises Refused."""
         topic_id = row[1]
         sender = self._sender(name)
         stored = self._stored(name.session.own, name.sequence)
@@ -176,7 +181,7 @@ class NamedCommits:
                 if session and self._is_earlier(session, row, name, done):
                     return
         first = sender.proposed.get(name.sequence) if stored is None else stored
-        if first not in (None, topic_id):  # two commits with one identity
+        if first not in (None, topic_id):  # two different commits have the same identity
             self._services.propose([CommitOffsets([row])], done)
         elif stored is not None:
             done(self._done(row))
@@ -186,8 +191,8 @@ class NamedCommits:
             self._propose(row, name, done)
 
     def _is_earlier(self, session: bytes, row: Commit, name: CommitId, done: Done) -> bool:
-        """Returns True if the commit is in a session that its sender had earlier, or on its way there: `done` is or
-        will be called. Raises Refused."""
+        """Returns True if the commit was stored or proposed in `session`, which its sender used earlier. `done` was or
+        will then be called. Raises Refused if the commit comes too late."""
         stored = self._stored(session, name.sequence)
         if stored == row[1]:
             done(self._done(row))
@@ -196,7 +201,7 @@ class NamedCommits:
         if stored is None and sender is not None and sender.proposed.get(name.sequence) == row[1]:
             self._wait_for_first(row, session, name.sequence, done)
             return True
-        if session is name.session.before and stored is None:  # a session without a user may be another client's
+        if session is name.session.before and stored is None:  # a session without a user may belong to another client
             _refuse_late(name.sequence, self._low(session))
         return False
 
@@ -228,7 +233,7 @@ class NamedCommits:
         return max(proposed, self._services.state.max_sequence(session))
 
     def _stored(self, session: bytes, sequence: int) -> int | None:
-        """Returns the topic id of the stored commit; None if there is none."""
+        """Returns the topic id of the commit that is stored under this sequence number; None if there is none."""
         found = self._services.state.session(session)
         place = found.find(sequence) if found is not None else None
         return None if place is None or is_message(place) else place[0]
@@ -246,8 +251,8 @@ class NamedCommits:
         self._services.propose([CommitOffsets([row])], done, session)
 
     def _wait_for_first(self, row: Commit, session: bytes, sequence: int, done: Done) -> None:
-        """Waits for a commit of the same name that is in flight, or was lost with an earlier term. A new proposal is
-        placed behind it in the log."""
+        """Waits for the outcome of an earlier commit of the same name, which is in flight or was lost with an earlier
+        term. It proposes an entry behind the earlier one, and answers when that entry is decided."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

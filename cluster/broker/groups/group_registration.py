@@ -1,6 +1,7 @@
-"""Proposes, once, the facts about a consumer group that the log lacks: the group, its %RETRY% topic, its subscriptions.
+"""Proposes what the log lacks about a consumer group: the group itself, its %RETRY% topic, its subscriptions.
 
-The members of a group tell every node their subscriptions; the leader brings the applied state up to date.
+The members of a group send their subscriptions to every node in heartbeats. The leader proposes the differences to the
+applied state.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from statemachine.commands import Command
 from statemachine.consuming.groups import PutGroup, Subscribe
 
 ROWS_MAX = 1_000
-"""The approximate number of groups and subscriptions in one entry, because its apply must be short."""
+"""The approximate number of groups and subscriptions in one entry. It is limited so that applying an entry takes a
+short time."""
 Subscribed = Mapping[str, tuple[str, str, int]]
-"""Topic -> expression type, expression, version, as in the log."""
+"""Topic -> (expression type, expression, version), as the log stores subscriptions."""
 
 
 class GroupRegistration:
-    """Proposes news about the groups of this node's `Members`, one proposal per group at a time."""
+    """Proposes changes of the groups in this node's `Members`. For each group one proposal is in flight at a time."""
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services = services
@@ -37,9 +39,9 @@ class GroupRegistration:
     def propose(
         self, groups: list[str], party: Party, done: Callable[[ProposeResult | None], None], limited: list[str]
     ) -> Generator[None]:
-        """Proposes the groups that do not exist yet. Calls `done` when the log has them or could not get them, with
-        None if this node had nothing to propose. Before that it adds to `limited` why groups above the quota of the
-        party were not made. Yields between two groups."""
+        """Proposes what the log lacks about these groups. Calls `done` when all proposals are decided, with one of
+        their results, or with None if there was nothing to propose. `limited`: a list to which it adds the reasons for
+        groups that were not created because of a quota of the party. Yields between two groups."""
         telling = _Telling(done)
         news: list[Command] = []
         proposed: list[str] = []
@@ -63,7 +65,7 @@ class GroupRegistration:
                         self._send(news, proposed, telling)
                         news, proposed, rows = [], [], 0
                 yield
-        except BaseException:  # its client is gone between two steps: other members propose them
+        except BaseException:  # the client disconnected between two steps; other members will propose these groups
             self._proposing.difference_update(proposed)
             raise
         if news:
@@ -89,8 +91,8 @@ class GroupRegistration:
         self._services.propose(news, proposal_done)
 
     def _news_of(self, group: str, found: ConsumerGroup) -> list[Command]:
-        """Returns the commands that bring the applied state up to date with the group's members; [] most of the
-        time."""
+        """Returns the commands that bring the applied state up to date with the group's members; [] if nothing has
+        changed, as is usual."""
         state = self._services.state
         news: list[Command] = []
         config = state.groups.get(group)
@@ -106,12 +108,12 @@ class GroupRegistration:
 
 
 class _Telling:
-    """Tracks the entries that are proposed for the groups of one heartbeat, and calls `done` when all are decided."""
+    """Tracks the entries that are proposed for the groups of one heartbeat. Calls `done` when all are decided."""
 
     def __init__(self, done: Callable[[ProposeResult | None], None]) -> None:
         self._done = done
         self._result: ProposeResult | None = None
-        """The first result that is not acceptable, else the first result."""
+        """The first unacceptable result, or the first result if all are acceptable; None before the first one."""
         self.sent = 1
         """The number of entries that were proposed and are undecided, plus one until `all_sent` is called."""
 
@@ -122,15 +124,16 @@ class _Telling:
         self.all_sent()
 
     def all_sent(self) -> None:
-        """Counts one entry as over; the last call answers. Called once more when no more entries will be proposed."""
+        """Counts one entry, or the proposing itself, as ended. Calls `done` if nothing is left. Called for each decided
+        entry, and once when no more entries will be proposed."""
         self.sent -= 1
         if not self.sent:
             self._done(self._result)
 
 
 def _wanted_subscriptions(found: ConsumerGroup, stored: Subscribed) -> Subscribed:
-    """Returns the subscriptions that the log should have: the members' list, but never an older version than the stored
-    one."""
+    """Returns the subscriptions that the log should have: those of the members, but for each topic the stored one
+    unless the members' version is newer. Returns `stored` if no member has sent subscriptions."""
     if not found.subscribed:
         return stored
     wanted: dict[str, tuple[str, str, int]] = {}

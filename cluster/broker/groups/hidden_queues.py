@@ -1,6 +1,7 @@
-"""Hidden queues: those that a topic had before the number of its read queues was reduced, and that still keep messages.
+"""Finds hidden queues: queues that consumers do not read any more because the number of the topic's read queues was
+reduced, and that still keep messages.
 
-Consumers do not read them, as in RocketMQ. Nothing is lost: a topic that has the queue again has its messages again.
+RocketMQ has them too. No messages are lost: when the number of read queues is raised again, consumers read them.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
 
 
 def hidden_queues(state: BrokerState, topic: TopicConfig) -> range:
-    """Returns the ids of the topic's queues that consumers do not read; some may be empty."""
+    """Returns the ids of the topic's queues that consumers do not read. Some of the queues may be empty."""
     return range(topic.read_queues, state.stored_queues(topic))
 
 
 def named(queues: range) -> str:
-    """Returns a text such as "queue 0", "queues 2 to 7", or "none" of no queues."""
+    """Returns a text that names the queues: "queue 0", "queues 2 to 7", or "none" if there are none."""
     if not queues:
         return "none"
     return f"queue {queues[0]}" if len(queues) == 1 else f"queues {queues[0]} to {queues[-1]}"
 
 
 def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[None, None, int]:
-    """Counts, in steps, the messages of these queues that are kept and that some group has yet to read: one that
-    subscribes to the topic, or has committed in the queue. In a queue that no group reads, all messages are unread."""
+    """Counts the kept messages of these queues that some group has yet to read, in steps. A group counts if it
+    subscribes to the topic, or has committed in the queue. If there is no such group, all messages of the queue are
+    unread."""
     kept: dict[int, tuple[int, int]] = {}
     for queue_id in queues:
         if queue_id % QUEUES_PER_STEP == 0:
@@ -53,9 +55,9 @@ def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[N
 
 
 def check_hides_nothing(state: BrokerState, config: Mapping[str, Any]) -> Generator[None, None, None]:
-    """Checks, in steps, that a change of a topic (the argument of create_topic) hides no unread messages. Raises
-    Refused (ILLEGAL), which names their number. A message that arrives during the check may still be hidden: a finding
-    says so."""
+    """Checks in steps that a change of a topic hides no unread messages. `config`: the argument of create_topic. Raises
+    Refused (ILLEGAL), which names their number. A message that arrives during the check may still be hidden; a finding
+    then reports it."""
     topic, wanted = state.topics.get(config["name"]), config.get("read_queues")
     if topic is None or wanted is None or wanted >= topic.read_queues:
         return

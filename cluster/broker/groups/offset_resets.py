@@ -1,7 +1,8 @@
-"""Resets of consumer offsets, also of groups that are consuming (ADR 0053). Leader only.
+"""Resets consumer offsets, also of groups that are consuming (ADR 0053). Leader only.
 
-A reset moves the committed offset of a queue and stays in the log's state until the consumer of the queue continues
-from there. Until then its pulls are answered MOVED, and its commits, which were made before the reset, are left out.
+A reset moves the committed offset of a queue. It stays in the replicated state until the consumer of the queue
+continues from the new offset. Until then its pulls are answered MOVED, and its commits, which were made before the
+reset, are left out.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class ResetTo(Enum):
     """The target of a reset."""
 
     EARLIEST = auto()
-    """The first message that is kept."""
+    """The first message that is kept, on this node or in the tier."""
     LATEST = auto()
-    """The end of the queue: the accumulated messages are skipped."""
+    """The end of the queue, so that all messages in it are skipped."""
     TIME = auto()
-    """The first message stored at that time or later, milliseconds of log time."""
+    """The first message that was stored at the given time or later, in milliseconds of log time."""
     OFFSET = auto()
-    """The given queue offset, within the bounds of the queue."""
+    """The given queue offset, which must lie within the bounds of the queue."""
 
 
 class ResetOrder(NamedTuple):
@@ -56,7 +57,7 @@ class ResetOrder(NamedTuple):
     topic: str
     to: ResetTo
     value: int = 0
-    """The time or the offset, with TIME and OFFSET."""
+    """The time for TIME, the offset for OFFSET; not used otherwise."""
     queue_id: int | None = None
     """The queue to reset; None for every queue of the topic."""
 
@@ -67,7 +68,8 @@ class ResetOrder(NamedTuple):
 
 
 def cloned_from(source: str, topic: str) -> str:
-    """Returns the words for the events when a group got the offsets of `source` in one topic, or with "" in all."""
+    """Returns the text of the event when a group got the offsets of the group `source`. `topic`: the one topic, "" for
+    all topics."""
     return f"its offsets{topic and f' of {topic}'} were set to those of the group {source}"
 
 
@@ -82,7 +84,7 @@ ResetDone = Callable[[list[QueueOffset] | Refused], None]
 
 
 class OffsetResets:
-    """Makes resets, and ends those of which the consumers know."""
+    """Proposes resets, and ends them when the consumers have learned of them."""
 
     def __init__(self, services: Services, rights: Rights, evicted: EvictedBounds | None = None) -> None:
         """`evicted`: access to evicted messages; None if this node has no tier."""
@@ -96,8 +98,9 @@ class OffsetResets:
     # --- operators ---------------------------------------------------------------------------------------------------
 
     def reset(self, asked: ResetOrder, party: Party, done: ResetDone) -> None:
-        """Calls `done` when the reset is applied, or with the reason why it is not. Raises Refused (BUSY) if too many
-        resets that the party asked for are not done yet."""
+        """Resets the offsets, and calls `done` with the new offsets when the reset is applied, or with the reason why
+        it is not. `party`: the user and address that ask. Raises Refused (BUSY) if too many resets of the party are not
+        done yet."""
         asker = party.user or party.address
         self._places.take(asker)
 
@@ -108,20 +111,20 @@ class OffsetResets:
         when_confirmed(self._services, partial(self._propose, asked, asker, ended), ended)
 
     def plan(self, asked: ResetOrder, party: Party, done: ResetDone) -> None:
-        """Calls `done` with the offsets to which `reset` would move the queues. Changes nothing."""
+        """Calls `done` with the offsets that `reset` would set, or with a Refused. Changes nothing."""
         find = partial(self._find, asked, party.user or party.address)
         when_confirmed(self._services, lambda: find(self._checked(asked), done), done)
 
     def _find(self, asked: ResetOrder, asker: Hashable, topic: TopicConfig, done: ResetDone) -> None:
-        """Calls `done` with the new offset of each queue. It looks at one queue after the other, in as many turns as
-        that takes."""
+        """Calls `done` with the new offset of each queue, or with a Refused. It handles one queue after the other, in
+        as many turns of the loop as that takes."""
         self._services.turns.patient.begin((self, asker), self._look(asked, topic, done))
 
     def _look(self, asked: ResetOrder, topic: TopicConfig, done: ResetDone) -> WorkSteps:
         queues = range(topic.read_queues) if asked.queue_id is None else (asked.queue_id,)
         found: dict[int, int] = {}
         refused: list[Refused] = []
-        if not queues:  # the topic has none in this group of brokers
+        if not queues:  # the topic has no queues in this group of brokers
             done([])
             return
 
@@ -172,7 +175,8 @@ class OffsetResets:
         self._find(asked, asker, topic, propose)
 
     def _checked(self, asked: ResetOrder) -> TopicConfig:
-        """Returns the topic of a reset that is possible. Raises Refused."""
+        """Returns the topic of the reset. Raises Refused if the topic, the consumer group or the queue does not
+        exist."""
         services = self._services
         topic = topic_named(services.state, asked.topic)
         if not services.knows_group(asked.group):
@@ -196,8 +200,9 @@ class OffsetResets:
         return asked.value
 
     def clone(self, source: str, to: str, topic: str, party: Party, done: Callable[[ProposeResult], None]) -> None:
-        """Gives the group `to` the committed offsets of `source` in one topic, or with "" in all topics. A queue that
-        was reset, and whose consumer does not know of it yet, is reset once more. `party`: who asks. Raises Refused."""
+        """Gives the group `to` the committed offsets of `source`, in one topic or, if `topic` is "", in all topics.
+        Creates the group if necessary. A queue with a reset that its consumer has not learned of yet is reset once
+        more. `party`: the user and address that ask. Raises Refused."""
         rows = self.to_clone(source, to, topic, party)
         runs: Iterator[list[Command]] = (self._given(to, part) for part in rows_in_parts(rows))
         first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
@@ -206,7 +211,8 @@ class OffsetResets:
         propose_in_parts(self._services, chain([first], runs), done)
 
     def _given(self, to: str, rows: Iterable[tuple[int, int, int]]) -> list[Command]:
-        """Returns the commands that give the group these offsets. A commit for a queue that is reset is left out."""
+        """Returns the commands that give the group these offsets. For a queue with a pending reset this is another
+        reset, because the state ignores commits in it."""
         services = self._services
         pending = services.state.resets_of_group(to)
         commits: list[Commit] = []
@@ -220,7 +226,7 @@ class OffsetResets:
 
     def to_clone(self, source: str, to: str, topic: str, party: Party) -> Iterator[tuple[int, int, int]]:
         """Returns the offsets that `clone` would give the group `to`, each as (topic id, queue, offset). Changes
-        nothing. Raises Refused, also if the party may not change offsets of one of the topics that were not named."""
+        nothing. Raises Refused, also if `topic` is "" and the party may not change the offsets of one of the topics."""
         state = self._services.state
         check_group_name(to)
         group_named(state, source)
@@ -232,7 +238,7 @@ class OffsetResets:
         return ((topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
 
     def _judge_all(self, source: str, topics: Sequence[int], party: Party) -> None:
-        """Checks that the party may read the offsets of all topics, as if each were named. Raises Refused."""
+        """Checks that the party may change the group's offsets in all these topics (ids). Raises Refused."""
         state = self._services.state
         for topic_id in topics:
             charge(ITEM_UNITS)
@@ -245,16 +251,16 @@ class OffsetResets:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def pending(self, group: str, queue: Queue) -> OffsetReset | None:
-        """Returns the reset that the queue's consumer must still learn of, as far as this node has applied. None if the
-        consumer already follows it and only the log does not say so yet: otherwise the consumer would read messages
-        again."""
+        """Returns the reset of which the queue's consumer has still to learn, by this node's applied state; None if
+        there is none. Also None if the end of the reset is proposed: the consumer follows the reset already, and would
+        otherwise read messages again."""
         state = self._services.state
         reset = state.resets_of_group(group).get(queue) if state.has_resets else None
         return None if reset is None or (group, queue, reset.number) in self._ending else reset
 
     def known(self, group: str, queue: Queue, reset: OffsetReset) -> None:
-        """Proposes the end of the reset, because the consumer continues from the reset offset: from now on its commits
-        count again. Leader only."""
+        """Proposes the end of the reset, because the consumer continues from the new offset. Its commits count again
+        afterwards. Leader only."""
         key = group, queue, reset.number
         self._ending.add(key)
         self._services.propose([EndResets(group, [(*queue, reset.number)])], lambda _: self._ending.discard(key))

@@ -1,10 +1,10 @@
-"""The members of a consumer group that other groups of brokers know, while this one may not know all of them.
+"""Asks other groups of brokers for members of a consumer group, while this group of brokers may not know all of them.
 
-A client sends heartbeats to all brokers of its topics' routes, every 30 s, and looks for new routes every 30 s. So for
-two intervals after its first member became known here, the list of a consumer group may lack members, if its topics
-have queues in another group of brokers too: a client that got such a list would take the queues of the others. Until
-then request 38 (GET_CONSUMER_LIST_BY_GROUP) is answered with the members that all these groups of brokers know together
-(docs/adr/0111).
+A client sends heartbeats to all brokers of its topics' routes every 30 s, and looks for new routes every 30 s. So the
+list of a consumer group's members may be incomplete for two intervals after the first member became known here, if its
+topics have queues in another group of brokers too. A client that got an incomplete list would take queues that belong
+to other members. During this time request 38 (GET_CONSUMER_LIST_BY_GROUP) is answered with the members that all these
+groups of brokers know together (docs/adr/0111).
 
     MEMBERS         [number, consumer group]
     MEMBERS_REPLY   [number, whether all are there]    payload: msgpack [client id, ...]
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from cluster.peer.group_links import GroupLinks
 
 FRESH_MS: Final = 2 * FIRST_HEARTBEAT_MS
-"""Milliseconds after the first heartbeat of a consumer group in which others may still be missing."""
+"""Milliseconds after the first heartbeat of a consumer group in which other members may still be missing."""
 ANSWER_MS: Final = 1_000
-"""Milliseconds after which a question is given up."""
+"""Milliseconds after which an unanswered question is given up."""
 ASKED_MAX: Final = 1_000
-"""The most questions that wait for answers."""
+"""The most questions that may wait for answers at a time."""
 PAYLOAD_MAX: Final = 960 << 10
-"""The most bytes of client ids in an answer: less than a frame of the channel may have."""
+"""The most bytes of client ids in an answer. A frame of this channel may have more."""
 _NUMBER_MAX: Final = 1 << 63
 
 ClientsFound = Callable[[set[str] | None], None]
-"""Gets the client ids of which other groups of brokers know; None if one of them did not say."""
+"""Gets the client ids that other groups of brokers know; None if one of the groups did not answer."""
 
 
 class MemberLink(Protocol):
@@ -47,21 +47,22 @@ class MemberLink(Protocol):
 
     @property
     def group(self) -> int:
-        """The number of that node's group."""
+        """The number of the group of brokers to which the node belongs."""
 
     def send(self, kind: Kind, header: list[Any], payload: bytes = b"") -> bool:
-        """Sends a frame. Returns False if it is lost."""
+        """Sends a frame. Returns False if it cannot be sent."""
 
 
 class _AskedGroups(NamedTuple):
     left: set[int]
-    """The groups of brokers that have not answered."""
+    """The numbers of the groups of brokers that have not answered."""
     found: set[str]
     done: ClientsFound
 
 
 class OtherMembers:
-    """Asks other groups of brokers for members, and tells them of those of this one. Event loop only."""
+    """Asks other groups of brokers for members of a consumer group, and answers the same question of other groups.
+    Event loop only."""
 
     def __init__(self, services: Services, members: Members) -> None:
         self._services, self._members = services, members
@@ -70,14 +71,14 @@ class OtherMembers:
         self._asked: dict[int, _AskedGroups] = {}
 
     def serve(self, links: GroupLinks) -> None:
-        """Asks, and answers, over these connections from now on."""
+        """Uses these connections to ask and to answer from now on."""
         self._links = links
         links.takes(Kind.MEMBERS, self._on_question)
         links.takes(Kind.MEMBERS_REPLY, self._on_answer)
 
     def to_ask(self, group: ConsumerGroup) -> list[int]:
-        """Returns the groups of brokers that may know members which this one does not know yet. The list is empty if
-        all members are RaftMQ's clients, which ask each of these groups themselves."""
+        """Returns the numbers of the groups of brokers that may know members which this one does not know yet. Empty if
+        all members are RaftMQ's own clients, because those ask each group of brokers themselves."""
         state = self._services.state
         if not state.broker_groups.by_number or group.all_by_topic:
             return []
@@ -89,7 +90,8 @@ class OtherMembers:
         return sorted((named & living_groups(state.broker_groups.by_number)) - {state.broker_groups.own})
 
     def ask(self, name: str, groups: Sequence[int], done: ClientsFound) -> None:
-        """Asks these groups of brokers for the members of the consumer group."""
+        """Asks these groups of brokers for the members of the consumer group `name`. Calls `done` with all their client
+        ids, or with None if a group cannot be asked or does not answer within ANSWER_MS."""
         self._number += 1
         number, links = self._number, self._links
         sent = len(self._asked) < ASKED_MAX and all(
@@ -121,7 +123,7 @@ class OtherMembers:
             link.send(Kind.MEMBERS_REPLY, [number, False], msgpack.packb([]))
 
     def _on_answer(self, link: MemberLink, header: list[Any], payload: bytes) -> None:
-        """Handles a frame MEMBERS_REPLY; one to a question that was given up is ignored. Raises WireError."""
+        """Handles a frame MEMBERS_REPLY. An answer to a question that was given up is ignored. Raises WireError."""
         match header:
             case [int(number), bool(complete)] if len(payload) <= PAYLOAD_MAX:
                 ids = _ids(payload)

@@ -1,8 +1,8 @@
-"""Queue locks, for every protocol: decides on the leader which locks a client gets, with few entries in the log.
+"""Decides on the leader which queue locks a client gets, for every protocol and with few entries in the log.
 
 A lock lives in the log's state (`statemachine.consuming.queue_locks`). A client asks again and again for the queues
-that it holds, and for queues that others hold. Both are answered without an entry: the first while enough time is left,
-the second until the other's lock ends.
+that it holds, and for queues that other clients hold. Neither needs an entry: a lock is not renewed while enough time
+of it is left, and a lock of another client is not taken before it ends.
 
 Anybody can name any client. A client therefore gets a lock only if heartbeats over the same connection have named it as
 a member of the group. From OWNERS_LEVEL on a lock names the user too: two users with one client id are two clients.
@@ -41,21 +41,23 @@ Granted = frozenset[Queue]
 
 
 class Standing(StrEnum):
-    """The knowledge about a client on the connection over which it asks. Values are on the wire between nodes."""
+    """The knowledge about a client that asks for locks, by the heartbeats over its connection. Values are on the wire
+    between nodes."""
 
     MEMBER = "member"
     """Heartbeats over the connection named the client for the group."""
     NEW = "new"
-    """No heartbeat named it, and one may still come: the connection is younger than FIRST_HEARTBEAT_MS."""
+    """No heartbeat has named the client yet, but one may still come, because the connection is younger than
+    FIRST_HEARTBEAT_MS."""
     STRANGER = "stranger"
 
 
 def other_holder(
     services: Services, members: Members, group: str, queue: Queue, user: int, clients: Callable[[], Collection[str]]
 ) -> str | None:
-    """Returns the present holder of the queue's lock if it is a member of the group and not one of these clients of the
-    user, whose commits for the queue would undo the holder's work. None if there are no such clients, the queue is not
-    locked, or its holder is gone. Leader only."""
+    """Returns the client that holds the queue's lock, if its work would be undone by commits of the user's `clients`:
+    it is a member of the group, and not one of them. `clients` returns their client ids. Returns None if there are no
+    such clients, the queue is not locked, or the holder is no longer a member. Leader only."""
     lock = services.state.locks_of_group(group).get(queue)
     if lock is None or lock.expires_ms <= services.log_time_ms():
         return None
@@ -66,14 +68,15 @@ def other_holder(
 
 
 class QueueLocks:
-    """Grants and ends locks. Leader only; callers forward to it."""
+    """Grants and ends locks. Leader only; callers forward requests to the leader."""
 
     def __init__(self, node: Services, ttl_ms: int = LOCK_TTL_MS) -> None:
-        """`ttl_ms`: the duration of a lock in log time."""
+        """`ttl_ms`: milliseconds of log time for which a lock is granted."""
         self._node = node
         self._ttl_ms = ttl_ms
         self._fresh_ms = ttl_ms * 5 // 6
-        """A lock with more time left than this is not refreshed, so that one entry per client in 10 s is enough."""
+        """A lock with more milliseconds left than this is not renewed, so that one entry per client in 10 s is
+        enough."""
         self._unheard = Unheard(ttl_ms)
 
     def topic_id(self, name: str) -> int | None:
@@ -90,8 +93,8 @@ class QueueLocks:
         done: Callable[[Granted | Refused], None],
         user: int = NOBODY,
     ) -> None:
-        """Calls `done` with those of the queues that the user's client holds now, for at least half of the lock's
-        time."""
+        """Locks the queues for the user's client as far as they are free. Calls `done` with those of the queues that
+        the client now holds, for at least half of a lock's time, or with a Refused."""
         wanted = frozenset(queues)
         if len(wanted) > QUEUES_MAX:
             done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))
@@ -137,7 +140,8 @@ class QueueLocks:
         fresh: Granted,
         done: Callable[[Granted | Refused], None],
     ) -> None:
-        """Proposes locks of the queues `asked`. `fresh` are the client's locks that need no renewal."""
+        """Proposes locks of the queues `asked`. Calls `done` with the granted ones and `fresh`: the client's locks that
+        need no renewal."""
         if not asked:
             done(fresh)
             return
@@ -149,7 +153,7 @@ class QueueLocks:
 
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
-                # Undecided: the client asks again, and what it may have been granted is its own.
+                # The outcome is unknown. The client asks again, and then holds any lock that it was granted.
                 done(not_written(result.outcome, result.remark, unknown="no leader took it"))
                 return
             answer = result.results[0]
@@ -166,12 +170,13 @@ class QueueLocks:
         done: Callable[[ProposeResult], None],
         user: int = NOBODY,
     ) -> None:
-        """Ends the locks of the user's client on these queues, or all its locks in the group.
+        """Ends the locks of the user's client on these queues; with None, all its locks in the group. Calls `done` with
+        the result.
 
-        It waits for a confirmation as `lock` does, so that it does not overtake a lock request that came before. A
-        second copy of a lock request may still come: it was forwarded to this leader before the former leader's answer
-        came. Carried out after the unlock, it would lock the queues for a client that no longer wants them (seed
-        790000066).
+        Like `lock`, it first waits until this node is confirmed as leader, so that it does not overtake an earlier lock
+        request. A second copy of a lock request may still arrive, if it was forwarded to this leader before the former
+        leader's answer came. If that copy were carried out after the unlock, it would lock the queues for a client that
+        no longer wants them (seed 790000066).
         """
 
         def refuse(refused: Refused) -> None:
@@ -201,7 +206,7 @@ class QueueLocks:
         propose_in_parts(self._node, runs, done)
 
     def _names(self, user: int) -> bool:
-        """Returns True if locks of this user record their owner."""
+        """Returns True if locks of this user record the user."""
         return user != NOBODY and self._node.state.level >= OWNERS_LEVEL
 
     def _exists(self, queue: Queue) -> bool:
@@ -210,25 +215,25 @@ class QueueLocks:
 
 
 class Unheard:
-    """Locks that were renewed before a heartbeat confirmed that their client is there. Only the leader remembers them;
-    the next leader starts from nothing.
+    """Remembers locks that were renewed before a heartbeat confirmed that their client is there. Only the leader
+    remembers them; the next leader begins with none.
 
-    Invariant: together these renewals of a lock add no more than FIRST_HEARTBEAT_MS to the time that its client was
-    last granted as a member.
+    Invariant: all such renewals of a lock together extend it by at most FIRST_HEARTBEAT_MS beyond the end that its
+    client got as a member.
     """
 
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
         self._ends_ms: dict[tuple[str, Queue], int] = {}
-        """Lock of a group -> log time at which it ends if no heartbeat comes."""
+        """(group, queue) of a lock -> log time at which it ends if no heartbeat comes."""
         self._look_at = 1024
-        """The number of locks from which on ended ones are searched and removed."""
+        """The number of remembered locks at which those that have ended are removed."""
 
     def renewed(
         self, group: str, mine: Mapping[Queue, QueueLock], now_ms: int
     ) -> tuple[Collection[Queue], Collection[Queue], int]:
-        """Divides the locks that the client holds. Returns those that last long enough, those to renew, and the log
-        time up to which they are renewed."""
+        """Divides the client's locks `mine`. Returns (queues whose locks last long enough, queues whose locks are to be
+        renewed, log time up to which they are renewed or 0)."""
         enough_ms = now_ms + self._ttl_ms // 2
         fresh = {queue for queue, lock in mine.items() if lock.expires_ms >= enough_ms}
         ends_ms = {queue: self._end(group, queue, lock, now_ms) for queue, lock in mine.items() if queue not in fresh}
@@ -238,12 +243,12 @@ class Unheard:
     def _end(self, group: str, queue: Queue, lock: QueueLock, now_ms: int) -> int:
         self._forget_ended(now_ms)
         end_ms = self._ends_ms.setdefault((group, queue), lock.expires_ms + FIRST_HEARTBEAT_MS)
-        if lock.expires_ms > end_ms:  # granted again since then, to any client
+        if lock.expires_ms > end_ms:  # the lock was granted again since then, to any client
             end_ms = self._ends_ms[group, queue] = lock.expires_ms + FIRST_HEARTBEAT_MS
         return min(end_ms, now_ms + self._ttl_ms)
 
     def heard(self, group: str, queues: Iterable[Queue]) -> None:
-        """Forgets these locks, because a member that holds them has asked."""
+        """Forgets the locks of these queues, because the client that holds them has asked as a member."""
         if self._ends_ms:
             for queue in queues:
                 self._ends_ms.pop((group, queue), None)

@@ -1,8 +1,9 @@
-"""Frames RELAY and RELAY_REPLY between nodes, checked before they are used (kinds: `cluster.runtime.peer_frames`).
+"""Encodes and decodes the frames RELAY and RELAY_REPLY between nodes, and checks them before they are used (kinds:
+`cluster.runtime.peer_frames`).
 
 RELAY carries a request for a client to the node that may hold the client's connection; RELAY_REPLY carries its outcome.
-A RELAY that says which client may get the request is longer. Nodes of a cluster below OWNERS_LEVEL send the short form,
-because older nodes do not know the other one.
+A RELAY has a longer form that says which client may get the request. Nodes of a cluster below OWNERS_LEVEL send the
+short form, because older nodes do not know the longer one.
 
 Values that may be long are in the payload, because the length of a header has 16 bits.
 """
@@ -22,7 +23,7 @@ from statemachine.access.rules import Action, Kind, Need
 NUMBER_MAX = (1 << 63) - 1
 GROUP_MAX = 255
 NAME_MAX = 512
-"""The most characters of a resource's name."""
+"""The most characters of the name of a topic, group or cluster."""
 CORRELATION_MAX = 256
 """The most characters of a correlation id."""
 TIMEOUT_MS_MAX = 60_000
@@ -35,10 +36,10 @@ class RelayStatus(IntEnum):
     ABSENT = 0
     """No such client is connected to this node; nothing was sent."""
     BUSY = 1
-    """This node has too many relayed requests under way; nothing was sent."""
+    """This node has too many relayed requests in progress; nothing was sent."""
     HANDED_OVER = 2
-    """The request was written to the client's connection. For a oneway request that is the end; otherwise another reply
-    follows."""
+    """The request was written to the client's connection. For a oneway request this is the last reply; otherwise
+    another one follows."""
     ANSWERED = 3
     LOST = 4
     """The client disconnected before it answered, or its answer is too long."""
@@ -69,17 +70,17 @@ class Relayed(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """True if any client of the names may get the request."""
+        """True if any client with this group and client id may get the request."""
         return self.user is None and self.need is None and self.correlation_id is None
 
 
 def names_fit(group: str | None, client_id: str | None) -> bool:
-    """Returns True if the names are short enough for a RELAY. No client can have longer ones."""
+    """Returns True if the group and client id are short enough for a RELAY. No client can have longer ones."""
     return len(group or "") <= GROUP_MAX and len(client_id or "") <= CLIENT_ID_MAX
 
 
 def encode_relay(relayed: Relayed) -> tuple[list[Any], bytes]:
-    """Returns header and payload."""
+    """Returns the header and the payload of a RELAY."""
     request = relayed.request
     header = [relayed.relay_id, str(relayed.role), relayed.group, relayed.client_id, relayed.timeout_ms]
     if not relayed.is_open:
@@ -90,7 +91,7 @@ def encode_relay(relayed: Relayed) -> tuple[list[Any], bytes]:
 
 
 def decode_relay(header: list[Any], payload: bytes) -> Relayed:
-    """Decodes a RELAY of either form. Raises WireError if it is not one."""
+    """Returns the fields of a RELAY of either form. Raises WireError if it is malformed."""
     match header:
         case [
             int(relay_id),
@@ -113,7 +114,8 @@ def decode_relay(header: list[Any], payload: bytes) -> Relayed:
 
 
 def _checked_limits(limits: list[Any]) -> tuple[int | None, Need | None, str | None]:
-    """Returns user, need and correlation id of the longer form; None each for the shorter one. Raises WireError."""
+    """Returns (user, need, correlation id) of the longer form; three times None for the shorter one. Raises
+    WireError."""
     match limits:
         case []:
             return None, None, None
@@ -139,12 +141,13 @@ def _checked_need(need: Any) -> Need | None:
 
 
 def encode_reply(relay_id: int, status: RelayStatus, answer: ClientAnswer | None) -> tuple[list[Any], bytes]:
-    """Returns header and payload. `answer` counts with ANSWERED only."""
+    """Returns the header and the payload of a RELAY_REPLY. `answer` is used with the status ANSWERED only."""
     return [relay_id, int(status)], b"" if answer is None else msgpack.packb(list(answer), use_bin_type=True)
 
 
 def decode_reply(header: list[Any], payload: bytes) -> tuple[int, RelayStatus, ClientAnswer | None]:
-    """Returns relay id, status, and with ANSWERED the answer. Raises WireError if it is not a RELAY_REPLY."""
+    """Returns (id of the relayed request, status, answer of the client). The answer is None unless the status is
+    ANSWERED. Raises WireError if the frame is malformed."""
     match header:
         case [int(relay_id), int(status)] if 0 <= relay_id <= NUMBER_MAX and status in _STATUSES:
             if status != RelayStatus.ANSWERED:

@@ -1,19 +1,20 @@
 """Finds the client that waits for a reply (324, 325), and sends it the reply (326).
 
-A reply names its requester by client id and correlation id, which are texts of clients. The nodes are asked who has
-noted such a request (`cluster.broker.groups.reply_notes`), all at once:
+A reply names its requester by client id and correlation id, which any client could write. So all nodes are asked at
+once who has noted a request with these ids (`cluster.broker.groups.reply_notes`):
 
-- One user's client waits for it: the reply goes to the connection of the note, or, when that has closed, to another one
-  of the same user and client id, on any node. Not if another user's client of that id may have waited first, whose note
-  was lost: somebody who has read its request can note the same.
-- Nobody is noted, because the node that knew it was lost: the reply goes to the client of that id if exactly one user
-  has one. It does not if that client waits for other replies only, and no note of it can be lost.
-- Nobody is noted, but a connected node does not answer and may have the note: the reply is refused as BUSY, and may be
-  sent again.
-- Otherwise it goes to nobody, and the node has a finding: several users may have asked for it.
+- The notes name one user: the reply goes to the connection of the note. If that has closed, it goes to another
+  connection of the same user and client id, on any node. It goes to nobody if another user's client of that id may have
+  waited first and its note may be lost: the noted user may have read the ids in that client's request.
+- There is no note, and exactly one user has a client of that id: the reply goes to that client, because the note may
+  have been lost with a node. It goes to nobody if the client waits for other replies and no note of it can be lost.
+- There is no note, but a connected node does not answer and may have one: the reply is refused as BUSY, and may be sent
+  again.
+- Otherwise it goes to nobody. If several users may have asked for it, the node has a finding.
 
-So a reply never goes to whoever names a client id last. Where denials are not enforced, the reply goes to any client of
-the id instead of nobody; below OWNERS_LEVEL it always does, because older nodes do not know the question.
+So a client cannot get the reply of another user by using the same client id. Where denials are not enforced, the reply
+goes to any client of the id instead of nobody. Below OWNERS_LEVEL it always does, because older nodes do not know the
+frame that asks for notes.
 """
 
 from __future__ import annotations
@@ -54,28 +55,27 @@ WHAT: Final = "SEND_REPLY_MESSAGE"
 
 
 class Reply(NamedTuple):
-    """A reply that is on its way."""
+    """A reply that is being delivered."""
 
     client_id: str
     correlation_id: str
     ttl_ms: int
-    """Milliseconds that the requester waits at most."""
+    """The most milliseconds that the requester waits for the reply."""
     replier: Party
     request: ClientRequest
-    """The request 326."""
+    """The request 326 that brings the reply to the requester."""
 
 
 class _AskedNodes:
-    """The question, put to the other nodes, which of them knows a client that waits for the reply; and their
-    answers."""
+    """The answers of all nodes to the question which client waits for the reply."""
 
     __slots__ = ("done", "known", "lost", "peers", "stop_silence")
 
     def __init__(self, own: NodeId, waits: RequesterKnown, done: Callable[[_AskedNodes], None]) -> None:
         self.known: dict[NodeId, RequesterKnown] = {own: waits}
-        """Node -> its answer."""
+        """Node -> its answer; this node's own is there from the beginning."""
         self.peers: set[NodeId] = set()
-        """Peers that have not answered."""
+        """The peers that have not answered yet."""
         self.lost = False
         """True if a peer was lost before it answered."""
         self.done = done
@@ -105,11 +105,11 @@ class ReplyDelivery:
         self._asked: dict[int, _AskedNodes] = {}
         self._ids = transport.request_ids()
         self._gone_ms: dict[NodeId, int] = {}
-        """Peer -> when its connection was last lost."""
+        """Peer -> time of the loop's clock at which its connection was last lost, in milliseconds."""
 
     def deliver(self, reply: Reply, done: RelayAnswered) -> None:
-        """Sends the reply to its requester. Calls `done` once, as `ClientRelay.ask_client` does; NO_CONSUMER also means
-        that the requester cannot be distinguished from another client."""
+        """Sends the reply to its requester. Calls `done` once, with the results of `ClientRelay.ask_client`.
+        NO_CONSUMER also means that the requester cannot be told from another user's client."""
         fits = len(reply.client_id) <= CLIENT_ID_MAX and len(reply.correlation_id) <= CORRELATION_MAX
         if self._services.state.level < OWNERS_LEVEL or not fits:
             self._to_any(reply, done)
@@ -133,7 +133,7 @@ class ReplyDelivery:
         asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._end(ask_id))
 
     def _waits(self, client_id: str, correlation_id: str, ttl_ms: int) -> RequesterKnown:
-        """Returns what this node knows of a requester."""
+        """Returns what this node knows about the requester of a reply."""
         notes = self._notes
         note = notes.find(client_id, correlation_id)
         users = tuple(islice(self._members.producer_users(client_id).items(), USERS_MAX))
@@ -149,7 +149,7 @@ class ReplyDelivery:
             ages[user] = max(age_ms, ages.get(user, 0))
         users, lost_ms = ages.keys(), self._lost_ms(asked)
         lacking = {user for waits in known for user in waits.lacking}
-        if lost_ms < reply.ttl_ms:  # a request from before then would still be waited for
+        if lost_ms < reply.ttl_ms:  # a request that was noted before the loss may still wait
             lacking |= {user for user, age_ms in ages.items() if age_ms > lost_ms}
         if len(noted) == 1:
             ((user, node),) = noted.items()
@@ -178,8 +178,9 @@ class ReplyDelivery:
         self._to_nobody(reply, why, tuple(sorted({*users, *noted})), done)
 
     def _lost_ms(self, asked: _AskedNodes) -> int:
-        """Returns the milliseconds since notes were last lost: because a node started, was lost, or does not answer. A
-        node that has been down for long cannot have taken a recent request."""
+        """Returns the milliseconds since notes of waiting requesters were last lost; 0 if a node did not answer or was
+        lost while it was asked. Notes are lost when a node starts or is lost. A node that has been down for long cannot
+        have noted a recent request."""
         now_ms, gone = self._services.monotonic_ms(), self._gone_ms.items()
         ages_ms = [waits.age_ms for waits in asked.known.values()]
         ages_ms += [now_ms - gone_ms for peer, gone_ms in gone if peer not in asked.known]
@@ -220,7 +221,7 @@ class ReplyDelivery:
         )
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Waits no longer for this peer's answers."""
+        """Stops waiting for answers of a peer whose connection was lost."""
         self._gone_ms[peer] = self._services.monotonic_ms()
         for ask_id, asked in list(self._asked.items()):
             if peer in asked.peers:
@@ -230,7 +231,7 @@ class ReplyDelivery:
                     self._end(ask_id)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a question or an answer. Raises WireError."""
+        """Handles a frame WHO_WAITS (a question) or WAITS (an answer). Raises WireError."""
         if kind == Kind.WHO_WAITS:
             question = decode_question(header)
             waits = self._waits(question.client_id, question.correlation_id, question.ttl_ms)

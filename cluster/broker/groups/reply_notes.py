@@ -1,7 +1,7 @@
-"""Notes of who waits for a reply: a send with REPLY_TO_CLIENT names a client id and a correlation id, and the node that
-takes it notes its user and its connection.
+"""Notes which clients wait for a reply. A send with REPLY_TO_CLIENT names a client id and a correlation id, and the
+node that takes the send notes its user and its connection.
 
-A reply names only these two texts, and anybody can write them. The note says whose they are: the reply goes to the
+A reply names only these two ids, which any client could write. The note says to whom they belong. The reply goes to the
 connection of the note, or, when that has closed, to another one of the same user and client id
 (`cluster.broker.groups.reply_delivery`). Notes are in memory. They last as long as the requester waits (property TTL),
 and are bounded in number and bytes: a user with many of them loses its own oldest ones.
@@ -22,32 +22,33 @@ if TYPE_CHECKING:
     from cluster.broker.services import Client, Services
 
 TTL_MIN_MS: Final = 60_000
-"""The least milliseconds that a note lasts. The property TTL is text of a client: Java writes milliseconds into it, Go
-whole seconds (rocketmq-client-go 2.1.2), so a short time may be a long one."""
+"""The fewest milliseconds that a note lasts. The property TTL comes from the client: Java's client writes milliseconds,
+Go's whole seconds (rocketmq-client-go 2.1.2). So a small number may stand for a long time."""
 TTL_MAX_MS: Final = 300_000
 NOTES_MAX: Final = 50_000
 BYTES_MAX: Final = 16 << 20
 NOTE_BYTES: Final = 500
-"""The bytes of a note besides its texts."""
+"""The bytes of a note in memory, without its ids."""
 ENDED_PER_TICK: Final = 2_000
-"""The most notes that one tick or one new note forgets because their time is over."""
+"""The most expired notes that are removed in one tick, or when a note is added."""
 
 RequesterKey = tuple[str, str]
 """(client id, correlation id)."""
 
 
 class WaitingRequester(NamedTuple):
-    """A requester that waits."""
+    """The note of a requester that waits for a reply."""
 
     user: int
     connection: Client
     ends_ms: int
-    """Time of the loop's clock until which the requester waits."""
+    """The time of the loop's clock, in milliseconds, until which the requester waits."""
     size: int
 
 
 def ttl_of(text: str) -> int:
-    """Returns the milliseconds for which a note lasts, by the property TTL and within bounds."""
+    """Returns the milliseconds that a note lasts: the value of the property TTL, kept within TTL_MIN_MS and TTL_MAX_MS.
+    `text`: the property's value."""
     if not text.isdecimal():
         return TTL_MIN_MS
     asked_ms = int(text) if len(text) <= len(str(TTL_MAX_MS)) else TTL_MAX_MS
@@ -62,15 +63,15 @@ class ReplyNotes:
         self._began_ms = services.monotonic_ms()
         self._notes: dict[RequesterKey, WaitingRequester] = {}
         self._of_user: dict[int, OrderedDict[RequesterKey, None]] = {}
-        """User -> its notes, the oldest first."""
+        """User -> the keys of its notes, oldest first."""
         self._of_client: Counter[tuple[str, int]] = Counter()
         """(client id, user) -> the number of its notes."""
         self._ending: dict[int, dict[RequesterKey, None]] = {}
-        """Second of the loop's clock -> the notes that end in it. No second has none."""
+        """Second of the loop's clock -> the keys of the notes that end in it. Seconds without notes are removed."""
         self._bytes = 0
         self._swept_ms = self._began_ms
         self._lost_ms: dict[int, int] = {}
-        """User -> when one of its notes was last forgotten before its time."""
+        """User -> time of the loop's clock at which one of its notes was last removed before its end, to make room."""
 
     def __len__(self) -> int:
         return len(self._notes)
@@ -80,8 +81,8 @@ class ReplyNotes:
         return Part(name="reply notes", tick=lambda _: self._forget_ended())
 
     def note(self, client_id: str, correlation_id: str, ttl_ms: int, user: int, connection: Client) -> None:
-        """Records who waits for the reply. The note of another user with the same ids stays: the second user may have
-        read them in the first user's request."""
+        """Records that the user's client on this connection waits for a reply. Another user's note with the same ids
+        stays until it ends, because this user may have read the ids in the other user's request."""
         if len(client_id) > CLIENT_ID_MAX or len(correlation_id) > CORRELATION_MAX:
             return
         self._forget_ended()
@@ -101,27 +102,27 @@ class ReplyNotes:
         self._bytes += size
 
     def find(self, client_id: str, correlation_id: str) -> WaitingRequester | None:
-        """Returns the note of the client that waits for this reply; None if no waiting client is known."""
+        """Returns the note for this reply; None if no client that waits for it is known."""
         note = self._notes.get((client_id, correlation_id))
         return note if note is not None and note.ends_ms > self._services.monotonic_ms() else None
 
     def waits(self, client_id: str, user: int) -> bool:
-        """Returns True if that client waits for a reply, whichever."""
+        """Returns True if this client of the user waits for any reply."""
         return (client_id, user) in self._of_client
 
     @property
     def age_ms(self) -> int:
-        """Milliseconds for which this node has taken notes."""
+        """Milliseconds since this node began to take notes."""
         return self._services.monotonic_ms() - self._began_ms
 
     def may_lack(self, ttl_ms: int, user: int) -> bool:
-        """Returns True if a request of the user in the last `ttl_ms` was perhaps noted here and is no longer, because
-        the user had too many notes."""
+        """Returns True if a note of the user from the last `ttl_ms` may have been removed to make room."""
         since_ms = self._services.monotonic_ms() - ttl_ms
         return self._lost_ms.get(user, since_ms) > since_ms
 
     def _make_room(self, user: int) -> None:
-        """Forgets the oldest note of the user if it has more than its share, else that of the user with most."""
+        """Removes one note to make room: the user's oldest, if the user has at least an average number of notes, else
+        the oldest of the user with the most notes."""
         mine = self._of_user.get(user, ())
         if not mine or len(mine) < len(self._notes) // len(self._of_user):
             charge(1 + len(self._of_user) // 16)

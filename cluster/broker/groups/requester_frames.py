@@ -1,5 +1,5 @@
-"""Frames WHO_WAITS and WAITS between nodes, checked before they are used (kinds: `cluster.runtime.peer_frames`): a
-question about the client that waits for a reply, and what one node knows of it."""
+"""Encodes and decodes the frames WHO_WAITS and WAITS between nodes, and checks them before they are used (kinds:
+`cluster.runtime.peer_frames`). WHO_WAITS asks which client waits for a reply; WAITS says what one node knows of it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class WhoWaits(NamedTuple):
     client_id: str
     correlation_id: str
     ttl_ms: int
-    """Milliseconds that the requester waits at most: how long ago its request may have been noted."""
+    """The most milliseconds that the requester waits for its reply. An older note of its request no longer counts."""
 
 
 class RequesterKnown(NamedTuple):
-    """The knowledge of one node about a requester."""
+    """The knowledge of one node about the requester of a reply."""
 
     user: int | None
-    """The user whose client waits for this reply; None if none is noted."""
+    """The user whose client waits for this reply, by the node's notes; None if there is no such note."""
     users: tuple[tuple[int, int], ...]
-    """(user, age) of each user of whom a producer with this client id is connected to the node: for how many
-    milliseconds one of its connections has had that client id."""
+    """(user, age) of each user of whom a producer with this client id is connected to the node. The age is the number
+    of milliseconds for which one of its connections has had the client id."""
     waiting: tuple[int, ...]
-    """Those of them whose client of this id waits for any reply that is noted there."""
+    """Those of the users whose client of this id waits for any reply, by the node's notes."""
     lacking: tuple[int, ...]
-    """Those of them of whom a note of that age may be lost."""
+    """Those of the users of whom the node may have lost a note that is not older than `ttl_ms` of the question."""
     age_ms: int
-    """Milliseconds for which the node has taken notes."""
+    """Milliseconds since the node began to take notes."""
 
 
 def encode_question(asked: WhoWaits) -> list[Any]:
@@ -64,7 +64,8 @@ def encode_answer(ask_id: int, waits: RequesterKnown) -> list[Any]:
 
 
 def decode_answer(header: list[Any]) -> tuple[int, RequesterKnown]:
-    """Returns the id of the question, and what the node knows. Raises WireError if it is not a WAITS."""
+    """Returns the id of the question, and what the node knows. Raises WireError if the header is not that of a
+    WAITS."""
     match header:
         case [int(ask_id), (int() | None) as user, list(users), list(waiting), list(lacking), int(age_ms)] if (
             0 <= ask_id <= NUMBER_MAX and 0 <= (user or 0) <= NUMBER_MAX and 0 <= age_ms <= NUMBER_MAX

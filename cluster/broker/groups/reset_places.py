@@ -1,7 +1,8 @@
-"""Places for resets of offsets: who asks for resets has few, and those who ask are served in turn.
+"""Limits the offset resets in progress: each asker has few places for resets, and the askers are served in turn.
 
-A reset is small to ask for and slow to write: its rows are entries of their own, since rows of two in one entry would
-take long to apply. Without places one client could ask for minutes of work in one write, and leave.
+The request for a reset is small, but writing it is slow: the rows of each reset are in entries of their own, because
+the rows of two resets in one entry would take long to apply. Without this limit one client could ask for minutes of
+work in one packet, and disconnect.
 """
 
 from __future__ import annotations
@@ -12,26 +13,27 @@ from collections.abc import Callable, Hashable
 from cluster.broker.refusal import Reason, Refused
 
 PLACES_EACH = 8
-"""Most resets of one asker that are not done."""
+"""The most resets of one asker that are in progress."""
 PLACES = 256
-"""Most resets that are not done, of all askers together."""
+"""The most resets of all askers together that are in progress."""
 Write = Callable[[], None]
 
 
 class ResetPlaces:
-    """The resets of a node that are not done, and their order: one at a time is written, of each asker in turn."""
+    """The resets of a node that are in progress. One reset is written at a time; the askers take turns."""
 
     def __init__(self, soon: Callable[[Write], object]) -> None:
-        """`soon`: calls a function in a later turn."""
+        """`soon` calls a function in a later turn of the loop."""
         self._soon = soon
         self._taken: Counter[Hashable] = Counter()
         self._waiting: OrderedDict[Hashable, deque[Write]] = OrderedDict()
-        """Resets to be written, by asker; the asker of the next one comes first."""
+        """Asker -> its resets that wait to be written. The asker whose turn it is comes first."""
         self._writing = False
-        """True while rows of a reset are proposed and not yet decided."""
+        """True while the rows of a reset are proposed and not decided."""
 
     def take(self, asker: Hashable) -> None:
-        """Takes a place until `leave`. Raises Refused (BUSY) if there is none."""
+        """Takes a place for a reset, which is kept until `leave`. Raises Refused (BUSY) if the asker or the node has no
+        place left."""
         if self._taken[asker] >= PLACES_EACH:
             remark = f"{PLACES_EACH} resets of offsets that you asked for are not done yet; ask again when one is"
             raise Refused(Reason.BUSY, remark)
@@ -40,21 +42,21 @@ class ResetPlaces:
         self._taken[asker] += 1
 
     def leave(self, asker: Hashable) -> None:
-        """Gives the place back, because the reset is done or refused."""
+        """Releases the place of a reset that is done or refused."""
         self._taken[asker] -= 1
         if not self._taken[asker]:
             del self._taken[asker]
 
     def write(self, asker: Hashable, write: Write) -> None:
-        """Calls `write` when no other reset is being written: at once, or in a later turn. Whoever writes calls
-        `written` at the end, unless `write` raises."""
+        """Calls `write` when no other reset is being written: at once, or in a later turn. Unless `write` raises, its
+        caller must call `written` at the end."""
         if self._writing:
             self._waiting.setdefault(asker, deque()).append(write)
         else:
             self._begin(write)
 
     def written(self) -> None:
-        """Notes that the rows of a reset are applied, lost or undecided; the next one begins."""
+        """Records that the rows of a reset are decided. Begins to write the next reset."""
         self._writing = bool(self._waiting)
         if self._writing:
             self._soon(self._next)

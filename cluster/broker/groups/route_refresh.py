@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from statemachine.topics.topics import TopicConfig
 
 CALLS_MS = (0, 1_500, 4_000, 8_000)
-"""Milliseconds after a change was seen here at which consumers are told. They are told several times, because they may
-ask a node that has not seen the change yet. Java divides queues at most once a second."""
+"""Milliseconds after this node has seen a change at which consumers are notified. They are notified several times,
+because they may ask a node that has not seen the change yet. Java's client divides queues at most once a second."""
 FRESH_MS = 12_000
-"""Milliseconds after a change in which every route is complete."""
+"""Milliseconds after a change during which every route names its brokers."""
 ASKS_MAX, ASKS_MS = 6, 10_000
-"""A consumer that gets more than ASKS_MAX routes without brokers in ASKS_MS asks again because it got none. It gets
-complete routes for PAUSE_MS. Consumers that let the broker divide their queues (400) would otherwise ask every
-second."""
+"""The limit on routes without brokers: ASKS_MAX in ASKS_MS milliseconds. A consumer that gets more asks again because
+it got none, so it gets complete routes for PAUSE_MS. Otherwise consumers that let the broker divide their queues
+(request 400) would ask every second."""
 PAUSE_MS = 600_000
 V4_0_0 = 212
-"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
+"""The protocol version of RocketMQ 4.0.0, the first under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
 
 class _Asks:
@@ -57,20 +57,20 @@ class EarlyRoutes:
     broker."""
 
     def __init__(self, services: Services, members: Members, unreached: Callable[[], Collection[NodeId]]) -> None:
-        """`unreached`: nodes that the leader does not reach (`cluster.peer.reachability`)."""
+        """`unreached` returns the nodes that the leader does not reach (`cluster.peer.reachability`)."""
         self._services = services
         self._members = members
         self._unreached = unreached
         self._shown: tuple[NodeId, frozenset[NodeId]] | None = None
-        """The leader and the unreached nodes as of the last tick."""
+        """The leader and the unreached nodes at the last tick; None before the first."""
         self._changed_ms: int | None = None
         self._calls: list[int] = []
-        """Times at which consumers are still to be told."""
+        """The times, in milliseconds, at which consumers will be notified again."""
         self._asks: dict[Client, dict[str, _Asks]] = {}
-        """Open connection -> group."""
+        """Open connection -> consumer group -> the routes without brokers that it got."""
         self._unaware: dict[int, dict[Client, str]] = {}
-        """Retry topic's id -> the connections that got its route without brokers since the topic last grew, each with
-        its group."""
+        """Id of a retry topic -> connection -> group, for the connections that got the topic's route without brokers
+        since the topic last got messages."""
         services.on_applied(self._on_applied)
 
     @property
@@ -83,7 +83,8 @@ class EarlyRoutes:
         return Part(name="early routes", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Runs on a timer: tells consumers when something has changed, and a few times afterwards."""
+        """Notifies consumers when the leader or the unreached nodes have changed, and a few times afterwards. Runs on a
+        timer."""
         leader = self._services.routes.own.leader()
         if leader == NOBODY or not self._services.config.cluster.early_routes:
             return
@@ -101,8 +102,8 @@ class EarlyRoutes:
         """Returns True if the client gets the route of the group's retry topic without brokers, so that it will ask
         again.
 
-        Never if there are messages to read in it: a client that has not got a queue of the topic yet needs the brokers
-        to divide it. Nor for orderly consumers, which send to the topic themselves.
+        Returns False if there are messages to read in the topic: a client without a queue of it needs the brokers, to
+        divide the queues. Returns False for orderly consumers too, because they send to the topic themselves.
         """
         if not self._services.config.cluster.early_routes or not self._asks_early(client, group) or self._is_fresh():
             return False
@@ -116,7 +117,8 @@ class EarlyRoutes:
         return self._services.monotonic_ms() - self._changed_ms < FRESH_MS
 
     def _asks_early(self, client: Client, group: str) -> bool:
-        """Returns True if heartbeats over this connection named a consumer of the group of a kind that asks early."""
+        """Returns True if heartbeats over this connection named consumers of the group, all of a kind that asks early
+        for routes."""
         found = self._members.consumers.get(group)
         if found is None or not _pushes(found):
             return False
@@ -124,7 +126,8 @@ class EarlyRoutes:
         return bool(named) and all(one is not None and _asks_early(one) for one in named)
 
     def _may_ask(self, client: Client, group: str, topic_id: int) -> bool:
-        """Counts one more route without brokers. Returns False if these are too many."""
+        """Counts one more route without brokers for this client and group. Returns False if it must not get one,
+        because there were too many."""
         groups = self._asks.get(client)
         if groups is None:
             groups = self._asks[client] = {}
@@ -153,7 +156,8 @@ class EarlyRoutes:
             self._unaware.pop(topic_id, None)
 
     def _on_applied(self, grown: Collection[Queue]) -> None:
-        """Notifies consumers when messages arrive in a retry topic whose queues perhaps no consumer has."""
+        """Notifies the connections that got a retry topic's route without brokers when messages arrive in the topic:
+        perhaps no consumer has its queues yet."""
         if not self._unaware:
             return
         for topic_id in {topic_id for topic_id, _ in grown} & self._unaware.keys():
@@ -171,7 +175,7 @@ class EarlyRoutes:
         return False
 
     def _call(self) -> Generator[None]:
-        """Notifies each connection once: its consumers then divide the queues of all their groups again."""
+        """Notifies each consumer's connection once. Its consumers then divide the queues of all their groups again."""
         told: dict[Client, str] = {}
         for name, group in self._members.consumers.items():
             for member in group.members.values() if _pushes(group) else ():
@@ -197,6 +201,7 @@ def _pushes(group: ConsumerGroup) -> bool:
 
 
 def _asks_early(member: Member) -> bool:
-    """Returns True for Java clients only. If one route names no broker, C++ and Node.js divide no queue at all; Go asks
-    for routes over connections without heartbeats. Node.js (ali-ons) calls itself a Java client of version 121."""
+    """Returns True if the member is a Java client, the only kind that asks early. If one route names no broker, clients
+    in C++ and Node.js divide no queue at all, and Go asks for routes over connections without heartbeats. Node.js
+    (ali-ons) calls itself a Java client of version 121."""
     return member.language == "JAVA" and member.version >= V4_0_0

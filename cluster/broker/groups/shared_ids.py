@@ -1,9 +1,9 @@
-"""Client ids that several clients have, as this node noticed them: clients of two users of which one was refused in a
-group, clients of one user that read the same queues, and replies that reached nobody because their requester could not
-be told from another user's client.
+"""Remembers client ids that several clients use, as this node has noticed them. There are three kinds: clients of two
+users, of which one was refused in a group; clients of one user that read the same queues; and replies that reached
+nobody, because their requester could not be told from another user's client.
 
-Two users with one client id do not meet, except in a consumer group, whose members divide its queues by their client
-ids, and where a reply says no more than a client id.
+Two users with one client id disturb each other in two cases only: in a consumer group, whose members divide its queues
+by their client ids, and for a reply, which names its requester only by the client id.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 CLIENT_ID_SHARED: Final = Code("client_id_shared", "warning", "raftmq group list")
 REPLY_UNDELIVERED: Final = Code("reply_undelivered", "warning", "raftmq group list")
 SHARED_TOLD_MAX: Final = 3
-"""The most client ids with two clients that are findings at a time."""
+"""The most findings about client ids with two clients at a time."""
 KEPT_MAX: Final = 64
-"""The most client ids of either kind that are kept; the newest ones stay."""
+"""The most client ids of each kind that are remembered; the newest stay."""
 SHOWN_MS: Final = 600_000
-"""Milliseconds for which a client id is shown after it was noticed: clients send a heartbeat every 30 s."""
+"""Milliseconds for which a client id is reported after it was last noticed. Clients send a heartbeat every 30 s."""
 
 
 class SharedId(NamedTuple):
@@ -34,10 +34,10 @@ class SharedId(NamedTuple):
     group: str
     """The consumer group in which the clients met; "" for a reply."""
     users: tuple[int, ...]
-    """Ids of the users who have the client id; in a group first the one who stayed."""
+    """The ids of the users who use the client id; in a group, the user whose client stayed comes first."""
     times: int
     first_ms: int
-    """Wall-clock milliseconds when it was first noticed."""
+    """The wall-clock time at which it was first noticed, in milliseconds."""
     last_ms: int
 
 
@@ -55,7 +55,7 @@ class SharedIds:
         self._note(self._refused, client_id, group, (holder, user))
 
     def twice(self, group: str, client_id: str, user: int) -> None:
-        """Records that heartbeats over two connections of the user name that client of the group in turn."""
+        """Records that heartbeats over two connections of the user name the same client of the group, alternately."""
         self._note(self._twice, client_id, group, (user,))
 
     def undelivered(self, client_id: str, users: tuple[int, ...]) -> None:
@@ -106,15 +106,15 @@ class SharedIds:
             kept.popitem(last=False)
 
     def refused_lately(self) -> list[SharedId]:
-        """Returns the client ids of which a client was refused, the newest first."""
+        """Returns the client ids of clients that were refused lately, newest first."""
         return self._lately(self._refused)
 
     def twice_lately(self) -> list[SharedId]:
-        """Returns the client ids that two clients of one user have in one group, the newest first."""
+        """Returns the client ids that two clients of one user used lately in one group, newest first."""
         return self._lately(self._twice)
 
     def undelivered_lately(self) -> list[SharedId]:
-        """Returns the client ids whose replies reached nobody, the newest first."""
+        """Returns the client ids whose replies lately reached nobody, newest first."""
         return self._lately(self._undelivered)
 
     def _lately(self, kept: OrderedDict[tuple[str, str], SharedId]) -> list[SharedId]:

@@ -25,25 +25,25 @@ from statemachine.payload import ITEM
 from statemachine.queue_reads import QueueItem
 
 SEARCH_MAX = 1024
-"""The most messages that one pull looks at. RocketMQ looks at 800."""
+"""The most messages that one pull judges. RocketMQ judges 800."""
 SEARCH_WINDOW = 32
 SEARCH_WINDOW_BYTES = 64 << 10
-"""The most messages, and the most of their bytes, per fetch and read."""
+"""The most messages, and the most bytes of messages, that are read together."""
 SEARCH_BYTES_MAX = 8 << 20
 SEARCH_UNITS_MAX = 20_000
-"""The most units (`raftlog.work`) that one pull may cost. Above it the pull ends behind the message that it is looking
-at."""
+"""The most units of work (`raftlog.work`) that one pull may cost. Above it the pull ends behind the message that is
+being judged."""
 STEP_UNITS = 250
-"""Units above which a step ends at the next term."""
+"""The units of work after which a step ends before the next term of the filter."""
 KEPT_BYTES = 8 << 10
-"""The most bytes of properties that are kept between two steps; others are read again."""
+"""The most bytes of properties that are kept between two steps. If there are more, the messages are read again."""
 MESSAGE_UNITS, PROPERTY_BYTES_PER_UNIT = 4, 32
-"""Units of looking at a message, and bytes of its properties that cost one more unit to read."""
+"""The units of work of judging a message, and the bytes of its properties that cost one more unit to read."""
 VERDICTS_MAX = 16_384
 
 
 class SearchBounds(NamedTuple):
-    """Limits what a search does at a time, and in all."""
+    """The limits of a search: on each step, and on the whole search."""
 
     window: int = SEARCH_WINDOW
     window_bytes: int = SEARCH_WINDOW_BYTES
@@ -58,7 +58,7 @@ SEARCH_BOUNDS = SearchBounds()
 
 
 class ClientGoneError(Exception):
-    """The client has disconnected, so no answer is needed."""
+    """Raised when the client has disconnected, so that no answer is needed."""
 
 
 class Searched(NamedTuple):
@@ -69,11 +69,11 @@ class Searched(NamedTuple):
     offsets: Sequence[int]
     """The offsets of the items."""
     next_offset: int
-    """The offset at which the next search continues."""
+    """The queue offset at which the next search continues."""
     unread: QueueItem | None = None
     """The message at `next_offset`, if the search ends there because that message cannot be read intact."""
     pieces: list[bytes] | None = None
-    """The messages themselves, if they were found in one step."""
+    """The messages themselves, if they were all found in one step; None otherwise."""
 
 
 class Verdicts:
@@ -82,18 +82,18 @@ class Verdicts:
     def __init__(self, bounds: SearchBounds = SEARCH_BOUNDS) -> None:
         self.bounds = bounds
         self._known: OrderedDict[tuple[int, int], bool] = OrderedDict()
-        """(number of the filter, position of the message) -> verdict. The table does not keep the filter itself
-        alive."""
+        """(number of the filter, position of the message) -> True if the filter selects the message. The filters
+        themselves are not kept."""
         self._judging: WeakValueDictionary[tuple[int, int], Judging] = WeakValueDictionary()
-        """The same pair -> the Judging, while a search works on it."""
+        """(number of the filter, position of the message) -> the Judging, while a search works on it."""
 
     def of(self, wanted: SqlFilter, position: int) -> bool | None:
-        """Returns True if the filter selects the message; None if that is not known."""
+        """Returns True if the filter selects the message, False if not; None if that is not known."""
         return self._known.get((wanted.number, position))
 
     def judge(self, wanted: SqlFilter, position: int, properties: bytes) -> bool | Judging:
-        """Returns the verdict, or a Judging that finds it step by step. The caller then passes the verdict to
-        `note`."""
+        """Returns True or False if the message can be judged at once, else a Judging. The caller makes its steps, and
+        then passes the verdict to `note`."""
         name = wanted.number, position
         judging = self._judging.get(name)
         if judging is not None:
@@ -128,7 +128,8 @@ class Search:
         self._at = pull.offset
         self._stop = min(high, pull.offset + SEARCH_MAX)
         self._window: deque[tuple[QueueItem, bytes, bytes]] = deque()
-        """Messages from `_at` on that were read: their items, their properties, and the messages themselves."""
+        """(item, properties, message) of the messages that were read and are not judged yet, beginning at offset
+        `_at`."""
         self._unread: QueueItem | None = None
         """The message behind the window, if it cannot be read intact."""
         self._items: list[QueueItem] = []
@@ -145,8 +146,8 @@ class Search:
         """The meter's reading when this step began."""
 
     def steps(self) -> Generator[None, None, Searched]:
-        """Searches in steps. It looks at at least one message, if there is one, and only at intact ones: damage must
-        not make a message seem unwanted. Raises ClientGoneError."""
+        """Searches in steps and returns the chosen messages. Judges at least one message, if there is one. Only intact
+        messages are judged, so that damage never makes a message seem unwanted. Raises ClientGoneError."""
         wanted, verdicts = self._wanted, self._verdicts
         while self._window or (yield from self._fill()):
             item, properties, piece = self._window.popleft()
@@ -172,10 +173,11 @@ class Search:
         return judging.verdict
 
     def _fill(self) -> Generator[None, None, bool]:
-        """Reads the next messages. Returns False if there are no more, or if the next one cannot be read."""
+        """Reads the next messages into the window. Returns False if there are no more, if the search may read no more,
+        or if the next message cannot be read intact."""
         while self._at < self._stop and self._read < self._bounds.bytes_max and self._unread is None:
             window = self._rows()
-            if not window:  # trimmed since the bounds were looked up: the next pull learns it
+            if not window:  # the queue was trimmed meanwhile; the next pull sees it
                 return False
             if self._are_unwanted(window):
                 self._at = window[-1].queue_offset + 1
@@ -194,7 +196,7 @@ class Search:
         return False
 
     def _rows(self) -> list[QueueItem]:
-        """Returns the next items to read at once, at least one unless the queue was trimmed."""
+        """Returns the items of the messages to read next, at least one; [] if the queue was trimmed."""
         pull, count = self._pull, min(self._bounds.window, self._stop - self._at)
         items = self._services.state.fetch(pull.topic_id, pull.queue_id, self._at, count)
         total = 0
@@ -205,7 +207,7 @@ class Search:
         return items
 
     def _are_unwanted(self, window: list[QueueItem]) -> bool:
-        """Returns True if the filter is known to select none of them, so that they need not be read."""
+        """Returns True if the filter is known to select none of these messages, so that they need not be read."""
         charge(len(window))
         return all(self._verdicts.of(self._wanted, item.position) is False for item in window)
 

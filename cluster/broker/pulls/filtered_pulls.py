@@ -1,8 +1,8 @@
-"""Pulls with a filter. Their messages are searched in bounded steps, in turns that all clients share.
+"""Answers pulls with a filter. Their messages are searched in bounded steps, in turns that all clients share.
 
 Between two steps anything may happen: the topic is deleted, the node is fenced, rows are trimmed, the queue grows, the
-client disconnects. The search therefore returns only the messages' places, and the messages are read when they are
-sent.
+client disconnects. So a search of several steps returns only the positions of the messages, and the messages are read
+when they are sent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from cluster.runtime.turns.work import WorkSteps
 
 LogBounds = tuple[int, int]
-"""The offsets between which this node has a queue's messages."""
+"""(first, end) offsets of the queue's messages in this node's log; `end` is not included."""
 Conclude = Callable[[Pull, Found, LogBounds], bool]
-"""Answers a pull with the messages found up to the end of its queue. Returns False if the pull waits for more."""
+"""Answers a pull with the messages that were found up to the end of its queue. Returns False if the pull must wait for
+more."""
 FailPull = Callable[[Pull, Exception], None]
 
 
@@ -43,8 +44,8 @@ class FilteredPulls:
         search: SearchBounds = SEARCH_BOUNDS,
         scan: ScanBounds = SCAN_BOUNDS,
     ) -> None:
-        """`settle` answers a pull whose topic or queue has changed; `hold` makes it wait for messages; `fail` tells the
-        client of an error."""
+        """`settle` answers a pull whose topic or queue has changed. `conclude` answers it with the messages that were
+        found. `hold` makes it wait for messages. `fail` tells its client of an error."""
         self._services = services
         self._rows = rows
         self._settle = settle
@@ -55,7 +56,8 @@ class FilteredPulls:
         self._scan = scan
 
     def begin(self, pull: Pull) -> None:
-        """Answers the pull or makes it wait, now or in later turns. There are messages at its offset."""
+        """Answers the pull or makes it wait, now or in later turns. The caller has seen messages at the pull's
+        offset."""
         begin_steps(self._services.turns, pull.puller.client, self._steps(pull))
 
     def _steps(self, pull: Pull) -> WorkSteps:
@@ -79,7 +81,7 @@ class FilteredPulls:
                 continue
             if self._deliver(pull, searched, bounds):
                 return
-            if self._bounds(pull)[1] == bounds[1]:  # else it grew meanwhile, and the pull was not there to be woken
+            if self._bounds(pull)[1] == bounds[1]:  # if the queue grew meanwhile, nothing would wake the pull
                 self._hold(pull)
                 return
 
@@ -108,8 +110,8 @@ class FilteredPulls:
         return Searched(chosen.items, chosen.offsets, chosen.next_offset)
 
     def _deliver(self, pull: Pull, searched: Searched, bounds: LogBounds) -> bool:
-        """Answers with the messages that were found, once there is room for them. Returns False if the pull waits for
-        more."""
+        """Reads the chosen messages and answers with them, once there is memory for them. Returns False if the pull
+        must wait for more messages."""
         items, pieces = searched.items, searched.pieces
         if not items:
             found = Found(0, b"", searched.next_offset, unread=searched.unread)

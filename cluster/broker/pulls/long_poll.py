@@ -1,5 +1,5 @@
-"""Long polls: pulls that wait for messages. They are parked by queue, woken once per applied run, and checked again at
-least every 5 s.
+"""Keeps long polls: pulls that wait for messages. They are parked by queue, woken once per applied run, and checked
+again at least every 5 s.
 
 The tables are dicts with None as values, not sets, because they keep an order: the longest wait is served first, and
 several clients are served in turn. Waking, checking again, and forgetting the pulls of a closed connection are cut into
@@ -30,45 +30,46 @@ if TYPE_CHECKING:
 TICK_MS = 100
 RECHECK_MS = 5_000
 USUAL_BYTES = 1024
-"""Bytes of a usual parked pull. Larger ones are counted individually."""
+"""The bytes of a usual parked pull, which are not counted. The bytes of larger pulls are."""
 TAG_BYTES = 64
 FEW = 8
-"""The number of a queue's pulls that are woken at once, as far as the turn has room."""
+"""The most pulls of a queue that are woken at once, without steps, if the turn of the loop has time left."""
 WAKE_UNITS, FORGET_UNITS = 15, 2
-"""Units of attempting a pull, and of removing it from the tables (`raftlog.work`)."""
+"""The units of work (`raftlog.work`) of attempting a pull, and of removing one from the tables."""
 STEP_UNITS = 250
 
 ClientPulls = dict["Pull", None]
-"""The pulls of one client for one queue, the longest wait first."""
+"""The pulls of one client for one queue, the one that has waited longest first."""
 Lines = dict[Client, ClientPulls]
 Wish = tuple[int, int, int, str, int, int]
-"""The part of a pull without a filter that decides its answer: topic id, queue id, offset, group, and the most messages
-and bytes."""
+"""(topic id, queue id, offset, group, most messages, most bytes) of a pull without a filter. Pulls with an equal Wish
+get the same answer."""
 Answers = dict[Wish, "PullAnswer"]
 
 
 class LongPolls:
-    """The parked pulls of a node. `attempt` answers a pull or returns False; `expire` tells its client that no message
-    came."""
+    """The parked pulls of a node. `attempt` answers a pull, or returns False if there are still no messages. `expire`
+    tells a pull's client that no message came. Event loop only."""
 
     def __init__(self, services: Services, attempt: Callable[[Pull], bool], expire: Callable[[Pull], None]) -> None:
         self._services = services
         self._attempt = attempt
         self._expire = expire
         self._by_queue: dict[Queue, Lines] = {}
-        """Queue -> the pulls that its next growth wakes. A wake removes them, so that it serves none twice."""
+        """Queue -> the pulls that are woken when it grows. Waking removes them from this table, so that no pull is
+        served twice."""
         self._by_client: dict[Client, dict[Pull, None]] = {}
         self._slots: dict[int, dict[Pull, None]] = {}
         self._next_slot = 0
         self._due: deque[int] = deque()
-        """Numbers of the slots whose pulls must be checked again now."""
+        """The numbers of the time slots whose pulls must be checked again now."""
         self._looks = False
-        """True while pulls are being checked again."""
+        """True while the pulls of such slots are being checked."""
         self._ticking = False
         self._woken = _Woken()
         self.answers: Answers | None = None
-        """Answers with messages that were given in this step of a wake; None outside of one. A step is too short for
-        them to become outdated, and their messages are on the way to clients anyway."""
+        """The answers that were given in this step of a wake; None outside of a step. A step is too short for them to
+        become outdated."""
         self._leaving = False
         self._denied: Callable[[Pull], Refused | None] | None = None
         self._may_lack: Callable[[], bool] = lambda: False
@@ -76,19 +77,20 @@ class LongPolls:
         self.count = 0
         """The number of parked pulls."""
         self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
-        """The room that large pulls and all filters take. Usual pulls are bounded by their number."""
+        """The memory that large pulls and all filters may take. Usual pulls are limited by their number."""
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
     def judge_by(self, denied: Callable[[Pull], Refused | None], may_lack: Callable[[], bool]) -> None:
-        """`denied` returns the refusal for a waiting pull, or None. It is called for a pull once for each version of
-        users and rules, before the pull gets any message: the apply lane publishes a new version before the messages
-        that come after it. `may_lack` returns True if later changes may be missing here that allow what is denied."""
+        """Makes waiting pulls be judged again when users or rules change. `denied` returns the refusal for a pull; None
+        if it is allowed. It is called for a pull once for each version of users and rules, before the pull gets any
+        message: the apply lane publishes a new version before the messages that come after it. `may_lack` returns True
+        if this node may not have applied a change yet that allows a denied pull."""
         self._denied, self._may_lack = denied, may_lack
 
     def judge_again(self, then: Callable[[], None]) -> None:
-        """Refuses waiting pulls that are denied after a change of users or rules. `then` is called when all of them
-        were answered."""
+        """Refuses the waiting pulls that users, rules or the mode deny now. Works in later turns of the loop, and calls
+        `then` when all pulls were judged."""
         self._services.turns.begin_later("pulls that are judged again", self._judge_all(then))
 
     def _judge_all(self, then: Callable[[], None]) -> WorkSteps:
@@ -103,10 +105,10 @@ class LongPolls:
         then()
 
     def is_allowed(self, pull: Pull) -> bool:
-        """Judges a pull again if users or rules changed since it was judged. Returns False if it was answered. A client
-        is told that no message came, asks again and is judged then, if the pull came while requests were not judged, or
-        if this node may lack a change that allows it. So a client that asks again is not denied before that is known
-        (ADR 0104)."""
+        """Judges a pull again if users or rules have changed since it was judged. Returns True if it is allowed, False
+        if it was answered. A denied pull is refused, except in two cases: it came while requests were not judged, or
+        this node may lack a change that allows it. Then its client is told that no message came, asks again, and is
+        judged anew (ADR 0104)."""
         version = self._access.version
         refused = None if self._denied is None or pull.judged == version else self._denied(pull)
         pull.judged = version
@@ -127,8 +129,8 @@ class LongPolls:
         return bool(self._by_client.get(connection))
 
     def park(self, pull: Pull) -> str | None:
-        """Parks the pull until its deadline, which is set when it is parked for the first time. Returns the reason if
-        that is refused, with the limit and its key; else None."""
+        """Parks the pull until its deadline, which is set when it is first parked. Returns None, or the reason if it
+        cannot be parked: the limit that is reached, and its configuration key."""
         full = self._park(pull)
         if not pull.parked:
             leave_line(pull)
@@ -190,7 +192,7 @@ class LongPolls:
         self._leave(pull)
 
     def _leave(self, pull: Pull) -> None:
-        """Removes the pull from all tables except the queue's."""
+        """Removes the pull from all tables except `_by_queue`."""
         pull.parked = False
         leave_line(pull)
         self.count -= 1
@@ -212,7 +214,7 @@ class LongPolls:
         lines = self._by_queue.get(queue)
         line = None if lines is None else lines.get(connection)
         if lines is None or line is None or pull not in line:
-            return  # a wake has taken it away
+            return  # waking has removed it
         del line[pull]
         if not line:
             del lines[connection]
@@ -220,7 +222,7 @@ class LongPolls:
                 del self._by_queue[queue]
 
     def go_on(self, pull: Pull) -> None:
-        """Attempts a pull that has waited for its quota."""
+        """Attempts a parked pull that has waited for its quota."""
         pull.paced = False
         self._try(pull)
 
@@ -240,8 +242,8 @@ class LongPolls:
     # --- messages come -----------------------------------------------------------------------------------------------
 
     def wake(self, grown: set[Queue]) -> None:
-        """Wakes the pulls of queues that grew, once per applied run, and those of a queue for which more may be served
-        now."""
+        """Wakes the parked pulls of these queues. Called once per applied run with the queues that grew, and when more
+        of a queue may be served."""
         woken = self._woken
         for queue in grown:
             lines = self._by_queue.get(queue)
@@ -255,7 +257,7 @@ class LongPolls:
                 woken.take(lines)
                 if not woken.served:
                     woken.served = True
-                    self._services.turns.begin_later("woken pulls", self._serve())  # this turn is the driver's
+                    self._services.turns.begin_later("woken pulls", self._serve())  # this turn belongs to the driver
 
     def _serve(self) -> WorkSteps:
         woken, began = self._woken, METER.units
@@ -316,8 +318,8 @@ class LongPolls:
     # --- somebody leaves ---------------------------------------------------------------------------------------------
 
     async def release(self) -> None:
-        """Answers all parked pulls that no message came, because the node will close their connections. No pull is
-        parked from now on."""
+        """Tells the clients of all parked pulls that no message came, because the node will close their connections.
+        From now on no pull is parked."""
         self._leaving = True
         for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
             await self._services.turns.breathe("pulls that are released")
@@ -341,27 +343,27 @@ class LongPolls:
 
 
 class _Woken:
-    """Pulls whose queues grew, in the order in which they are served: one of each client in turn."""
+    """The woken pulls, in the order in which they are served: one pull of each client in turn."""
 
     def __init__(self) -> None:
         self.served = False
-        """True while a task serves them one after the other."""
+        """True while a task serves the pulls one after the other."""
         self.waves = 0
         """The number of times that pulls were taken from the tables."""
         self._taken: deque[tuple[Lines, int]] = deque()
-        """Pulls that are not divided among the clients yet, with the number of their wave."""
+        """(pulls, number of the wave) of the pulls that are not yet divided among their clients."""
         self._waiting: dict[Client, deque[Iterator[Pull]]] = {}
         self._turns: deque[Client] = deque()
-        """Clients that have woken pulls."""
+        """The clients with woken pulls; the next one to be served is first."""
 
     def take(self, lines: Lines) -> None:
-        """Adds pulls that were removed from the tables of parked pulls."""
+        """Adds pulls that waking has removed from the table of parked pulls."""
         self._taken.append((lines, self.waves))
         self.waves += 1
 
     def __iter__(self) -> Iterator[Pull | None]:
-        """Yields the pulls one after the other, including those that are added during the iteration. None means that
-        some work was done without finding one."""
+        """Yields the pulls one after the other, also those that are added during the iteration. Yields None after some
+        work that has not led to a pull."""
         while self._taken or self._turns:
             if self._taken:
                 yield from self._divide(*self._taken.popleft())
@@ -403,15 +405,15 @@ def _are_few(lines: Lines) -> bool:
 
 
 def _parked(line: ClientPulls, wave: int) -> Iterator[Pull]:
-    """Yields the pulls of the line, except those that have left when their turn comes. A pull that came back waits for
-    another wake."""
+    """Yields the pulls of the line that are still parked when their turn comes. A pull that was parked again since the
+    wave is skipped: it waits for the next wake."""
     for pull in line:
         if pull.parked and pull.wave <= wave:
             yield pull
 
 
 class _Filters:
-    """The SQL92 filters of parked pulls. Pulls of a group share one, which is counted once."""
+    """Counts the memory of the SQL92 filters of parked pulls. A filter that several pulls share is counted once."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -419,7 +421,8 @@ class _Filters:
         self._shares: dict[SqlFilter, Share] = {}
 
     def bytes_of_new(self, wanted: MessageFilter) -> int:
-        """Returns the bytes that `add` would take."""
+        """Returns the bytes that `add` would count for this filter; 0 if it is counted already, or is no SQL92
+        filter."""
         return wanted.kept_bytes if isinstance(wanted, SqlFilter) and wanted not in self._pulls else 0
 
     def add(self, wanted: MessageFilter) -> None:
@@ -439,6 +442,6 @@ class _Filters:
 
 
 def _size(pull: Pull) -> int:
-    """Returns the bytes of the request, and of the tags, that a pull keeps."""
+    """Returns the approximate bytes of the request and of the tags that a parked pull keeps in memory."""
     tags = 0 if isinstance(pull.wanted, SqlFilter) else len(pull.wanted or ())
     return pull.puller.kept_bytes + TAG_BYTES * tags

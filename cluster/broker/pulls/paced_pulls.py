@@ -1,4 +1,4 @@
-"""Pulls that are over their quota, and wait until their owner may pull again (docs/adr/0115).
+"""Makes pulls wait that are over a quota, until their owner may pull again (docs/adr/0115).
 
 Such a pull waits like any other long poll, as long as its client asked to wait for messages, and is then answered
 without messages. It is parked with the long polls (`cluster.broker.pulls.long_poll`), so all their limits apply to it;
@@ -36,19 +36,19 @@ class PacedPulls:
         self._go_on = go_on
         self.buckets = QuotaBuckets(rules, PULLS)
         self._lines: dict[Bucket, OrderedDict[Pull, None]] = {}
-        """Bucket -> the pulls that wait for it, in their order. Who is no longer parked leaves his line."""
+        """Bucket -> the pulls that wait for it, in order. A pull that is no longer parked is removed."""
         self._goes: Pull | None = None
-        """The pull whose turn it is."""
+        """The pull that is being attempted again because its turn has come; None at other times."""
         self._paces = False
 
     @property
     def active(self) -> bool:
-        """True if a pull may have to wait."""
+        """True if any quota limits pulls."""
         return self.buckets.active
 
     def holds(self, pull: Pull) -> bool:
-        """Returns True if the pull must wait: it is queued for its quota then, and the caller parks it. Otherwise it
-        may have as much as its buckets have."""
+        """Returns True if the pull must wait for its quota. It is then in the line of a bucket, and the caller must
+        park it. Returns False if it may be answered; its limits are then lowered to what its buckets have."""
         now_ms = self._services.monotonic_ms()
         found = self._of(pull, now_ms)
         if not found:
@@ -82,20 +82,20 @@ class PacedPulls:
             self._services.call_later(PACE_MS, self._look)
 
     def took(self, pull: Pull, messages: int, size: int) -> None:
-        """Takes from the pull's buckets what its answer contained."""
+        """Takes the messages and bytes of the pull's answer from its buckets."""
         if size:
             now_ms = self._services.monotonic_ms()
             for bucket in self._of(pull, now_ms):
                 bucket.take(now_ms, messages, size)
 
     def remark(self, pull: Pull) -> str:
-        """Returns the remark in the answer to a pull that waited in vain."""
+        """Returns the remark in the answer to a pull that has waited for its quota without result."""
         found = self._of(pull, self._services.monotonic_ms())
         told = " and ".join(each.why() for each in found)
         return f"{told or 'a quota was just changed'}; pull again later"
 
     def waiting(self) -> Iterator[tuple[Bucket, int]]:
-        """Yields each bucket that is waited for, and the number of pulls."""
+        """Yields (bucket, number of pulls that wait for it)."""
         return ((bucket, len(line)) for bucket, line in self._lines.items() if line)
 
     def _of(self, pull: Pull, now_ms: int) -> tuple[Bucket, ...]:
@@ -114,7 +114,7 @@ class PacedPulls:
             while line and self._is_open(bucket):
                 charge(1)
                 self._goes = next(iter(line))
-                self._go_on(self._goes)  # it leaves the line, like every pull that is no longer parked
+                self._go_on(self._goes)  # the pull leaves the line, as every pull does that is no longer parked
                 self._goes = None
                 if METER.units - began >= STEP_UNITS:
                     yield
@@ -126,5 +126,6 @@ class PacedPulls:
             self._services.call_later(PACE_MS, self._look)
 
     def _is_open(self, bucket: Bucket) -> bool:
-        """Returns True if the first pull may go, also because the quota is another one now."""
+        """Returns True if the first pull that waits for the bucket may go on: the bucket is open, or its quota has
+        changed."""
         return bucket.opens_ms() <= self._services.monotonic_ms() or not self.buckets.rules.holds(bucket.rule)

@@ -1,8 +1,8 @@
-"""Pulls: any node answers from its own applied state, at once or when messages come.
+"""Answers pulls. Any node answers from its own applied state, at once or when messages come.
 
-Two rules protect consumers. A message is never sent unless its bytes match the CRC that apply recorded. And MOVED,
-which makes a client overwrite its offset, is never answered from state that may lag: for an offset beyond the end, a
-follower answers "not yet", and the leader first confirms the end with a ReadIndex round.
+Two rules protect consumers. A message is never sent unless its bytes match the CRC that apply recorded. The answer
+MOVED makes a client overwrite its offset, so it is never given from state that may lag. For an offset beyond the end, a
+follower answers that there is no message yet, and the leader first confirms the end with a ReadIndex round.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULL_UNITS = 20
-"""Units of answering a pull (`raftlog.work`), in addition to what it reads."""
+"""The units of work (`raftlog.work`) of answering a pull, in addition to what it reads."""
 ANSWER_UNITS = 15
-"""Units of making the answer to a woken pull, in addition to what it reads. An equal pull gets the same answer and
-costs less."""
+"""The units of work of making the answer to a woken pull, in addition to what it reads. Pulls with an equal Wish get
+the same answer and cost less."""
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """The number of tries, and the milliseconds between them, while a follower waits for a topic that it has not seen
 yet."""
 TRIM_RETRY_MS = 20
-"""Milliseconds that a pull waits for the bounds of a queue whose rows were just trimmed."""
+"""Milliseconds that a pull waits until the new bounds of a queue that was just trimmed are published."""
 REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
-"""The number of tries, and the milliseconds between them, while a pull's first message is being repaired. Then the
-client must ask again."""
+"""The number of tries, and the milliseconds between them, while a pull's first message is being repaired. After the
+last try the client must ask again."""
 
 
 class Pulls:
-    """Answers pulls, and attempts parked ones again when they are woken."""
+    """Answers pulls, and attempts parked ones again when they are woken. Event loop only."""
 
     def __init__(
         self,
@@ -74,10 +74,11 @@ class Pulls:
         search: SearchBounds = SEARCH_BOUNDS,
         scan: ScanBounds = SCAN_BOUNDS,
     ) -> None:
-        """`reads`: decides which node should serve next, and how stale this node may be; with None the leader serves
-        and answers have no such labels. `evicted`: access to evicted messages; None if there are none. `levels`:
-        decides which messages are read from the tier before they are evicted; None for none. `rules`: the quotas, to
-        which these pulls report what was asked for; None if nothing shows that."""
+        """`reads`: decides which node a consumer should ask next, and how stale this node may be; with None consumers
+        are sent to the leader, and answers have no labels about staleness. `evicted`: access to evicted messages; None
+        if this node has no tier. `levels`: decides which messages are read from the tier although this node still has
+        them; None without a tier. `rules`: the quotas, to which these pulls report what was refused; with None they
+        make an object of their own."""
         self._services = services
         self._access = services.state.access
         self._members = members
@@ -104,7 +105,7 @@ class Pulls:
     # --- a pull comes in ---
 
     def pull(self, puller: Puller, asked: PullRequest, tries: int = 0, *, waited: bool = False) -> None:
-        """Answers the puller, now or later. `tries`: the number of times that the pull has waited for its topic;
+        """Answers a consumer's pull, now or later. `tries`: the number of times that the pull has waited for its topic.
         `waited`: True if it has waited for its filter, or for a turn of the loop with time left."""
         charge(PULL_UNITS)
         if not waited and self._services.turns.spent():
@@ -120,13 +121,14 @@ class Pulls:
                 self._settle(pull)
 
     def _later(self, puller: Puller, asked: PullRequest, tries: int) -> WorkSteps:
-        """Answers the pull in a later turn, because many came in this one."""
+        """Answers the pull in a later turn of the loop, because many came in this one."""
         if not puller.client.closed:
             self.pull(puller, asked, tries, waited=True)
         yield from ()
 
     def _accept(self, puller: Puller, asked: PullRequest, tries: int, *, waited: bool) -> Pull | None:
-        """Checks a pull. Returns None if the topic or the filter must be waited for. Raises Refused."""
+        """Checks a request, commits its offset, and returns the Pull. Returns None if the pull must first wait for its
+        topic or its filter; it is then handled again. Raises Refused."""
         topic = self._services.state.topics.get(asked.topic)
         if topic is None:
             self._wait_for_topic(puller, asked, tries)
@@ -139,7 +141,8 @@ class Pulls:
             return None
         expression = self._expression(asked, group)
         wanted = None if expression is None else self.filters.get(*expression)
-        # Not when it comes round again: later commits of its connection may be here already.
+        # A pull that is handled again does not commit again: later commits of its connection may have arrived
+        # meanwhile.
         if asked.commit_offset >= 0 and not tries and not waited:
             self._commit(puller, asked, topic)
         if isinstance(wanted, Unknown):
@@ -148,8 +151,8 @@ class Pulls:
         return pull_of(puller, asked, topic, wanted)
 
     def _check_model(self, asked: PullRequest) -> None:
-        """Raises Refused if the group's consumers broadcast, which the group refuses. As in RocketMQ, that does not
-        concern a pull that brings its own subscription."""
+        """Raises Refused if the group's consumers are broadcasting, for a group that does not allow that. As in
+        RocketMQ, a pull that brings its own subscription is not checked."""
         found = self._members.consumers.get(asked.group)
         if asked.expression is None and found is not None and found.message_model == BROADCASTING:
             remark = (
@@ -158,8 +161,9 @@ class Pulls:
             raise Refused(Reason.NO_PERMISSION, remark)
 
     def _counts_here(self, puller: Puller, asked: PullRequest, topic: TopicConfig, tries: int) -> bool:
-        """Returns False if this follower has not applied the creation of the topic in which the pull's offset counts:
-        the pull then waits, as for a topic that does not exist yet. Raises Refused if that topic was deleted."""
+        """Returns True if the pull's offset counts in this topic. Returns False if this follower may not have applied
+        the topic's creation yet: the pull is handled again soon, as for a topic that does not exist yet. Raises Refused
+        if the topic in which the offset counts was deleted."""
         try:
             check_counted(self._services, topic, asked.counted_in, asked.offset)
         except Refused as refused:
@@ -174,8 +178,8 @@ class Pulls:
             self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, asked, tries + 1))
 
     def _commit_at_once(self, puller: Puller, asked: PullRequest, tries: int) -> bool:
-        """Commits the offset in a pull that must wait for its turn at once: offsets that its connection commits during
-        the wait are newer. Returns False if the pull was refused."""
+        """Commits the offset of a pull that has to wait for its turn, before it waits: its connection may commit newer
+        offsets meanwhile. Returns False if the pull was refused."""
         topic = self._services.state.topics.get(asked.topic)
         if asked.commit_offset >= 0 and not tries and topic is not None:
             try:
@@ -188,7 +192,8 @@ class Pulls:
         return True
 
     def _wait_for_topic(self, puller: Puller, asked: PullRequest, tries: int) -> None:
-        """Waits for a topic that this follower does not have yet: only the leader knows that a topic does not exist."""
+        """Handles the pull again soon if this is a follower, because only the leader knows that a topic does not exist.
+        On the leader, or after the last try, raises Refused."""
         if self._services.writes_open() or tries == TOPIC_TRIES:
             raise no_topic(asked.topic)
         self._again_soon(puller, asked, tries)
@@ -200,12 +205,11 @@ class Pulls:
             self.pull(puller, asked, tries, waited=True)
 
     def _expression(self, asked: PullRequest, config: GroupConfig | None) -> Expression | None:
-        """Returns the selection that the request itself names, else the group's newest subscription; None for all
-        messages. Raises Refused.
+        """Returns the selection of messages: that of the request if it has one, else the group's newest subscription.
+        None means all messages. Raises Refused.
 
-        It also returns None where that subscription is older than the consumer's and the client compares the tags
-        itself. Otherwise the client would be told that its subscription is stale until its next heartbeat, half a
-        minute later.
+        It also returns None if the group's subscription is older than the consumer's, and the client itself compares
+        the tags. Otherwise the client would be refused for up to half a minute, until its next heartbeat.
         """
         if asked.expression is not None:
             return asked.expression
@@ -227,8 +231,8 @@ class Pulls:
         return Expression(expression_type, sub_string)
 
     def _commit(self, puller: Puller, asked: PullRequest, topic: TopicConfig) -> None:
-        """Commits the offset in a pull. Only the leader can do that; on other nodes, the consumer commits in requests
-        of their own."""
+        """Commits the offset that the pull carries, if this node leads. To other nodes consumers send their commits in
+        separate requests. The offset is ignored if another member of the group holds the lock of the queue."""
         services, members, group = self._services, self._members, asked.group
         client, user = puller.client, puller.user
         if not services.writes_open() or not services.knows_group(group):
@@ -244,8 +248,8 @@ class Pulls:
             self._hold(pull)
 
     def _hold(self, pull: Pull) -> None:
-        """Parks a pull for which there is no message yet. If it must not wait, or cannot, it is answered without
-        messages."""
+        """Parks a pull for which there is no message yet. If the pull must not wait, or cannot be parked, answers it
+        without messages."""
         if pull.paced and pull.suspend_ms <= 0:
             pull.brief, pull.suspend_ms = True, self._services.config.flow.hold_ms
         if pull.suspend_ms <= 0:
@@ -256,8 +260,8 @@ class Pulls:
             self._reply(pull, PullOutcome.BUSY, full, pull.offset)
 
     def _attempt(self, pull: Pull) -> bool:
-        """Answers the pull. Returns False if there is no message for it yet. Never raises, because apply wakes it
-        too."""
+        """Answers the pull. Returns False if there is no message for it yet, or if it must wait for its quota. Never
+        raises, because applying entries calls it too."""
         try:
             if self.paced.active and self.paced.holds(pull):
                 return False
@@ -269,14 +273,15 @@ class Pulls:
             return True
 
     def _fail(self, pull: Pull, error: Exception) -> None:
-        if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
+        if pull.topic_id not in self._services.state.topics_by_id:  # the topic was deleted during the read
             pull.puller.refused(no_topic(pull.topic))
         else:
             logger.error("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset, exc_info=error)
             pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
 
     def _answer_woken(self, pull: Pull, answers: Answers) -> bool:
-        """Attempts one of many pulls that are woken together. An equal pull gets the answer that the first one got."""
+        """Attempts one of many pulls that are woken together. Pulls with an equal Wish get the answer of the first
+        one."""
         answer = answers.get(wish_of(pull))
         if answer is None:
             charge(ANSWER_UNITS)
@@ -292,11 +297,11 @@ class Pulls:
             self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
             return True
         topic = state.topics_by_id.get(pull.topic_id)
-        if topic is None or not topic.perm & PERM_READ:  # it may have changed while the pull was parked
+        if topic is None or not topic.perm & PERM_READ:  # the topic may have changed while the pull was parked
             pull.puller.refused(no_topic(pull.topic) if topic is None else _unreadable(topic))
             return True
         group = state.groups.get(pull.group)
-        if group is not None and not group.consume_enable:  # it may have been switched off, too
+        if group is not None and not group.consume_enable:  # the group may have been switched off, too
             pull.puller.refused(_switched_off(pull.group))
             return True
         reset = self._resets.pending(pull.group, (pull.topic_id, pull.queue_id))
@@ -324,8 +329,8 @@ class Pulls:
         return self._conclude(pull, found, (low, high))
 
     def _conclude(self, pull: Pull, found: Found, bounds: tuple[int, int]) -> bool:
-        """Answers the pull with the messages found up to the end of its queue. Returns False if it must wait for
-        more."""
+        """Answers the pull with the messages that were found up to the end of its queue. Returns False if it must wait
+        for more. `bounds`: the first and the end offset of the queue's messages on this node."""
         if found.unread is not None:
             self._reply_before(pull, found, found.unread)
         elif found.messages:
@@ -342,7 +347,8 @@ class Pulls:
         return True
 
     def _answer_old(self, pull: Pull, low: int) -> None:
-        """Answers a pull below `low`, the first offset of this node: its message is in the tier, or was removed."""
+        """Answers a pull whose offset is below `low`, the first offset on this node: from the tier, or with MOVED if
+        the message was removed."""
         if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
             pull, low, self._reply_old, self._reply_gone, self._reply_busy
         ):
@@ -361,15 +367,16 @@ class Pulls:
         self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
 
     def _answer_reset(self, pull: Pull, reset: OffsetReset) -> bool:
-        """Handles a pull of a queue whose offset was reset. Returns False if the consumer knows of the reset, so that
-        the pull is like any other.
+        """Handles a pull of a queue whose offset was reset. Returns True if the pull is or will be answered. Returns
+        False if the consumer already continues from the new offset, so that the pull is answered like any other.
 
-        Only the leader knows whether another reset, or the end of this one, has followed.
+        On other nodes the pull is passed to the leader, because only the leader knows whether another reset, or the end
+        of this one, has followed.
         """
         queue = pull.topic_id, pull.queue_id
         if not self._services.writes_open():
             if not pull.puller.to_leader():
-                self.reply_nothing(pull)  # it comes again, and then as a request that can be passed on
+                self.reply_nothing(pull)  # the client asks again, with a request that can be passed on
             return True
         if pull.offset == reset.offset:
             self._resets.known(pull.group, queue, reset)
@@ -389,8 +396,8 @@ class Pulls:
         return True
 
     def _ask_beyond(self, pull: Pull) -> bool:
-        """Handles a pull beyond the queue's end: the leader moves it to the end once the group has confirmed the
-        end."""
+        """Handles a pull whose offset is beyond the queue's end. The leader moves the consumer to the end, once the end
+        is confirmed by a majority. Returns False on other nodes: the pull waits."""
         if not self._services.writes_open():
             return False
 
@@ -412,15 +419,16 @@ class Pulls:
     # --- replies ---
 
     def _give(self, pull: Pull, answer: PullAnswer) -> None:
-        """Answers the pull, unless users or rules changed since its arrival and now deny it: it may have waited for its
-        topic, for memory, for a filter or for the tier."""
+        """Sends the answer, unless users or rules have changed since the pull was judged and now deny it. The pull may
+        have waited for its topic, for memory, for a filter or for the tier."""
         if pull.judged == self._access.version or self.long_polls.is_allowed(pull):
             if self.paced.active:
                 self.paced.took(pull, answer.messages, len(answer.body))
             pull.puller.answered(answer)
 
     def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
-        """Sends the messages before one that cannot be read intact. If there are none, waits for the repair."""
+        """Answers with the messages that were found before `bad`, which cannot be read intact. If there are none, waits
+        for the repair of `bad`, at most REPAIR_TRIES times."""
         here = is_here(self._services, bad.position)
         if here:
             logger.error(
@@ -452,8 +460,9 @@ class Pulls:
             self._settle(pull)
 
     def reply_nothing(self, pull: Pull) -> None:
-        """Answers that there was no message for the pull until now, or that it may not wait."""
-        if pull.paced and pull.brief:  # a client that does not wait would take that for the end of the queue
+        """Answers that no message has come for the pull until now. A pull that waited for its quota although its client
+        does not wait for messages is answered BUSY."""
+        if pull.paced and pull.brief:  # its client would take NOTHING for the end of the queue
             self._reply(pull, PullOutcome.BUSY, self.paced.remark(pull), pull.offset)
             return
         high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
@@ -469,7 +478,8 @@ class Pulls:
         found: Found = NOTHING,
         bounds: tuple[int, int] | None = None,
     ) -> None:
-        """Sends the answer. `bounds`: the bounds of the queue's rows on this node, if they were just looked up."""
+        """Sends the answer. `bounds`: the first and the end offset of the queue's messages on this node, None if the
+        caller has not looked them up."""
         suggested = LEADER
         labels: dict[str, str] = {}
         if self._reads is not None:

@@ -1,6 +1,6 @@
-"""Finds, off the event loop, the entries of the Raft log that contain the messages at given positions. 1,024 positions
-may lie in as many segment files. Each of these has the positions of its entries in a file of its own, or, if that is
-damaged, in its 64 MiB of frames."""
+"""Finds the entries of the Raft log that contain the messages at given positions, off the event loop. 1,024 positions
+may lie in as many segment files. For each segment, the positions of its entries are read from an index file, or, if
+that is damaged, from the segment's 64 MiB of frames."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from raftlog.storage.log.log_reader import EntrySpan
 
 WAITING_MAX = 256
-"""The most waiting requests, of at most 8 KiB each. One more is refused, and may be sent again."""
+"""The most requests that wait, of at most 8 KiB each. A further request is refused and may be sent again."""
 _RUN = struct.Struct(">QQI")
 
 EntryAt = Callable[[int], "EntrySpan"]
 EntryAnswer = Callable[[bytes | RaftLogError], None]
 ReadEntries = Callable[[Sequence[int], EntryAnswer], None]
-"""A function that takes ascending positions, and another function that is called with the runs, packed, or with the
-reason why they cannot be told. Raises Refused."""
+"""(ascending positions, function to call with the result). The result is the packed runs of `runs_of`, or the reason
+why they cannot be found. Raises Refused."""
 
 
 class _Ask(NamedTuple):
@@ -39,7 +39,8 @@ _Found = tuple[_Ask, bytes | RaftLogError]
 
 
 class EntryReads:
-    """Answers such requests on a lane, which starts with the first one. Everything else runs on the event loop."""
+    """Finds entries on a lane, which starts with the first request. Everything except for the look-up runs on the event
+    loop."""
 
     def __init__(self, context: NodeContext, entry_at: EntryAt) -> None:
         """`entry_at`: `raftlog.storage.log.log_reader.LogReader.entry_at`."""
@@ -65,7 +66,7 @@ class EntryReads:
             contain("telling the places of messages", ask.told, answer)
 
     def close(self) -> None:
-        """Stops the lane; blocks until its current work is done."""
+        """Stops the lane. Blocks until its current work is done."""
         if self._runner is not None:
             self._runner.close()
 
@@ -85,8 +86,8 @@ class _EntryLane(NeverIdle):
 
 
 def runs_of(positions: Sequence[int], entry_at: EntryAt) -> bytes:
-    """Returns packed runs (index, term, number of positions): one for neighbouring positions in the same entry. Raises
-    RaftLogError."""
+    """Returns packed runs (index, term, number of positions): one run for neighbouring positions whose messages are in
+    the same entry. Raises RaftLogError."""
     runs: list[bytes] = []
     at, count = 0, len(positions)
     while at < count:

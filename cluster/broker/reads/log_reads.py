@@ -1,4 +1,5 @@
-"""Reads messages from the node's log for consumers: as they were stored, and never without a matching CRC."""
+"""Reads messages from the node's log for consumers. The bytes are returned as they were stored, and only if they match
+their CRC."""
 
 from __future__ import annotations
 
@@ -15,27 +16,29 @@ from statemachine.queue_reads import QueueItem
 logger = logging.getLogger(__name__)
 
 GAP_BYTES = 8 << 10
-"""The most bytes of other queues, per message, that are read too rather than skipped: copying them costs less than
-another read. This and `pull_values.MESSAGES_MAX` bound the bytes that one pull reads."""
+"""The longest gap between two messages, in bytes, that is read along with them rather than skipped. Copying such a gap
+costs less than another read. Together with `pull_values.MESSAGES_MAX` this limits the bytes that one pull reads."""
 WHOLE_BYTES = 256 << 10
-"""Bytes up to which only the mean of the gaps counts. Above it each gap is compared: behind a gap of a megabyte there
-may be hundreds of small messages, which would pay for reading the gap."""
+"""The bytes up to which only the mean of the gaps is compared with GAP_BYTES. In a longer extent each gap is compared:
+behind a gap of a megabyte there may be hundreds of small messages, and their small mean would hide it."""
 
 
 class Log(Protocol):
-    """Gives access to the bytes of the log: the services of a node, or a reader on another thread."""
+    """Gives access to the bytes of the log. Implemented by the services of a node, and by a reader on another
+    thread."""
 
     def read_log(self, position: int, size: int) -> bytes:
-        """Returns bytes of the log at a position (`Services.read_log`)."""
+        """Returns `size` bytes of the log at a position (see `Services.read_log`)."""
 
 
 def read_body(
     services: Log, items: bytes, extent: tuple[int, int, int] | None = None, *, told: int = logging.ERROR
 ) -> tuple[bytes, int]:
     """Returns the stored messages of the packed `items`, back to back, and their number: up to the first message whose
-    bytes do not match its CRC even when read again. Unreadable messages are logged at the level `told`.
+    bytes do not match its CRC even when read again. `told`: the level at which an unreadable message is logged.
 
-    Messages close to each other are read at once. `extent`: the extent of the items, if the caller knows it.
+    Messages close to each other are read at once. `extent`: the result of `extent_of` for the items; None if the caller
+    does not have it.
     """
     first, span, _ = extent or extent_of(items)
     if span <= min(WHOLE_BYTES, GAP_BYTES * (len(items) // ITEM.size)):
@@ -52,7 +55,7 @@ def read_body(
 
 
 def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
-    """Reads the messages of `items` as `read_body` does, but returns each by itself."""
+    """Reads the messages of `items` as `read_body` does, but returns them as a list."""
     body, count = read_body(services, b"".join([ITEM.pack(*item[1:]) for item in items]), told=told)
     pieces: list[bytes] = []
     at = 0
@@ -63,8 +66,8 @@ def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = loggin
 
 
 def is_here(services: Services, position: int) -> bool:
-    """Returns False if this node's log does not reach down to the position: it was trimmed and the rows do not show it
-    yet, or the node is still fetching that part from the others."""
+    """Returns False if this node's log does not reach down to the position: it was trimmed and the rows do not show
+    this yet, or the node is still fetching that part from other nodes."""
     try:
         services.read_log(position, 0)
     except OutOfRangeError:
@@ -89,7 +92,7 @@ def _read_run(services: Log, items: bytes, first: int, span: int, told: int) -> 
     try:
         block = services.read_log(first, span)
     except (StorageError, OutOfRangeError):
-        block = b""  # one by one then: what can be read is served
+        block = b""  # the messages are then read one by one, so that the intact ones are served
     body, count = body_of(items, block, first)
     if count * ITEM.size == len(items):
         return body, count
@@ -106,7 +109,8 @@ def _read_run(services: Log, items: bytes, first: int, span: int, told: int) -> 
 
 
 def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
-    """Reads one message, and again if it does not match its CRC."""
+    """Reads one message, and once more if it does not match its CRC. Returns (bytes, 1), or (b"", 0) if it cannot be
+    read intact."""
     position, size = POSITION_SIZE.unpack(item)
     try:
         for _ in range(2):

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from statemachine.queue_reads import QueueItem
 
 CANDIDATES_MAX = 1024
-"""The most messages that one lookup reads. Only keys that were made to collide meet so many other messages."""
+"""The most messages that one lookup reads. Only keys that were made to collide in the index have so many candidates."""
 BYTES_MAX = 8 << 20
-"""The most bytes of a lookup's messages: half of the frame that clients accept."""
+"""The most bytes of a lookup's messages: half of the largest frame that clients accept."""
 
 _SYS_FLAG_AT = 36
 _I64 = struct.Struct(">q")
@@ -50,11 +50,11 @@ _I32 = struct.Struct(">i")
 
 
 class UnreadableError(Exception):
-    """No intact message can be read at the position: no message begins there, or its bytes have changed."""
+    """Raised if no intact message can be read at the position: no message begins there, or its bytes have changed."""
 
 
 class StoredMessage(NamedTuple):
-    """A message, the bytes it is stored as, and the topic of its row."""
+    """A message, its bytes as they are stored, and the topic of its row."""
 
     message: Message
     data: bytes
@@ -63,33 +63,33 @@ class StoredMessage(NamedTuple):
 
 
 class KeyQuery(NamedTuple):
-    """A search for a key. Both times are inclusive, in milliseconds of log time."""
+    """A search for a key, between two times in milliseconds of log time, both inclusive."""
 
     key: str
     unique: bool
-    """If True, only UNIQ_KEY is compared; otherwise a word of KEYS counts too."""
+    """If True, the key is compared with the property UNIQ_KEY only; otherwise also with each word of KEYS."""
     count_max: int
     begin_ms: int = 0
     end_ms: int = INT64_MAX
 
     @property
     def shown(self) -> str:
-        """The key for a text, cut: it may be as long as properties can be."""
+        """The key for use in a text. It is cut, because a key may be as long as properties can be."""
         return self.key[:255]
 
 
 class QueryResult(NamedTuple):
-    """The result of a lookup; `messages` newest first."""
+    """The result of a lookup; `messages` has the newest first."""
 
     messages: list[StoredMessage]
     unreadable: int | None
-    """Position of a candidate that cannot be read intact on this node."""
+    """The position of a candidate that cannot be read intact on this node; None if all could be read."""
     stopped: bool
     """True if there may be more: CANDIDATES_MAX messages were read, the reply is full, or the tier cannot be asked."""
 
     @property
     def may_miss(self) -> bool:
-        """True if a message that the query wants may not be among these."""
+        """True if messages that match the query may be missing from the result."""
         return self.stopped or self.unreadable is not None
 
 
@@ -97,8 +97,8 @@ def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
 ) -> StoredMessage | None:
     """Returns the message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic.
-    With `waiting`, also a message that is not delivered yet; if it was appended again to free the log, in the form in
-    which it was first stored.
+    With `waiting`, messages that are not delivered yet are found too. If such a message was appended again to free the
+    log, it is returned in the form in which it was first stored.
 
     Raises UnreadableError. It cannot tell a position at which no message begins from one whose bytes have changed.
     """
@@ -115,8 +115,8 @@ def message_at(
 
 
 def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> StoredMessage | None:
-    """Returns the message if it is in a queue. Its row is looked for first: bytes that only look like a message may
-    say any size, and are not read."""
+    """Returns the message if it is in a queue, else None. The row of the message is looked up before the message is
+    read, because bytes that only look like a message may claim any size."""
     claim, state = _claim_at(node, position), node.state
     topic = topic or state.topics.get(_topic_of(node, position, claim))
     if topic is None or not 0 <= claim.queue_id < state.stored_queues(topic) or claim.queue_offset < 0:
@@ -128,11 +128,12 @@ def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stor
 
 
 def _waiting_at(node: Services, position: int) -> StoredMessage | None:
-    """Returns the message if it waits and lies at the position now, or lay there before it was carried forward."""
+    """Returns the message if it waits for its delivery and lies at the position now, or lay there before it was carried
+    forward; else None."""
     state = node.state
     scheduled, half = state.timers.at(position), state.halves.at(position)
     if scheduled is not None and attempt_of(scheduled[0].due_ms) is not None:
-        return None  # it is staged: nobody sees it before it is committed
+        return None  # a staged message, which nobody sees before it is committed
     if scheduled is not None:
         topic_id, item = scheduled[0].topic_id, scheduled[1]
     elif half is not None:
@@ -141,7 +142,7 @@ def _waiting_at(node: Services, position: int) -> StoredMessage | None:
         return None
     topic = state.topics_by_id.get(topic_id)
     if topic is None:
-        return None  # it was deleted: nobody gets the message any more
+        return None  # its topic was deleted, so the message is never delivered
     stored = _stored(node, item)
     return StoredMessage(stored.message._replace(position=position), stored_at(stored.data, position), topic.name)
 
@@ -159,11 +160,11 @@ def _stored(node: Services, item: QueueItem) -> StoredMessage:
 
 
 def why_none(node: Services, position: int, error: UnreadableError | None = None) -> str:
-    """Returns the reason for a client that gets no message by its position. It is the same whether there is no message,
-    or one that the client may not read, so that the position reveals nothing. `error`: the reason why nothing could be
-    read there."""
+    """Returns the text for a client that gets no message for its position. The text is the same whether there is no
+    message or the client may not read it, so that it reveals nothing. `error`: the reason why nothing could be read
+    there."""
     if error is not None and isinstance(error.__cause__, (StorageError, OutOfRangeError)):
-        return str(error)  # the log cannot be read there, whatever it holds
+        return str(error)  # the log cannot be read there, whether there is a message or not
     return _outside(node, position) or f"no message that you may read begins at position {position}"
 
 
@@ -179,7 +180,7 @@ def _outside(node: Services, position: int) -> str:
 
 
 def _claim_at(node: Services, position: int) -> MessageClaim:
-    """Returns what the bytes at the position say of the message that they begin. Raises UnreadableError."""
+    """Returns what the bytes at the position claim about the message that begins there. Raises UnreadableError."""
     if why := _outside(node, position):
         raise UnreadableError(why)
     head = _read(node, position, HEAD.size)
@@ -206,7 +207,8 @@ def _read(node: Services, position: int, size: int) -> bytes:
 
 
 def store_ms_at(node: Services, position: int) -> int:
-    """Returns the store time in the head of the message at a position that the index names. Raises UnreadableError."""
+    """Returns the store time in milliseconds from the head of the message at a position that the index names. Raises
+    UnreadableError."""
     try:
         head = node.read_log(position, HEAD.size + 28)
         if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
@@ -219,7 +221,7 @@ def store_ms_at(node: Services, position: int) -> int:
 
 
 class KeyLookup:
-    """One search for a topic's messages with a key. It works in steps."""
+    """One search for a topic's messages with a key, in steps."""
 
     def __init__(self, node: Services, topic: TopicConfig, query: KeyQuery) -> None:
         self._node = node
@@ -232,7 +234,7 @@ class KeyLookup:
         self._stopped = False
 
     def steps(self) -> Generator[None, None, QueryResult]:
-        """Searches in steps of a message or a bucket."""
+        """Searches in steps, each of one message or one bucket of the index. Returns the result."""
         yield from self._steps()
         return QueryResult(self._found, self._unreadable, self._stopped)
 
@@ -258,7 +260,8 @@ class KeyLookup:
             yield
 
     def _in_time(self, positions: list[int]) -> list[int]:
-        """Returns the positions of messages stored within the times. Store times never decrease along the log."""
+        """Returns those of the positions whose messages were stored within the query's times. Store times never
+        decrease along the log."""
 
         def stored(position: int) -> int:
             return store_ms_at(self._node, position)
@@ -267,11 +270,11 @@ class KeyLookup:
             start = bisect_left(positions, self._query.begin_ms, key=stored)
             return positions[start : bisect_right(positions, self._query.end_ms, lo=start, key=stored)]
         except UnreadableError:
-            return positions  # one by one then: what can be read is judged by itself
+            return positions  # the messages are then judged one by one
 
     def _take(self, position: int) -> None:
         if position < self._node.state.trim_position:
-            return  # its bucket was dropped a moment ago
+            return  # the bucket was dropped meanwhile
         try:
             stored = message_at(self._node, position, self._topic)
         except UnreadableError:
@@ -285,8 +288,8 @@ class KeyLookup:
 def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
     """Returns True if the message is of the topic, has the key, and was stored within the times.
 
-    If a property occurs twice, the last value is indexed; earlier releases indexed the first. Each of them counts here,
-    so that everything in the index is found.
+    If a property occurs twice, the index has its last value; earlier releases indexed the first. Here each value
+    counts, so that everything in the index is found.
     """
     if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
         return False
@@ -299,6 +302,6 @@ def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
 
 
 def _text_equal(found: bytes, wanted: bytes) -> bool:
-    """Returns True if the texts are equal. Bytes of a property that are not UTF-8 were replaced before they were
-    indexed."""
+    """Returns True if the texts are equal. `found`: the bytes of a property; bytes that are not UTF-8 count as the
+    replacement character, as in the index."""
     return found == wanted or found.decode("utf-8", "replace").encode() == wanted

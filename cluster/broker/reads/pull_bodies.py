@@ -1,4 +1,5 @@
-"""Makes the body of an answer from rows of the queue and bytes of the log: all the work that a pull does per message.
+"""Makes the body of an answer from rows of the queue and bytes of the log. This is all the work that a pull does per
+message.
 
 Pure, and without a call of our own functions per message.
 """
@@ -19,14 +20,14 @@ _SIZE_CRC = struct.Struct(">8xII16x")
 
 
 def position_of(items: bytes, number: int = 0) -> int:
-    """Returns the position of the message of one of the packed items."""
+    """Returns the position of message `number`, counted from 0, in the packed items."""
     position: int = _POSITION.unpack_from(items, number * _POSITION.size)[0]
     return position
 
 
 def extent_of(items: bytes) -> tuple[int, int, int]:
-    """Returns the position of the first of the packed items' messages, the bytes of log from there to the end of the
-    last, and the position of the last; zeros without any."""
+    """Returns the extent of the packed items' messages in the log: (position of the first message, bytes from there to
+    the end of the last message, position of the last message). Returns zeros if there are no items."""
     if not items:
         return 0, 0, 0
     first: int = _POSITION.unpack_from(items)[0]
@@ -38,8 +39,8 @@ def extent_of(items: bytes) -> tuple[int, int, int]:
 def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     """Returns the stored messages of the packed `items`, back to back, and their number.
 
-    `block` is the log from position `first` on. The messages end before the first that is not wholly in the block, or
-    whose bytes do not match its CRC: every message in the body was checked.
+    `block` is the log from position `first` on. The result ends before the first message that is not wholly in the
+    block, or whose bytes do not match its CRC. So every message in the body was checked.
     """
     if not items:
         return b"", 0
@@ -47,7 +48,7 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     at_first, span, _ = extent_of(items)
     begin, total = at_first - first, sum(sizes)
     adjacent = begin >= 0 and span == total
-    if adjacent:  # their places follow from the sizes alone, so the bytes that are checked are those returned
+    if adjacent:  # the places are computed from the sizes alone, so the checked bytes are the returned ones
         pieces = [block[at:end] for at, end in pairwise(accumulate(sizes, initial=begin))]
     else:
         starts = [at - first for (at,) in _POSITION.iter_unpack(items)]

@@ -18,7 +18,7 @@ from statemachine.topics.topics import TopicConfig
 MESSAGES_MAX = 1024
 BYTES_DEFAULT = 256 << 10
 BYTES_MAX = 8 << 20
-"""The most bytes of messages in an answer: half of the frame that clients accept."""
+"""The most bytes of messages in an answer: half of the largest frame that clients accept."""
 SUSPEND_MS_MAX = 60_000
 
 
@@ -37,13 +37,13 @@ class PullRequest(NamedTuple):
     commit_offset: int
     """The offset to commit; -1 for none."""
     expression: Expression | None
-    """The selection of messages; None for the one in the group's newest subscription."""
+    """The selection of messages; None for that of the group's newest subscription."""
     subscription_version: int
     """The consumer's clock when it subscribed, if there is no `expression`."""
     counted_in: str | None
     """The identity of the topic in which the offset counts; None if the consumer does not say."""
     compares_tags: Callable[[], bool]
-    """True if the client itself drops messages that do not have its tags."""
+    """Returns True if the client itself drops messages without its tags."""
 
 
 class PullOutcome(IntEnum):
@@ -51,17 +51,18 @@ class PullOutcome(IntEnum):
 
     FOUND = auto()
     NOT_MATCHED = auto()
-    """Messages that the consumer does not want were skipped: it continues at once."""
+    """All messages that were looked at were skipped, because the consumer does not want them. It continues at once at
+    `next_offset`."""
     NOTHING = auto()
-    """There was no message until now."""
+    """No message has come until now."""
     MOVED = auto()
-    """The offset is outside the queue: the consumer must replace it by `next_offset`."""
+    """The offset is outside the queue, or was reset: the consumer must replace it by `next_offset`."""
     BUSY = auto()
-    """This node does not serve the pull now; `remark` gives the reason."""
+    """This node does not serve the pull now; `remark` says why."""
 
 
 class ForMany:
-    """Keeps the encoded answer that a protocol made for the first of several equal pulls."""
+    """Keeps the encoded form of an answer that several equal pulls get, so that it is encoded once."""
 
     __slots__ = ("made",)
 
@@ -70,34 +71,35 @@ class ForMany:
         """The encoded answer; None if nothing was encoded yet."""
 
     def keep(self, made: object) -> None:
-        """Keeps an encoded answer for the other pulls."""
+        """Keeps the encoded answer for the other pulls."""
         self.made = made
 
 
 class PullAnswer(NamedTuple):
-    """The answer to a pull."""
+    """The answer to a pull that was not refused."""
 
     outcome: PullOutcome
     remark: str
-    """RocketMQ's GetMessageStatus; for BUSY the reason."""
+    """RocketMQ's GetMessageStatus as text; for BUSY the reason."""
     next_offset: int
     min_offset: int
     max_offset: int
     suggested: str
     """The broker id that the consumer should ask next."""
     labels: dict[str, str]
-    """A follower's words about its staleness (`cluster.replication.follower_reads`)."""
+    """Name -> value of the fields by which a follower says how stale it may be (`cluster.replication.follower_reads`);
+    empty on the leader."""
     body: bytes = b""
     """Stored messages, back to back."""
     messages: int = 0
-    """The number of messages in `body`; 0 also if damage has cut them short."""
+    """The number of messages in `body`; 0 also if unreadable messages have cut it short."""
     for_many: ForMany | None = None
-    """The value that several equal pulls share; None if a single pull gets the answer."""
+    """The object that keeps the encoded form if several pulls get this answer; None otherwise."""
 
 
 class Puller(Protocol):
-    """A consumer that waits for the answer to one pull. Exactly one of `answered` and `refused` is called, at most
-    once; neither if `elsewhere` or `to_leader` returned True."""
+    """A consumer that waits for the answer to one pull. The broker calls `answered` or `refused` once. It calls neither
+    if the client has disconnected, or if `elsewhere` or `to_leader` returned True."""
 
     @property
     def client(self) -> Client:
@@ -105,11 +107,11 @@ class Puller(Protocol):
 
     @property
     def user(self) -> int:
-        """Id of the user who asked; 0 if the request needed no user."""
+        """The id of the user who signed the request; 0 if none is proven."""
 
     @property
     def judged(self) -> int:
-        """The version of users and rules by which the request was judged; 0: it was not."""
+        """The version of users and rules by which the request was judged; 0 if it was not judged."""
 
     @property
     def kept_bytes(self) -> int:
@@ -119,14 +121,16 @@ class Puller(Protocol):
         """Marks the pull as parked. Called when it is parked for the first time."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Returns True if there is memory for an answer of `size` bytes now. Otherwise `again` is called once when
-        there is, unless the client has disconnected by then."""
+        """Returns True if there is memory for an answer of `size` bytes now. If not, `again` is called once when there
+        is, unless the client has disconnected by then."""
 
     def elsewhere(self, position: int) -> bool:
-        """Lets another node answer if this one lacks the log at `position`. Returns False if this node has it."""
+        """Passes the pull to another node and returns True if this node lacks the log at `position`. Returns False if
+        this node has it."""
 
     def to_leader(self) -> bool:
-        """Lets the leader answer if another node leads. Returns False if this node must answer."""
+        """Passes the pull to the leader and returns True if another node leads. Returns False if this node must
+        answer."""
 
     def answered(self, answer: PullAnswer) -> None:
         """Sends the answer to the consumer."""
@@ -144,39 +148,42 @@ class Pull(Untracked):
     topic_id: int
     queue_id: int
     wanted: MessageFilter
-    """The filter; None for all messages."""
+    """The filter by which messages are selected; None for all messages."""
     offset: int
-    """The offset at which to continue. A parked pull with a filter moves past messages that did not match."""
+    """The queue offset at which to continue. While a pull with a filter is parked, it advances past messages that do
+    not match."""
     messages_max: int
     bytes_max: int
     suspend_ms: int
     judged: int
-    """The version of users and rules by which it was judged last."""
+    """The version of users and rules by which the pull was last judged."""
     deadline_ms: int = 0
     held: bool = False
-    """True once it was parked: messages that do not match its filter no longer end it."""
+    """True once the pull was parked. From then on, messages that do not match its filter do not end its wait."""
     here: bool = False
-    """True if the tier did not answer it: it is then read from this node's log, whatever `tier.read` says."""
+    """True if the tier was asked and did not answer. The messages are then read from this node's log, whatever
+    `tier.read` says."""
     parked: bool = False
     wave: int = 0
-    """The number of the wake for which it waits. Earlier wakes that are still under way skip it."""
+    """The number of the wake that may serve the pull. Earlier wakes that are still in progress skip it."""
     kept: Share | None = None
-    """The room that it takes while it is parked, if it is a large one."""
+    """The memory that is counted for the pull while it is parked; None unless it is a large one."""
     slot: int = 0
     paced: bool = False
-    """True while it waits for its quota: what comes to its queue does not wake it."""
+    """True while the pull waits for its quota. It is then not woken by messages in its queue."""
     line: OrderedDict[Pull, None] | None = None
-    """The line in which it waits for its quota, while it is parked."""
+    """The line of pulls in which it waits for its quota while it is parked; None otherwise."""
     brief: bool = False
-    """True if it would not wait for messages, and waits for its quota nevertheless."""
+    """True if the client does not wait for messages, and the pull waits for its quota nevertheless."""
     whole: tuple[int, int] | None = None
-    """The most messages and bytes that were asked for, where a quota may leave less."""
+    """(most messages, most bytes) that the client asked for; None unless a quota limits the pull, which may then get
+    less."""
     repair_tries: int = 0
     """The number of times that its first message could not be read intact."""
 
 
 def leave_line(pull: Pull) -> None:
-    """Removes the pull from the queue of those that wait for their quota, if it is in one."""
+    """Removes the pull from the line in which it waits for its quota, if it is in one."""
     if pull.line is not None:
         del pull.line[pull]
         pull.line = None

@@ -1,7 +1,7 @@
 """Chooses messages for a pull by their rows in the queue: all of them, or those with certain tags.
 
-Each call is bounded: one pull looks at some of the messages, and the next one continues at `next_offset`.
-`filter_search` does the same by the properties of the messages.
+The work of a pull is bounded: it looks at a limited number of rows, and the next pull continues at `next_offset`. The
+module `filter_search` chooses messages by their properties.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 
 
 SCAN_MAX = 4096
-"""The most queue items that one pull with a tag filter looks at."""
+"""The most rows of the queue that one pull with a tag filter looks at."""
 SCAN_WINDOW = 256
-"""Items per fetch: an aligned chunk of the consume queue."""
+"""The number of rows that are read at a time: an aligned chunk of the consume queue."""
 WINDOW_UNITS, STEP_UNITS = 40, 250
-"""Units of looking at one window (`raftlog.work`), and units above which a step ends."""
+"""The units of work (`raftlog.work`) of looking at one chunk of SCAN_WINDOW rows, and the units after which a step
+ends."""
 
 _SIZE = struct.Struct(">8xI20x")
 _TAG = struct.Struct(">16xq8x")
-"""The tag hash of a packed item."""
+"""Unpacks the tag's hash from a packed item."""
 
 
 class Found(NamedTuple):
-    """The messages that a pull gets."""
+    """The messages that a pull gets, as they were read."""
 
     messages: int
     """The number of messages."""
@@ -47,9 +48,10 @@ class Found(NamedTuple):
     next_offset: int
     """The offset at which the next pull continues."""
     last_position: int = -1
-    """The position of the last message."""
+    """The position in the log of the last message; -1 if there is none."""
     unread: QueueItem | None = None
-    """The message at `next_offset`, if the pull ends there because that message cannot be read intact."""
+    """The message at `next_offset`, if the result ends there because that message cannot be read intact; otherwise
+    None."""
 
 
 NOTHING = Found(0, b"", 0)
@@ -64,13 +66,13 @@ class Chosen(NamedTuple):
     next_offset: int
     """The offset at which the next pull continues."""
     offsets: Sequence[int]
-    """The offsets of the items."""
+    """The queue offsets of the items."""
     extent: tuple[int, int, int]
-    """The extent of the items (`stored_bodies.extent_of`)."""
+    """The position and size of the items' messages in the log, as `extent_of` returns them."""
 
 
 def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
-    """Chooses all items from the pull's offset on, within the pull's limits but at least one."""
+    """Chooses all messages from the pull's offset up to `high`, at least one and not more than the pull allows."""
     first = pull.offset
     end = min(first + pull.messages_max, high)
     items = rows.between(pull.topic_id, pull.queue_id, first, end, high)
@@ -89,7 +91,7 @@ def _fitting(items: bytes, bytes_max: int) -> int:
 
 
 class ScanBounds(NamedTuple):
-    """Limits what a scan does at a time."""
+    """The limits of one scan by tags."""
 
     window: int = SCAN_WINDOW
     window_units: int = WINDOW_UNITS
@@ -102,7 +104,7 @@ SCAN_BOUNDS = ScanBounds()
 def choosing(
     rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int, bounds: ScanBounds = SCAN_BOUNDS
 ) -> Generator[None, None, Chosen]:
-    """Chooses the items with one of the tags, in bounded steps."""
+    """Chooses the messages with one of the tags, from the pull's offset up to `high`, in bounded steps."""
     parts: list[bytes] = []
     offsets: list[int] = []
     total = 0
@@ -115,7 +117,7 @@ def choosing(
             began = METER.units
         charge(bounds.window_units)
         window = rows.between(pull.topic_id, pull.queue_id, at, min(at - at % span + span, stop), high)
-        if not window:  # trimmed since the bounds were looked up: the next pull learns it
+        if not window:  # the queue was trimmed meanwhile; the next pull sees it
             break
         for number in [number for number, (tag,) in enumerate(_TAG.iter_unpack(window)) if tag in tags]:
             item = window[number * ITEM.size : (number + 1) * ITEM.size]
@@ -136,7 +138,7 @@ def _chosen(parts: list[bytes], next_offset: int, offsets: list[int]) -> Chosen:
 
 
 def read(services: Services, chosen: Chosen) -> Found:
-    """Reads the chosen messages, up to the first that cannot be read intact."""
+    """Reads the chosen messages, up to the first one that cannot be read intact."""
     items = chosen.items
     body, count = read_body(services, items, chosen.extent)
     if count * ITEM.size == len(items):
@@ -145,20 +147,19 @@ def read(services: Services, chosen: Chosen) -> Found:
     return Found(count, body, bad.queue_offset, unread=bad)
 
 
-# Caches blocks of consume queues that were read recently, because a reader of a queue in order needs each of them
-# several times.
-#
-# Cached rows stay right: a closed block never changes, a topic's id is never used again, and the caller has just looked
-# up the queue's bounds. Rows that were trimmed since refer to log that is gone, as do rows that were read a moment
-# earlier.
+# The code below caches blocks of consume queues that were read recently. A consumer that reads a queue in order needs
+# each block several times.
+# A cached block cannot become wrong: a full block never changes, the id of a topic is never used again, and the caller
+# has just looked up the queue's bounds. Cached rows may have been trimmed since. Then the messages that they name are
+# gone from the log, which may also happen to rows that were just read.
 
 BLOCKS_MAX = 512
-"""The most blocks in memory: 4 MiB. Above it the block that was read first is dropped: its reader no longer needs it,
-unless more queues are read at once."""
+"""The most blocks in memory, 4 MiB together. Beyond it the block that was read first is dropped. Its reader no longer
+needs it, unless more queues than that are read at once."""
 
 
 class RecentBlocks:
-    """Remembers recent blocks of rows by topic, queue and first offset. Event loop only."""
+    """Keeps recently read blocks of rows by topic, queue and first offset. Event loop only."""
 
     def __init__(self, state: BrokerState, blocks_max: int = BLOCKS_MAX) -> None:
         self._state = state
@@ -167,7 +168,7 @@ class RecentBlocks:
 
     def between(self, topic_id: int, queue_id: int, start: int, end: int, high: int) -> bytes:
         """Returns the packed items (`payload.ITEM`) with start <= queue_offset < end. The caller has just seen that the
-        queue has these, and ends at `high`. Returns b"" if the first was trimmed since."""
+        queue has these rows and ends at `high`. Returns b"" if the first of them was trimmed since."""
         base = start - start % BLOCK
         if end <= base + BLOCK <= high and (rows := self._closed(topic_id, queue_id, base)):
             return rows[(start - base) * ITEM.size : (end - base) * ITEM.size]

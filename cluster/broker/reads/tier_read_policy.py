@@ -1,8 +1,8 @@
 """Decides which pulls are answered from the tier although this node still has their messages: `tier.read`, for the
 cluster and for each topic (docs/adr/0071).
 
-The levels have the names of RocketMQ's `tieredStorageLevel`. They decide where messages are read, never which messages:
-what the tier cannot deliver is read from this node's log.
+The levels have the names of RocketMQ's `tieredStorageLevel`. They decide where messages are read, never which messages
+a pull gets: messages that the tier cannot deliver are read from this node's log.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 ATTRIBUTE: Final = "tier.read"
-"""The attribute of a topic. A value that is not one of LEVELS does not count, because an older release accepted any."""
+"""The attribute of a topic that overrides the cluster's level. A value that is not one of LEVELS is ignored, because an
+older release accepted any value."""
 NOT_IN_DISK: Final = "NOT_IN_DISK"
-"""The tier serves only messages that this node no longer has."""
+"""The level at which the tier serves only messages that this node no longer has."""
 NOT_IN_MEM: Final = "NOT_IN_MEM"
-"""The tier also serves messages that probably are not in this node's memory: those that are further behind the end of
-the log than `modes.access_message_in_memory_max_ratio` percent of the memory. Reading them here would read the disk."""
+"""The level at which the tier also serves messages that probably are not in this node's memory: those further behind
+the end of the log than `modes.access_message_in_memory_max_ratio` percent of the memory. Reading them here would read
+the disk."""
 FORCE: Final = "FORCE"
-"""The tier serves every message that it has."""
+"""The level at which the tier serves every message that it has."""
 LEVELS: Final = (NOT_IN_DISK, NOT_IN_MEM, FORCE)
 PAUSE_MS: Final = 10_000
-"""Milliseconds after a failure of the store in which this node reads its own log, so that no pull waits for the
+"""Milliseconds after a failure of the store during which this node reads its own log, so that no pull waits for the
 store."""
 
 
 class ReadLevels:
-    """Decides for this node's pulls. Event loop only."""
+    """Decides for this node's pulls whether they are read from the tier. Event loop only."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class ReadLevels:
         now_ms: Callable[[], int],
         memory: Callable[[], int],
     ) -> None:
-        """`memory`: bytes of memory of the machine."""
+        """`now_ms` returns the monotonic time. `memory`: the bytes of memory of the machine."""
         self._state = state
         self._now_ms = now_ms
         self._memory_bytes = memory()

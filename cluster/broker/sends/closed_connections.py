@@ -1,5 +1,5 @@
-"""Collects connections that closed while sends of theirs were in flight, until one search through all sends in flight
-handles them together."""
+"""Collects connections that have closed with sends in flight. One search through all sends in flight then handles them
+together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ClosedConnections:
-    """The closed connections that were not searched for yet.
+    """The closed connections whose sends were not searched for yet.
 
     The search comes in the next turn of the loop, or before the next request, which may repeat one of these sends.
     There is one search for all connections that closed since the last one, because its cost grows with the number of
@@ -24,12 +24,12 @@ class ClosedConnections:
         self._soon = soon
         self._listeners: list[Callable[[Collection[ReplyTo]], None]] = []
         self.waiting: dict[ReplyTo, None] = {}
-        """Connections that were not searched for yet, oldest first. If one of their sends is decided meanwhile, its
-        fate is remembered at that moment."""
+        """The connections that were not searched for yet, oldest first. If one of their sends is decided before the
+        search, its identity is remembered at that moment."""
 
     def listen(self, told: Callable[[Collection[ReplyTo]], None]) -> None:
-        """Calls `told` at each search with the connections that closed since the last one. Several listeners are called
-        in turn."""
+        """Registers `told`, which each search calls with the connections that have closed since the last one. Listeners
+        are called in the order of registration."""
         self._listeners.append(told)
 
     def add(self, path: ReplyTo) -> None:
@@ -39,13 +39,13 @@ class ClosedConnections:
         self.waiting[path] = None
 
     def look(self) -> None:
-        """Calls the listeners with all closed connections that wait, if there are any."""
+        """Calls the listeners with all waiting connections, if there are any."""
         closed, self.waiting = self.waiting, {}
         if closed:
             for told in self._listeners:
                 told(closed)
 
     def hears(self, path: ReplyTo) -> bool:
-        """Returns True if the outcome of a send through `path` must still be answered or remembered. Otherwise the
-        search has done that."""
+        """Returns True if the outcome of a send over `path` must still be answered or remembered. Returns False if the
+        search has remembered it already."""
         return not path.closed or path in self.waiting

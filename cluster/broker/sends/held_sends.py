@@ -1,8 +1,8 @@
 """Finds out whether a send with an identity is already stored or in flight.
 
 A repeated send is recognised by its session and sequence, and only if it is for the same topic. In doubt it is stored
-as a new message. The session is named by kind, user and what the client brought (`cluster.replication.send_identity`),
-so nobody can take a sequence of another sender.
+as a new message. The id of a session is derived from its kind, its user and the name that the client gave it
+(`cluster.replication.send_identity`). So no client can use a sequence of another sender.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SessionAnswer = Callable[[bool], None]
 
 
 class LongSessionError(Exception):
-    """A session must be read first, in several steps (`BrokerState.read_session`)."""
+    """Raised if a session must first be read from the state, in several steps (`BrokerState.read_session`)."""
 
     def __init__(self, session: bytes) -> None:
         super().__init__("a producer's session is too long to be read at once")
@@ -38,36 +38,37 @@ class LongSessionError(Exception):
 
 
 class UnderWay(NamedTuple):
-    """A send with the same identity that the log has not decided."""
+    """A send with the same identity that is queued or proposed and not yet decided."""
 
     session: bytes
-    """The id under which it was proposed."""
+    """The id of the session under which it was proposed."""
     place: tuple[PendingEntry, int] | Send
-    """Its entry and its position there, or the send itself while it is queued."""
+    """(its entry, its position in the entry); the send itself while it is still queued."""
 
     @property
     def first(self) -> Send:
-        """The send itself."""
+        """The first send, which is in flight."""
         return self.place[0].sends[self.place[1]] if isinstance(self.place, tuple) else self.place
 
 
 class OtherTopic:
-    """The sender used this sequence for a message of another topic."""
+    """The result that the sender has used this sequence for a message of another topic."""
 
 
 class HeldSends:
-    """Searches the sessions in the log and the proposals of this node, while it leads."""
+    """Searches for sends in the sessions of the log and in the proposals of this node, while it leads."""
 
     def __init__(self, state: BrokerState, proposals: Proposals) -> None:
         self._state = state
         self._proposals = proposals
 
     def highest(self, names: SessionIds) -> int:
-        """Returns the highest sequence that is known of the sender. At first sight in a term of leadership, that
-        includes the sessions which its sends had before it had a user, and below OWNERS_LEVEL."""
+        """Returns the highest known sequence of the sender. When the sender is first seen in a term of leadership, this
+        includes the sessions that its sends had before it had a user, and below OWNERS_LEVEL."""
         highest = self._proposals.session_max.get(names.own)
         if highest is None:
-            # An upgrade must not make old sends new: those from before the sender had a user count too.
+            # Sends from before the sender had a user count too, so that an upgrade does not make repetitions of them
+            # new messages.
             highest = max([self._highest(name) for name in names if name])
         return highest
 
@@ -76,10 +77,12 @@ class HeldSends:
         return self._state.max_sequence(session) if highest is None else highest
 
     def find(self, names: SessionIds, sequence: int, topic_id: int) -> Stored | UnderWay | OtherTopic | None:
-        """Returns the place of the message with this sequence, or the send in flight with it; None if there is neither.
-        Raises LongSessionError, and Refused if it can no longer be known whether the message was stored."""
+        """Returns where the message with this sequence is stored, or the send in flight with this sequence; None if
+        there is neither. Raises LongSessionError. Raises Refused if it can no longer be known whether the message was
+        stored."""
         for name in names:
-            # The log before the proposals: what is applied is decided, whatever this node still has in flight.
+            # The log is searched before the proposals: an applied send is decided, even if this node still has it in
+            # flight.
             if name and (stored := self._stored(names, name, sequence, topic_id)) is not None:
                 return stored
         for name in names:
@@ -88,7 +91,8 @@ class HeldSends:
                 if place is None:
                     continue
                 found = UnderWay(name, place)
-                # The same sequence for another topic is another message; it is never answered with this one's offset.
+                # The same sequence for another topic is another message. It is never answered with the offset of this
+                # one.
                 if found.first.slot.topic_id == topic_id:
                     return found
                 if name is names.own:
@@ -100,7 +104,8 @@ class HeldSends:
             session = self._state.session_at_hand(name)
         except SessionUnreadError:
             raise LongSessionError(name) from None
-        # New, or forgotten after dedup.session_hours: from then on a repetition is a new message.
+        # The send is new, or was forgotten after dedup.session_hours. From then on a repetition is stored as a new
+        # message.
         if session is None:
             return None
         found = session.find(sequence)
@@ -108,7 +113,7 @@ class HeldSends:
             return found
         if found is not None:
             return OtherTopic() if name is names.own else None
-        # A session without a user may be another's, so what it has settled says nothing about this sender.
+        # A session without a user may belong to another sender, so its settled sequences say nothing about this sender.
         if name is not names.unowned and session.forgotten(sequence):
             remark = f"sequence {sequence} of this producer is below {session.low_sequence}, which it declared settled"
             raise Refused(Reason.INVALID, f"{remark}; use a new producer id")
@@ -116,7 +121,7 @@ class HeldSends:
 
 
 def is_message(found: Stored) -> bool:
-    """Returns True if the session row is of a message; False if it is of a committed offset."""
+    """Returns True if the row of the session stands for a message; False if it stands for a committed offset."""
     return found[3] != 0
 
 
@@ -132,7 +137,8 @@ class SessionReads:
         self._waiting: dict[bytes, list[SessionAnswer]] = {}
 
     def read(self, producer_id: bytes, told: SessionAnswer) -> None:
-        """Calls `told` in a later turn with True if the session could be read. It is then in memory for a while."""
+        """Reads the session in steps, and then calls `told` with True, or with False if it could not be read. The
+        session stays in memory for a while."""
         waiting = self._waiting.get(producer_id)
         if waiting is None:
             waiting = self._waiting[producer_id] = []

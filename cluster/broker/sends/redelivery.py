@@ -1,10 +1,11 @@
 """Handles a message that a consumer sends back because it could not process it. The leader stores a copy for the group,
 to be delivered again later, or makes it a dead letter.
 
-The copy waits as a scheduled message of `%RETRY%group`, longer with each attempt, and goes to `%DLQ%group` once
-`reconsumeTimes` has reached the maximum. A failure is identified by the group and the position of the message that
-failed. Its copy leaves a unique row under that name, so any leader recognises a repeated report of the same failure:
-for REPEATED_MS, and as long as the copy waits. Source: RocketMQ's AbstractSendMessageProcessor.consumerSendMsgBack.
+The copy is a scheduled message of `%RETRY%group`, with a longer delay at each attempt. Once `reconsumeTimes` has
+reached the maximum, it goes to `%DLQ%group` instead. A failure is identified by the group and the position of the
+message that failed. Its copy leaves a unique row under that name, so any leader recognises a repeated report of the
+same failure: for REPEATED_MS, and as long as the copy waits. Source: RocketMQ's
+AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from __future__ import annotations
@@ -44,26 +45,29 @@ if TYPE_CHECKING:
 
 TIMES_MAX = (1 << 31) - 1
 TRIES, RETRY_MS = 10, 200
-"""The number of tries, and the milliseconds between them, while a message is being repaired or a topic changed."""
+"""The number of tries, and the milliseconds between them, while a message is being repaired or a topic is being
+changed."""
 FIRST_LEVEL = 3
 """The delay level of the first failure. Each further failure is one level higher."""
 REPEATED_MS = 60_000
-"""Log time within which a second report of a failure counts as the same report. If it comes later and the copy was
-delivered, the group has consumed the message again, because its offsets were reset."""
+"""Milliseconds of log time within which a second report of a failure counts as a repetition of the first one. A later
+report, after the copy was delivered, is a new failure: the group has consumed the message again because its offsets
+were reset."""
 FAILURE_MARK = 0x36
-"""The value in place of the body's CRC in the unique row of a failure."""
+"""The value in the unique row of a failure that stands where rows of messages have the CRC of the body."""
 
 RETRY_TOPIC, ORIGIN_ID, NO_ORIGIN = b"RETRY_TOPIC\x01", b"ORIGIN_MESSAGE_ID\x01", b"RAFTMQ_NO_ORIGIN\x01"
-"""Properties of a copy: topic and id of the original message, and that there was no room for both."""
+"""Properties of a copy: the topic of the original message, its id, and the mark that there was no room for both."""
 _WHERE = b"MSG_REGION\x01", b"TRACE_ON\x01", b"CLUSTER\x01"
-"""Properties that each send gets (`Sends.suffix`). A copy without room goes without them."""
+"""Properties that every send gets (`Sends.suffix`). They are left out of a copy that has no room for them."""
 
 CopyDone = Callable[[Refused | None], None]
-"""Called with None when a majority has the copy on disk."""
+"""Called with None when a majority has the copy on disk, or with the reason why it was not stored."""
 
 
 class SentBack(NamedTuple):
-    """The report of a consumer. `maximum` is None if the group's setting decides."""
+    """The report of a consumer that it could not process a message. `maximum`: the most tries; None if the group's
+    setting decides."""
 
     group: str
     position: int
@@ -71,7 +75,7 @@ class SentBack(NamedTuple):
     maximum: int | None
     origin_topic: str
     party: Party
-    """The author of the report."""
+    """The user and address that sent the report."""
 
 
 class _Report(NamedTuple):
@@ -84,7 +88,7 @@ class _Report(NamedTuple):
 
 
 class SendBacks:
-    """Handles reports of failed consumption. Leader only; callers forward to it."""
+    """Handles reports of failed consumption. Leader only; callers forward reports to the leader."""
 
     def __init__(self, services: Services, proposals: Proposals, rights: Rights) -> None:
         self._services = services
@@ -92,27 +96,29 @@ class SendBacks:
         self._proposals = proposals
         self.reload(services.config)
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
-        """(group, position) -> reports of a failure whose copy is in flight, in this term as leader."""
+        """(group, position) of a failure whose copy is in flight in this term of leadership -> the reports of it that
+        wait."""
         self._undecided: dict[tuple[str, int], int] = {}
-        """Name -> the position below which its copy lies, for copies in flight for which nobody waits any more: their
-        reports were answered with UNKNOWN."""
+        """(group, position) of a failure -> the position in the log below which its copy will lie. These copies are in
+        flight, but their reports were already answered with UNKNOWN."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
         return Part(name="send backs", opened=self.writes_opened, reload=self.reload)
 
     def reload(self, config: Config) -> None:
-        """Applies other delays."""
+        """Applies the delay levels of a changed configuration."""
         self._delays = Delays(config.timer)
 
     def writes_opened(self) -> None:
-        """Begins a new term of leadership, in which nothing is in flight yet."""
+        """Begins a term of leadership, in which no copies are in flight yet."""
         self._waiting, self._undecided = {}, {}
 
     def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: CopyDone) -> None:
-        """Stores a copy of the message. `size`: bytes of the request, which count against the client's limits."""
+        """Stores a copy of the message that the consumer sent back, and calls `done` with the result. `size`: the bytes
+        of the request, which count against the client's limits."""
         report = _Report(client, size, wanted, done)
-        # The message may have been pulled from a node that has applied more than this one.
+        # The message may have been pulled from a node that has applied more of the log than this one.
         when_confirmed(self._services, partial(self._keep, report, TRIES), done)
 
     def _try(self, report: _Report, tries: int) -> None:
@@ -159,7 +165,8 @@ class SendBacks:
         self._propose(report, slot, stored, group, dead=dead)
 
     def _is_undecided(self, name: tuple[str, int]) -> bool:
-        """Returns True if an earlier copy may be in flight. Forgets those below what is applied: they are decided."""
+        """Returns True if an earlier copy of this failure may still be in flight. Forgets copies whose position is
+        applied, because they are decided."""
         undecided = self._undecided
         while undecided:
             oldest = next(iter(undecided))
@@ -184,8 +191,9 @@ class SendBacks:
     # --- the message -------------------------------------------------------------------------------------------------
 
     def _read(self, report: _Report, tries: int) -> StoredMessage | None:
-        """Returns the message; None if it must be read again in a moment, because it is being repaired. Raises
-        Refused, also if the party may not consume the topic of the message's row: its copy goes to the party's group.
+        """Returns the message that failed; None if it is being repaired and the report will be handled again. Raises
+        Refused, also if the party may not consume the topic of the message's row, because the copy goes to the party's
+        group.
         """
         wanted = report.wanted
         where = f"offset {wanted.position}"
@@ -214,8 +222,8 @@ class SendBacks:
         return rights.allows(party, needs, "sending back a message") if first else rights.is_allowed(party, needs)
 
     def _make_group(self, report: _Report, tries: int) -> None:
-        """Creates the group. RocketMQ does so when a group is first named, because a consumer's first heartbeat may be
-        30 s away."""
+        """Creates the group, and handles the report again. RocketMQ creates a group when it is first named, because a
+        consumer's first heartbeat may be 30 s away."""
         name = report.wanted.group
         if not tries:
             raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
@@ -233,7 +241,8 @@ class SendBacks:
         self._proposals.submit_commands([PutGroup({"name": name}, if_absent=True)], made)
 
     def _prepare(self, report: _Report, topic: str, queues: int, tries: int) -> None:
-        """Creates the group's topic, or waits for a change of it; then handles the report again."""
+        """Creates the group's retry or dead-letter topic, or waits for a change of it. Then handles the report
+        again."""
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
@@ -263,7 +272,8 @@ class SendBacks:
         if over is not None:
             raise over_limit(gate, over)
         properties = copied_properties(message)
-        # The topic has more queues than the group wants if that number was lowered, or somebody made it so.
+        # The topic has more queues than the group's setting if the setting was lowered, or if an administrator changed
+        # the topic.
         queue_id = slot.next_queue % (slot.write_queues if dead else min(slot.write_queues, group.retry_queue_nums))
         slot.next_queue = queue_id + 1
         schedule = None
@@ -294,15 +304,15 @@ class SendBacks:
         )
 
     def _schedule(self, wanted: SentBack, group: GroupConfig, failures: int) -> DeliverySchedule:
-        """Returns when the message comes again: the consumer's level, else the group's policy, else a level that rises
-        with each failure."""
+        """Returns the delay of the copy: by the level that the consumer asks for, else by the group's policy, else by a
+        level that rises with each failure."""
         delay_ms = None if wanted.delay_level else delay_ms_of(group, failures)
         if delay_ms is not None:
             return self._delays.after(delay_ms)
         return self._delays.of_level(wanted.delay_level or FIRST_LEVEL + failures)
 
     def _settled(self, waiting: dict[tuple[str, int], list[_Report]], name: tuple[str, int], outcome: Outcome) -> None:
-        """Answers everybody who reported this failure."""
+        """Answers all reports of this failure that wait."""
         fail, unknown = (
             "the log did not take the copy; nothing was stored",
             "the copy is undecided; it may still be stored",
@@ -315,22 +325,23 @@ class SendBacks:
 
 
 def is_dead(wanted: SentBack, group: GroupConfig, message: Message) -> bool:
-    """Returns True if the message has failed as often as it may."""
+    """Returns True if the message has failed as often as allowed, so that it becomes a dead letter."""
     maximum = group.retry_max_times if wanted.maximum is None else wanted.maximum
     return wanted.delay_level < 0 or message.reconsume_times >= maximum
 
 
 def copied_properties(message: Message) -> bytes:
-    """Returns the message's own properties, and its origin: topic and id of the first message in a row of copies.
+    """Returns the properties of the copy: those of the message, and its origin, which is the topic and id of the first
+    message in a chain of copies.
 
-    Only a copy, which the broker or a consumer made, names its origin itself. Without room for the origin, the copy has
-    RAFTMQ_NO_ORIGIN, and if possible the topic, by which clients call their listeners.
+    If the message is itself a copy, it already names its origin. Without room for the origin, the copy gets the
+    property RAFTMQ_NO_ORIGIN, and if possible the topic, because clients choose their listeners by it.
     """
-    kept = without(message.properties, DELAY)  # the delay of a plain message: it would delay the copy
+    kept = without(message.properties, DELAY)  # the delay of a plain message would delay the copy, too
     if not message.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         kept = without(kept, RETRY_TOPIC, ORIGIN_ID, NO_ORIGIN)
     elif property_of(kept, NO_ORIGIN):
-        return kept  # whatever is added would name this copy
+        return kept  # an origin that is added here would name the copy itself
     topic = _unless_there(kept, RETRY_TOPIC, message.topic)
     whole = topic + _unless_there(kept, ORIGIN_ID, encode_message_id(message.store_host, message.position))
     lean, mark = without(kept, *_WHERE), NO_ORIGIN + b"true\x02"
@@ -343,7 +354,8 @@ def _unless_there(properties: bytes, mark: bytes, value: str) -> bytes:
 
 
 def _addressed(delayed: Delayed, topic: str, queue_id: int) -> bytes:
-    """Adds the topic and queue of the copy to the properties if there is room: only people read them."""
+    """Returns the properties with the copy's topic and queue added, if there is room. They are only for people to
+    read."""
     delayed = delayed._replace(properties=without(delayed.properties, REAL_TOPIC, REAL_QID))
     try:
         return addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)

@@ -26,18 +26,19 @@ class SendAnswers(Protocol):
     """Answers the clients' sends."""
 
     def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
-        """Answers that the message is stored: its queue, queue offset and position, or those of a batch."""
+        """Answers that the message is stored, with its queue, queue offset and position in the log; for a batch, with
+        the positions of all its messages."""
 
     def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
-        """Answers all plain sends from `at` on, and settles their sessions. Returns the index of the first send that
-        needs more."""
+        """Answers all plain sends from index `at` on, and settles their sessions. Stops at the first send that is not
+        plain, and returns its index."""
 
     def fail(self, send: Send, refused: Refused) -> None:
-        """Answers that the message was not stored; with the reason UNKNOWN, that the outcome is not known."""
+        """Answers that the message was not stored; with the reason UNKNOWN, that its outcome is unknown."""
 
 
 class SendOutcomes:
-    """Implements `cluster.replication.pending_requests.SendReplies`."""
+    """Answers sends and settles their identities. Implements `cluster.replication.pending_requests.SendReplies`."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class SendOutcomes:
         self._closings = closings
 
     def committed(self, sends: list[Send], built: Built) -> int:
-        """Acknowledges plain sends that are committed: all that their answers need was decided when their entry was
-        built. Returns the number of sends in front of the others, which `stored` answers."""
+        """Acknowledges the plain sends at the beginning of a committed entry. Their answers are known since the entry
+        was built. Returns the number of acknowledged sends; `stored` answers the others."""
         return 0 if self._closings.waiting else self._answers.acknowledge_plain(sends, built, 0)
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
@@ -74,14 +75,14 @@ class SendOutcomes:
                 settle(path, send.producer_id, send.sequence)
                 if send.done is not None:
                     contain("ending a copy", send.done, Outcome.OK)
-            elif not path.closed:  # else it was remembered when its connection closed
+            elif not path.closed:  # otherwise it was remembered when its connection closed
                 settle(path, send.producer_id, send.sequence)
                 if send.schedule is not None:
                     self._name_due(send, built.positions[at])
                 self._answers.acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
-        """Answers a repeated send with the result of the first one, which the log holds."""
+        """Answers a repeated send with the result of the first one, which is in the log."""
         settle(send.connection, send.producer_id, send.sequence)
         positions: tuple[int, ...] | int = position
         if send.batch:
@@ -92,22 +93,24 @@ class SendOutcomes:
         self._answers.acknowledge(send, queue_id, queue_offset, positions)
 
     def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
-        """Looks up the due time of a scheduled send that repeats an earlier one. Its own due time was never computed,
-        because no entry was built from it."""
+        """Looks up the due time of a scheduled send that repeats an earlier one. The repetition has no due time of its
+        own, because no entry was built from it."""
         if not send.due_ms and type(position) is int and send.schedule is not None and send.schedule.names_due:
             found = self._state.timers.at(position)
             send.due_ms = 0 if found is None else found[0].due_ms
 
     def refused(self, send: Send, remark: str) -> None:
-        """Answers a send that was never proposed, or is proved lost. It may be sent again anywhere."""
+        """Answers a send that was never proposed, or is known to be lost. The client may send it again, to any node."""
         self._fail(send, Refused(Reason.UNAVAILABLE, remark))
 
     def crowded(self, send: Send, remark: str) -> None:
-        """Answers a send that was never proposed, because more arrive than the log takes. It may be sent again."""
+        """Answers a send that was never proposed, because more sends arrive than the log takes. The client may send it
+        again."""
         self._fail(send, Refused(Reason.BUSY, remark, counted=True))
 
     def limited(self, send: Send, remark: str) -> None:
-        """Answers a send that was never proposed, because its owner is over a quota. It may be sent again, later."""
+        """Answers a send that was never proposed, because its owner is over a quota. The client may send it again
+        later."""
         self._fail(send, Refused(Reason.LIMITED, remark, counted=True))
 
     def withdrawn(self, send: Send, refused: Refused) -> None:
@@ -115,8 +118,8 @@ class SendOutcomes:
         self._fail(send, refused)
 
     def unbuildable(self, send: Send, remark: str) -> None:
-        """Answers a send of which no entry could be made, because of a fault of this node. Repeating it leads to the
-        same answer."""
+        """Answers a send of which no entry could be built, because of a fault of this node. If the client repeats it,
+        it gets the same answer."""
         self._fail(send, Refused(Reason.ERROR, remark))
 
     def _fail(self, send: Send, refused: Refused) -> None:
@@ -126,11 +129,11 @@ class SendOutcomes:
             send.done(Outcome.FAIL)
             return
         if not settle(path, send.producer_id, send.sequence) and self._closings.hears(path):
-            self._remember(send)  # a refused retry says nothing about the first attempt
+            self._remember(send)  # a refused repetition says nothing about the first attempt
         self._answers.fail(send, refused)
 
     def unknown(self, send: Send, remark: str) -> None:
-        """Answers a send that was proposed and is undecided."""
+        """Answers that the outcome of a send is unknown: it was proposed and is undecided."""
         send.hold.answered()
         if send.done is not None:
             send.done(Outcome.UNKNOWN)
@@ -140,7 +143,7 @@ class SendOutcomes:
         self._answers.fail(send, Refused(Reason.UNKNOWN, remark))
 
     def connections_closed(self, unanswered: list[Send]) -> None:
-        """Remembers the sends of closed connections, whose clients can no longer hear an answer. Each may come again,
+        """Remembers the sends of closed connections, whose clients get no answer any more. Each send may be repeated,
         perhaps before the log has decided."""
         for send in unanswered:
             self._remember(send)
@@ -152,7 +155,7 @@ class SendOutcomes:
                 self._remember(send)
 
     def _remember(self, send: Send) -> None:
-        """Keeps the identity of a foreign client's unanswered send."""
+        """Remembers the identity of an unanswered send, unless the client itself names its sessions."""
         if send.oneway or not send.unique_key or not send.issued:
             return
         identity = Identity(send.producer_id, send.sequence, send.low_sequence)
@@ -162,8 +165,8 @@ class SendOutcomes:
 
 
 def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
-    """Settles a send that got a final answer. Returns False if its identity belongs to an earlier session: then the
-    send was a repetition."""
+    """Settles a send that got a final answer. Returns False if its identity belongs to an earlier session, which means
+    that the send was a repetition."""
     session = path.session
     if session is None or session.producer_id != producer_id:
         return False
@@ -172,7 +175,7 @@ def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
 
 
 def leave_session(path: ReplyTo, producer_id: bytes) -> None:
-    """Ends the connection's session, if this is its present producer id. The connection continues under a new id, so
-    that a repetition of the send is recognised by the old one."""
+    """Ends the connection's session if `producer_id` is its present one. The connection continues under a new id, so
+    that a repetition of the send is still recognised by the old id."""
     if path.session is not None and path.session.producer_id == producer_id:
         path.session = None

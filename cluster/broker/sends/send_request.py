@@ -1,5 +1,5 @@
-"""A producer's send in decoded form, and the request in which it came: the values that the server of a protocol passes
-to `Sends`."""
+"""Defines the values that the server of a protocol passes to `Sends`: a producer's send in decoded form, and the
+request in which it came."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class SendPath(ReplyTo, Protocol):
-    """The connection over which a send came, or its stand-in."""
+    """The connection over which a send came, or the stand-in for a connection of another node."""
 
     @property
     def born_host(self) -> bytes:
-        """The client's own ip (4 or 16 bytes) and int32 port."""
+        """The client's own IP address (4 or 16 bytes), followed by its port as an int32."""
 
     @property
     def forwarded(self) -> bool:
@@ -34,20 +34,21 @@ class SendPath(ReplyTo, Protocol):
 
 
 class Origin(Protocol):
-    """A send request in the form of its protocol. The broker reads these attributes and hands the object back."""
+    """A send request in the form of its protocol. The broker reads these attributes, and passes the object back with
+    the answer."""
 
     identity: Identity | None
-    """The identity that the node with the client's connection has issued; None if that has not happened, and for a send
-    whose session its client has named. The session id that follows from such a name is never kept here: whoever
-    handles the send, here or at another leader, derives it from the request and its user, so never twice."""
+    """The identity that the node with the client's connection has given to the send. None if it has given none, and for
+    a send whose client has named the session itself. The session id that is derived from such a name is never kept
+    here. The leader that handles the send derives it from the request and its user."""
 
     @property
     def path(self) -> SendPath:
-        """The connection over which it came, and over which its answer goes back."""
+        """The connection over which the request came, and over which its answer is sent."""
 
     @property
     def user(self) -> int:
-        """Id of the user who signed the request; 0 if none is proven."""
+        """The id of the user who signed the request; 0 if none is proven."""
 
     @property
     def version(self) -> int:
@@ -55,7 +56,7 @@ class Origin(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes that count against the limits until it is answered."""
+        """The bytes that count against the limits until the request is answered."""
 
     @property
     def body(self) -> bytes:
@@ -78,22 +79,23 @@ class DecodedSend(Protocol):
     """The number of queues of a topic that the send creates."""
     is_batch: bool | None
     producer_id: str
-    """The name that the producer gives its session, 32 hex digits; "" if it gives none."""
+    """The name that the producer gives its session: 32 hex digits, "" if it gives none."""
     sequence: int
     low_sequence: int
 
 
 @shortcut
 class PlainBatches:
-    """Divides batches whose messages are all plain: each has a UNIQ_KEY, and none has a property on which the broker
-    acts. The Python version divides no batch, because `Sends.split_batch` is as short a way."""
+    """Divides batches whose messages are all plain: each message has a UNIQ_KEY, and none has a property on which the
+    broker acts. The Python version divides no batch and returns None for all, because `Sends.split_batch` does the same
+    work."""
 
     def __init__(self, limits: LimitsSection, suffix: bytes) -> None:
-        """`suffix`: properties that the broker adds to every message."""
+        """`suffix`: the properties that the broker adds to every message."""
 
     def split(self, body: bytes) -> tuple[BatchMessage, ...] | None:
-        """Returns the messages of a batch request to a topic without dedup=strict; None if one is not plain, does not
-        fit the limits or is malformed."""
+        """Returns the messages of a batch request to a topic without dedup=strict. Returns None if a message is not
+        plain, does not fit the limits or is malformed; the caller then handles the batch in the general way."""
         return None
 
 
@@ -115,7 +117,7 @@ _FIRST_LEVEL = 3
 
 
 class SendTarget(NamedTuple):
-    """The topic and queue that a send goes to, and its properties there."""
+    """The topic and queue to which a send goes, and its properties there."""
 
     topic: str
     queue_id: int
@@ -123,8 +125,8 @@ class SendTarget(NamedTuple):
 
 
 def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> SendTarget:
-    """Returns the target of a send: for a send to a %RETRY% topic as the comment above says, for any other the one that
-    it asks for. `version`: the version of the client's protocol. Raises Refused."""
+    """Returns the target of a send. For a send to a %RETRY% topic the comment above describes it; any other send goes
+    where it asks. `version`: the version of the client's protocol. Raises Refused."""
     properties = decoded.properties
     if not decoded.topic.startswith(RETRY_PREFIX):
         return SendTarget(decoded.topic, decoded.queue_id, properties)
@@ -141,6 +143,7 @@ def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version:
 
 
 def _is_given_up(properties: str, tries: int) -> bool:
-    """Returns True if only a consumer that has no try left can have sent this. Raises Refused."""
+    """Returns True if only a consumer with no try left can have sent this. `properties`: those of the send. `tries`:
+    the number of tries that it states. Raises Refused."""
     asked = properties.encode()
     return not property_of(asked, DELAY) or level_of(asked) >= _FIRST_LEVEL + tries

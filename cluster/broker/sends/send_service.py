@@ -1,8 +1,8 @@
 """Sends: checks a message or a batch, gives it an identity, finds out whether it repeats an earlier send, and queues
 it.
 
-Refusals happen before anything is proposed, and their reason says so; see docs/guarantees.md. This is the hot path: no
-task, no future, no log line per message.
+A refused send was never proposed, and the reason of its refusal says so; see docs/guarantees.md. This is the hot path:
+it makes no task, no future and no log line per message.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
 
 
-_NEW = GateRequest.NEW  # used twice per send; a module's name is cheaper to look up than an Enum's
+_NEW = GateRequest.NEW  # used twice per send; a global of the module is looked up faster than a member of an Enum
 _Origin = TypeVar("_Origin", bound=Origin)
 
 
 class Sends(Generic[_Origin]):
-    """Handles sends on the leader."""
+    """Checks sends and queues them for the log. Used on the leader. Event loop only."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class Sends(Generic[_Origin]):
         route: Callable[[_Origin], None],
         refuse: Callable[[_Origin, Refused], None],
     ) -> None:
-        """`incarnation`: 8 bytes that no other run of any node shares; they begin the keys of messages that come
-        without one. `entropy` returns random bytes. `route` handles a send that had to wait, from the start, and
-        `refuse` tells its client why nothing was stored."""
+        """`incarnation`: 8 bytes that are different in each run of each node. Keys that are made for messages without a
+        key begin with them. `entropy` returns random bytes. `route` handles a send again from the start after it had to
+        wait. `refuse` tells its client why nothing was stored."""
         config = services.config
         self._services = services
         self._state = services.state
@@ -99,7 +99,7 @@ class Sends(Generic[_Origin]):
         self._session_reads = SessionReads(services)
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self.suffix = suffix.encode()
-        """Properties that the broker adds to every message."""
+        """The properties that the broker adds to every message."""
         self._waiting: dict[str, list[Callable[[Refused | None], None]]] = {}
         self._key_prefix = incarnation.hex().upper().encode()
         self._keys = 0
@@ -117,11 +117,11 @@ class Sends(Generic[_Origin]):
     # --- entry -------------------------------------------------------------------------------------------------------
 
     def send(self, origin: _Origin, decoded: DecodedSend, *, oneway: bool) -> None:
-        """Stores a message, or a batch. `Proposals` reports its outcome later. Raises Refused."""
+        """Queues a message or a batch for the log. `Proposals` reports its outcome later. Raises Refused."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
-        # Never "busy" for a send that is stored, or may still be: its client would take that for a failure.
+        # A send that is stored, or may be, is never answered "busy": its client would take that for a failure.
         if (refusing or over is not None) and not self._held_already(origin, decoded):
             if refusing or over is None:
                 raise self._refusal(refusing)
@@ -130,11 +130,11 @@ class Sends(Generic[_Origin]):
         if topic[:1] == "%":
             topic, queue_id, asked = redirected(decoded, self._state.groups, origin.version)
         slot = proposals.topics.slot(topic)
-        # The topic is missing, or a change of it is in flight: the send is checked against what it becomes.
+        # The topic is missing, or is being changed. The send is checked against the topic as it will be.
         if slot is None:
             self._wait_for_topic(origin, topic, decoded)
             return
-        # Judged here, before anything is proposed: apply never rejects a row.
+        # The send is checked here, before it is proposed, because applying an entry never rejects a row.
         if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
             raise self._not_writable(slot)
         if queue_id < 0 < slot.queues:
@@ -162,7 +162,8 @@ class Sends(Generic[_Origin]):
         schedule: DeliverySchedule | None,
     ) -> None:
         """Checks a message for the given queue, gives it an identity, and queues it unless it repeats an earlier send.
-        Raises Refused. `asked`: its properties, without those that the broker adds; `kind`: the RowKind of its row."""
+        `asked`: the message's properties, without those that the broker adds. `kind`: the RowKind of its row. Raises
+        Refused."""
         path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
         if decoded.is_batch:
             properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body, origin.user)
@@ -174,7 +175,7 @@ class Sends(Generic[_Origin]):
             ack = ack_of(properties or asked.encode(), slot.ack)
         except LevelError as error:
             raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from None
-        # A oneway send has no answer that could be lost, so no client repeats it: an identity would only cost a row.
+        # No client repeats a oneway send, because no answer to it could be lost. An identity would only cost a row.
         if slot.dedup == "off" or (oneway and not decoded.producer_id):
             producer_id, sequence, low = _NO_IDENTITY
         else:
@@ -212,7 +213,8 @@ class Sends(Generic[_Origin]):
             send.content = hashes[0]
         if (hashes and self._known_unique(send, hashes)) or (producer_id and self._known(origin, send, decoded)):
             return
-        # The first may still fail. Answered now, this one would be lost with it; stored now, there might be two.
+        # The first send may still fail. If this one were answered now, it would be lost with the first; if it were
+        # stored now, there might be two messages.
         if hashes and (first := proposals.strict_inflight(send, hashes)) is not None:
             self._wait_for_first(origin, send, first)
             return
@@ -229,7 +231,7 @@ class Sends(Generic[_Origin]):
                 return
             if ok and self._proposals.open:
                 again()
-            # Deposed while it asked: only the new leader knows if it has this send.
+            # This node was deposed while it asked. Only the new leader knows whether it has this send.
             elif not self._proposals.open:
                 self._route(origin)
             else:
@@ -239,8 +241,8 @@ class Sends(Generic[_Origin]):
         self._services.read_index(confirmed)
 
     def _hold(self, origin: _Origin) -> Callable[[], bool]:
-        """Counts a waiting send against the limits. The returned function ends that, and returns True if the client is
-        still connected. If it is not, nothing was stored and no answer is sent."""
+        """Counts a waiting send against the limits. Returns a function that ends this. The function returns True if the
+        client is still connected. If it returns False, nothing was stored, and no answer is sent."""
         path = origin.path
         hold = self._proposals.gate.hold(path.in_flight, origin.size, origin.user, GateRequest.WAITING)
 
@@ -253,12 +255,13 @@ class Sends(Generic[_Origin]):
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def _held_already(self, origin: _Origin, decoded: DecodedSend) -> bool:
-        """Returns True if this send was stored or proposed before. Then the answer "busy" would deny something that
-        happened or may still happen."""
+        """Returns True if this send was stored or proposed before, so that it must not be answered "busy". Raises
+        Refused (UNKNOWN) if that must first be looked up."""
         names, sequence = self._names(origin, decoded), decoded.sequence
         if not decoded.producer_id and origin.identity is not None:
             names, sequence = SessionIds(origin.identity.producer_id), origin.identity.sequence
-        # No session, or above everything that is known of it: it cannot have come before.
+        # A send without a session cannot be a repetition, nor can one whose sequence is above all known ones of its
+        # session.
         if not names.own or sequence > self._held.highest(names):
             return False
         topic = decoded.topic
@@ -274,8 +277,8 @@ class Sends(Generic[_Origin]):
         return found is not None and not isinstance(found, OtherTopic)
 
     def _check_message(self, body_size: int, properties: bytes, later: int = 0) -> tuple[bytes, bytes, int]:
-        """Returns the properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13). `later`: bytes
-        that the properties get when the entry is built."""
+        """Returns the properties as they will be stored, the UNIQ_KEY and the tag's hash. `later`: the number of bytes
+        that are added to the properties when the entry is built. Raises Refused (response code 13)."""
         if body_size > self._limits.message_bytes_max:
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
@@ -283,12 +286,12 @@ class Sends(Generic[_Origin]):
             )
         if properties and properties[-1] != 2:
             properties += b"\x02"
-        # The handle of a message that was popped; what its consumer sends on is another message.
+        # The property is the handle of a popped message. A message that its consumer sends on is another message.
         if b"POP_CK\x01" in properties:
             properties = without(properties, b"POP_CK\x01")
         unique_key = property_of(properties, UNIQUE_MARK)
         if not unique_key:
-            self._keys += 1  # `new_key` inlined: this runs for every message
+            self._keys += 1  # this is `new_key` inlined, because it runs for every message
             unique_key = b"%b%016X" % (self._key_prefix, self._keys)
             properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
         stored = properties + self.suffix
@@ -304,20 +307,20 @@ class Sends(Generic[_Origin]):
         return stored, unique_key, cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
 
     def _check_at_once(self, topic: str, properties: bytes, what: str) -> None:
-        """Raises Refused (13) if a batch, or a message of one, is not to be delivered at once. RocketMQ refuses it too
-        (CommitLog.asyncPutMessages)."""
+        """Raises Refused (response code 13) if a batch, or a message of one, is not to be delivered at once. RocketMQ
+        refuses it too (CommitLog.asyncPutMessages). `what`: the batch or message, for the error."""
         if is_half(topic, properties):
             raise Refused(Reason.MESSAGE_ILLEGAL, f"{what} with TRAN_MSG: a half message is not sent in a batch")
         if self._delays.of(properties, self._services.log_time_ms()):
             raise Refused(Reason.MESSAGE_ILLEGAL, f"{what} cannot be delivered later: it has DELAY or TIMER_*")
 
     def new_key(self) -> bytes:
-        """Returns a UNIQ_KEY for a message that comes without one."""
+        """Returns a new UNIQ_KEY for a message that comes without one."""
         self._keys += 1
         return b"%b%016X" % (self._key_prefix, self._keys)
 
     def split_batch(self, slot: TopicSlot, body: bytes, user: int) -> tuple[BatchMessage, ...]:
-        """Returns the messages of a batch request (code 320 body) of a user. Raises Refused (13)."""
+        """Returns the messages in the body of a user's batch request (code 320). Raises Refused (response code 13)."""
         if slot.name.startswith("%RETRY%"):
             raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
         if len(body) > self._limits.message_bytes_max:
@@ -362,8 +365,9 @@ class Sends(Generic[_Origin]):
     def _waiting_kind(
         self, asked: str, topic: str, queue_id: int, kind: int, user: int
     ) -> tuple[str, DeliverySchedule | None, int]:
-        """Returns the properties as stored, the topic under which the message waits, and its kind; None and `kind` if
-        it does not wait. `user`: id of the user who sends it. Raises Refused (13)."""
+        """Returns (properties as stored, schedule of the message, kind of its row). The schedule is None, and the kind
+        is `kind`, if the message does not wait for its delivery. `user`: the id of the user who sends it. Raises
+        Refused (response code 13)."""
         properties = asked.encode()
         if is_half(topic, properties):
             half = half_of(properties, topic, queue_id, self._config.transaction.timeout_ms, PROPERTIES_BYTES_MAX)
@@ -376,7 +380,7 @@ class Sends(Generic[_Origin]):
         return addressed_to.decode(), delayed.schedule, RowKind.SCHEDULED
 
     def _refusal(self, why: str) -> Refused:
-        """Returns the refusal of a send while this node takes none."""
+        """Returns the refusal of a send while this node accepts none, for the reason `why`."""
         if self._proposals.topics.drain.is_closed:  # a client that gets code 14 asks this node again
             return NotTaken(Reason.NO_PERMISSION, why)
         return Refused(Reason.UNAVAILABLE, why)
@@ -391,7 +395,7 @@ class Sends(Generic[_Origin]):
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
     def _wait_for_topic(self, origin: _Origin, topic: str, decoded: DecodedSend) -> None:
-        """Creates the topic if the rules allow it. The send is handled again when the change is applied."""
+        """Creates the topic if that is allowed. The send is handled again when the change is applied."""
         waiting = self._waiting.get(topic)
         commands: list[Command] | None = None
         if waiting is None:
@@ -412,16 +416,16 @@ class Sends(Generic[_Origin]):
             else:
                 self._route(origin)
 
-        # One change for all sends that wait for the topic: each would else propose its own.
+        # One change serves all sends that wait for the topic. Otherwise each send would propose its own.
         waiting.append(settle)
         if commands is not None:
-            # Sends that find a change in progress wait behind it with an entry without commands.
+            # Sends that find a change in progress wait behind it, with an entry that has no commands.
             self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
 
     def _topic_ready(self, topic: str, result: ProposeResult) -> None:
         refused = None
         if result.outcome is not Outcome.OK:
-            # The topic's fate is not the send's: the send itself was never proposed.
+            # Even if the outcome of the topic's change is unknown, the send itself was never proposed.
             refused = Refused(Reason.UNAVAILABLE, f"topic {topic} could not be created: {result.remark}")
         elif result.results and not result.results[0].ok:
             refused = Refused(Reason.INVALID, f"topic {topic}: {result.results[0].code}")
@@ -429,8 +433,8 @@ class Sends(Generic[_Origin]):
             settle(refused)
 
     def _new_topic(self, topic: str, decoded: DecodedSend) -> dict[str, object]:
-        """Returns the configuration of a topic that its first send creates (RocketMQ: TopicConfigManager). Raises
-        Refused."""
+        """Returns the configuration of a topic that its first send creates, as RocketMQ's TopicConfigManager does.
+        Raises Refused."""
         special = topic.startswith(("%RETRY%", "%DLQ%"))
         length_max = 255 if special else self._limits.topic_length_max
         if not topic or len(topic) > length_max:
@@ -456,30 +460,31 @@ class Sends(Generic[_Origin]):
     # --- identity ----------------------------------------------------------------------------------------------------
 
     def name_held(self, origin: _Origin, decoded: DecodedSend) -> Identity | None:
-        """Returns the identity under which this node passes a client's send to one leader after another; None if the
-        client has given it one."""
+        """Returns the identity under which this node passes a client's send to one leader after another. None if the
+        client has given the send an identity."""
         if decoded.producer_id:
             return None
         unique_key = "" if decoded.is_batch else _unique_key(decoded)
         return Identity(*self._identify(origin, decoded.topic, decoded, unique_key))
 
     def remember_held(self, origin: _Origin, decoded: DecodedSend, identity: Identity) -> None:
-        """Remembers the identity of a send that was passed on and never got a final answer."""
+        """Remembers the identity of a send that was passed on and got no final answer."""
         if decoded.producer_id or decoded.is_batch or origin.path.forwarded:
             return
         now_ms = self._clock.monotonic_ms()
         self._retries.remember(origin.user, decoded.topic, _unique_key(decoded), origin.body, identity, now_ms)
 
     def _names(self, origin: _Origin, decoded: DecodedSend) -> SessionIds:
-        """Returns the ids of the session that the client has named; `own` is empty if it named none, or is
-        malformed."""
+        """Returns the ids of the session that the client has named. `own` is empty if the client named none, or if the
+        name is malformed."""
         return names_in(SessionKind.SEND, origin.user, decoded.producer_id, self._state.level)
 
     def _identify(
         self, origin: _Origin, topic: str, decoded: DecodedSend, unique_key: str
     ) -> Identity | tuple[bytes, int, int]:
-        """Returns the fields of the send's Identity: that of the session which the client has named, the one given by
-        the node that holds the connection, that of the send that it repeats, or a new one of its connection."""
+        """Returns the send's Identity, or its fields. It is the first that exists of: the one in the session that the
+        client has named; the one given by the node that holds the connection; that of the send that this one repeats; a
+        new one in the session of the connection."""
         if decoded.producer_id:
             names = self._names(origin, decoded)
             if not names.own or decoded.sequence < 1:
@@ -489,27 +494,30 @@ class Sends(Generic[_Origin]):
             return origin.identity
         if unique_key and self._retries.count:
             now_ms = self._clock.monotonic_ms()
-            # Key and body must match: clients use one key again for other messages, and those must not be swallowed.
+            # Both key and body must match. Clients use one key for several messages, and a different message must not
+            # be taken for a repetition.
             claimed = self._retries.claim(origin.user, topic, unique_key, origin.body, now_ms)
             if claimed is not None:
                 return claimed
         return self.session_of(origin.path).issue()
 
     def session_of(self, path: SendPath) -> ConnectionSession:
-        """Returns the connection's producer session, which begins with its first send. Its id is random and secret: a
-        client that knew it could send in place of a later send of the session."""
+        """Returns the producer session of the connection, which begins with the connection's first send. Its id is
+        random and secret: a client that knew the id could use up sequences of later sends of the session."""
         session = path.session
         if session is None:
             session = path.session = ConnectionSession(self._entropy(ID_SIZE))
         return session
 
     def _known(self, origin: _Origin, send: Send, decoded: DecodedSend) -> bool:
-        """Returns True if the log or this node's own proposals already hold this send, which is then answered like the
-        first one, or if that must still be looked up."""
+        """Returns True if the send needs nothing more: the log or this node's proposals already hold it, and it is or
+        will be answered like the first one; or this must still be looked up, and the send is handled again
+        afterwards."""
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
-        # First sight: the usual case costs one look in a dictionary, and none in the state.
+        # The sequence is new in the usual case. This check then costs one look-up in a dictionary, and none in the
+        # state.
         if highest is not None and sequence > highest:
             proposals.session_max[producer_id] = sequence
             return False
@@ -526,11 +534,11 @@ class Sends(Generic[_Origin]):
             return True
         if found is None:
             return False
-        if isinstance(found, OtherTopic):  # two messages cannot have one identity
+        if isinstance(found, OtherTopic):  # two messages cannot have the same identity
             send.producer_id, send.sequence, send.low_sequence = _NO_IDENTITY
             send.issued = False
             return False
-        # It is applied, so a majority has it: the first answer, given again, is as true as then.
+        # The first send is applied, so a majority has it. Its answer is still true and can be given again.
         if not isinstance(found, UnderWay):
             proposals.early.answer_stored(send, *found)
             return True
@@ -548,13 +556,14 @@ class Sends(Generic[_Origin]):
     # --- dedup=strict ------------------------------------------------------------------------------------------------
 
     def _unique_hash(self, user: int, unique_key: str, body: bytes) -> int:
-        """Returns the hash of the row by which a message of a topic with dedup=strict is recognised."""
+        """Returns the hash by which a message of a topic with dedup=strict is recognised: that of its user, key and
+        body; below OWNERS_LEVEL, of its key alone."""
         apart = self._state.level >= OWNERS_LEVEL
         return content_hash(user, unique_key, body) if apart else key_hash_of(unique_key)
 
     def _unique_hashes(self, send: Send) -> list[int]:
-        """Returns the hashes by which a message with this key and body may have been recorded: that of its own row
-        first, then those from before its sender had a user, and below OWNERS_LEVEL."""
+        """Returns the hashes under which a message with this key and body may have been recorded: first that of its own
+        row, then those from before its sender had a user, and from below OWNERS_LEVEL."""
         key, body = send.unique_key, send.body
         hashes = [self._unique_hash(send.user, key, body)]
         if self._state.level >= OWNERS_LEVEL:
@@ -562,8 +571,9 @@ class Sends(Generic[_Origin]):
         return hashes
 
     def _known_unique(self, send: Send, hashes: list[int]) -> bool:
-        """Handles dedup=strict: any second message of a user with the same key and body counts as a repetition of the
-        first one, and so does a batch of nothing else that is stored side by side."""
+        """Handles a send to a topic with dedup=strict. A second message of a user with the same key and body counts as
+        a repetition of the first. A batch counts as one if all its messages are repetitions and their first copies lie
+        side by side."""
         if send.batch:
             return self._known_batch(send)
         body_crc = crc32(send.body)
@@ -590,8 +600,8 @@ class Sends(Generic[_Origin]):
         return True
 
     def _wait_for_session(self, origin: _Origin, send: Send, session: bytes) -> None:
-        """Waits until the session is read, for a send that repeats one of very many sequences of its producer. The send
-        is then handled again."""
+        """Reads the session, for a send that may repeat one of very many sequences of its producer. The send is then
+        handled again."""
         release = self._hold(origin)
         self._keep_identity(origin, send)
 
@@ -608,13 +618,13 @@ class Sends(Generic[_Origin]):
 
     @staticmethod
     def _keep_identity(origin: _Origin, send: Send) -> None:
-        """Keeps the identity that this node has issued, for when the send is handled again."""
+        """Keeps the identity that this node has given to the send, for when it is handled again."""
         if send.issued:
             origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
 
     def _wait_for_first(self, origin: _Origin, send: Send, first: StrictName) -> None:
-        """Makes a send in a topic with dedup=strict wait while the same message is in flight. Its request is handled
-        again once the outcome of the first is known."""
+        """Makes a send to a topic with dedup=strict wait while the same message is in flight. The send is handled again
+        once the outcome of the first is known."""
         release = self._hold(origin)
         self._keep_identity(origin, send)
 

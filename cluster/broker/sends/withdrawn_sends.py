@@ -1,8 +1,9 @@
 """Withdraws sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
 the right to send to the topic. A send may wait as long as a majority is slow.
 
-What is proposed already is left to the log. A send that waits for no answer stays when its connection ends: its client
-may have closed it right after. So does one whose repetition waits behind it, on another connection.
+Sends that are proposed already are not withdrawn; the log decides them. A send that waits for no answer stays when its
+connection ends: its client may have closed it right after. So does one whose repetition waits behind it, on another
+connection.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ class WithdrawnSends:
         self._turns = turns
         self._soon = soon
         self._gone: set[Hashable] = set()
-        """Owners of paths: the clients behind other nodes that are gone, until one look at the queue finds their
-        sends."""
+        """The owners of the sends to be found in the next look at the queue: clients of other nodes that have
+        disconnected."""
 
     def connections_closed(self, closed: Collection[ReplyTo]) -> None:
-        """Withdraws the sends of closed connections, after their identities were remembered for repetitions."""
+        """Withdraws the waiting sends of closed connections. Their identities are remembered already, so that
+        repetitions are recognised."""
         for send in self._proposals.withdraw(lambda send: send.connection in closed and not send.oneway):
             send.hold.answered()
 
@@ -63,8 +65,8 @@ class WithdrawnSends:
         self._tell(sends, lambda _: GONE)
 
     def judge_again(self) -> None:
-        """Refuses the waiting sends of users who may no longer send to their topic, after a change of users, rules or
-        the mode. What no user has signed was let in without a right, and stays."""
+        """Refuses the waiting sends of users who may no longer send to their topic. Called after a change of users,
+        rules or the mode. Sends that no user has signed stay, because they were accepted without a right."""
         if not self._rights.enforces:
             return
         known: dict[tuple[int, str, str], bool] = {}

@@ -1,1 +1,2 @@
-"""Messages that wait for their due time: reads what is due, copies it into its queue, or takes it back before."""
+"""Delivers messages that wait for their due time: reads the due ones and copies them into their queues, or cancels them
+before."""

@@ -24,25 +24,25 @@ logger = logging.getLogger(__name__)
 
 
 class DueAsk(NamedTuple):
-    """A request for rows."""
+    """A request to the lane for due rows."""
 
     term: object
-    """The term of the leader that asks. The answer repeats it."""
+    """The term of the leader that asks, which the answer repeats."""
     now_ms: int
-    """Log time up to which rows are due."""
+    """The log time, in milliseconds, up to which rows are due."""
     after: TimerName | None
-    """Only rows behind this one are wanted. None: all."""
+    """The row behind which the wanted rows begin; None to begin with the first."""
     until: TimerName | None
-    """Only rows up to this one are wanted: those that an earlier request could not read. None: all."""
+    """The last wanted row, for rows that an earlier request could not read; None for no end."""
     passed: frozenset[TimerName]
     """Rows to skip."""
     rows_max: int
     bytes_max: int
-    """The most bytes of messages. The last row may exceed it."""
+    """The most bytes of messages in the answer. The last row may exceed it."""
 
 
 class DueRow(NamedTuple):
-    """A row that is due. If its messages cannot be read, `messages` is None and `bad` is the first unreadable one."""
+    """A due row with its messages. If they cannot be read, `messages` is None and `bad` is the first unreadable one."""
 
     row: TimerRow
     messages: list[Message] | None
@@ -55,30 +55,30 @@ class DueFound(NamedTuple):
     ask: DueAsk
     rows: list[DueRow]
     last: TimerName | None
-    """Every row up to this one was looked at; None if there was none."""
+    """The last row that was looked at; None if there was none."""
     more: bool
-    """True if there are more rows."""
+    """True if there are more due rows behind it."""
 
 
 class RowReads(NeverIdle):
-    """The common part of lanes that read rows of the family `timer` and the messages that they name."""
+    """The base of lanes that read rows of the family `timer` and the messages that they name."""
 
     def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
-        """`read_log`: `Services.read_log`, here called on the lane."""
+        """`read_log`: `Services.read_log`, which is called on the lane here."""
         self.state = state
         self.read_log = read_log
 
     def fresh(self, row: TimerRow) -> TimerRow:
-        """Returns the row as it is now if the log was trimmed past its place, because it was then carried forward.
-        Returns it unchanged if the log still has its place, or if the row has ended."""
+        """Returns the row with its present place. If the log was trimmed past the row's place, the row was carried
+        forward, and is read again. Otherwise, or if the row no longer exists, it is returned unchanged."""
         if row.place >= self.state.trim_position:
             return row
         return self.state.timers.get(*row.name) or row
 
     def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
-        """Returns the row with its messages: an empty list if they can no longer be delivered (`is_gone`), None with
-        the first unreadable item if they cannot be read intact. `again`: they could not be read before, so failures are
-        logged at level DEBUG."""
+        """Returns the row with its messages. They are an empty list if they can no longer be delivered (`is_gone`), and
+        None with the first unreadable item if they cannot be read intact. `again`: True if they could not be read
+        before; a failure is then logged at level DEBUG."""
         now = self.fresh(row)
         if now is not row:
             row, items = now, now.messages()
@@ -99,10 +99,10 @@ class RowReads(NeverIdle):
 
 
 class DueReads(RowReads):
-    """The lane that finds due rows. Raises KVError, because a damaged database stops the node."""
+    """The lane that finds due rows. It raises KVError if the database is damaged, which stops the node."""
 
     def drain(self, batch: Sequence[DueAsk]) -> list[DueFound]:
-        """Answers each request."""
+        """Returns the answers to the requests, in their order."""
         return [self._find(ask) for ask in batch]
 
     def _find(self, ask: DueAsk) -> DueFound:
@@ -123,7 +123,7 @@ class DueReads(RowReads):
 
 def is_gone(state: BrokerState, row: TimerRow) -> bool:
     """Returns True if the row's messages can no longer be delivered: their topic was deleted, or the log no longer has
-    them. Returns False for a row that has ended meanwhile."""
+    them. Returns False if the row itself no longer exists."""
     if row.topic_id not in state.topics_by_id:
         return True
     trim_position = state.trim_position

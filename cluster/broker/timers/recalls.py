@@ -1,10 +1,10 @@
-"""Recalls: a client cancels a scheduled message before it is due.
+"""Handles recalls: a client cancels a scheduled message before it is due.
 
 The leader reads the waiting message, and the log decides: `recall_timer` removes the message from its row. While that
-command is in progress, the row is held, so that no copy of the message is made from an earlier read. A recall that is
-repeated gets the same answer as the first one: it finds that the message no longer waits, that the log still has it,
-and that it is not due yet. Source: RocketMQ's RecallMessageProcessor, which stores a message that deletes another. In
-RocketMQ a recall may come too late although it was confirmed; here that cannot happen.
+command is in progress, the row is held, so that no copy of the message is made from an earlier read. A repeated recall
+gets the same answer as the first one, because the message no longer waits, is still in the log, and is not due yet.
+Source: RocketMQ's RecallMessageProcessor, which stores a message that deletes another. In RocketMQ a recall may come
+too late although it was confirmed; here that cannot happen.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from statemachine.queue_reads import QueueItem
 
 DECIDED_MS = 200
-"""Milliseconds between two looks at an undecided recall: its row is held until the log has decided."""
+"""Milliseconds between two checks of an undecided recall. The row is held until the log has decided."""
 
 _DUE = b"TIMER_OUT_MS\x01"
 _FIELDS_MAX = 4096
-"""Bytes of a stored message in addition to body and properties, and bytes that the broker adds to the properties."""
+"""The most bytes of a stored message that are neither body nor properties of the client: its head, and the properties
+that the broker adds."""
 
 RecallDone = Callable[[Refused | None], None]
 """Called once with the result of a recall: None when it is certain that the message will not be delivered, otherwise
@@ -46,7 +47,7 @@ the reason of the refusal."""
 
 
 class Recalls:
-    """Handles recalls of scheduled messages. Leader only; callers forward to it."""
+    """Handles recalls of scheduled messages. Leader only; callers forward recalls to the leader."""
 
     def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery, rights: Rights) -> None:
         self._services = services
@@ -55,10 +56,10 @@ class Recalls:
         self._timers = timers
 
     def recall(self, party: Party, topic: str, handle: RecallHandle, done: RecallDone) -> None:
-        """Cancels the message for a party that may send to the topic of its row. Refusals: NO_TOPIC; ILLEGAL if the
-        handle is not of this topic and cluster, names another message, or comes too late; UNAVAILABLE if nothing was
-        done; UNKNOWN if it is undecided."""
-        # The message may have been stored by a leader that has applied more than this node.
+        """Cancels the message that the handle names, for a party that may send to the topic of its row. Calls `done`
+        with the result. Refusals: NO_TOPIC; ILLEGAL if the handle is not of this topic and cluster, names another
+        message, or comes too late; UNAVAILABLE if nothing was done; UNKNOWN if the outcome is unknown."""
+        # The message may have been stored by a leader that has applied more of the log than this node.
         when_confirmed(self._services, partial(self._recall, party, topic, handle, done), done)
 
     def _recall(self, party: Party, topic: str, handle: RecallHandle, done: RecallDone) -> None:
@@ -84,7 +85,7 @@ class Recalls:
                 raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: no message may wait that long")
             if found is not None or not self._waited(topic, handle):
                 raise Refused(Reason.ILLEGAL, "recall failed, no message waits where the handle says")
-            done(None)  # recalled before: what is not due is not delivered
+            done(None)  # it was recalled before: a message that is not due was not delivered
             return
         row, item = found
         if row.due_ms != handle.due_ms or self._unique_key(item) != handle.unique_key:
@@ -96,15 +97,15 @@ class Recalls:
         services.propose([command], partial(self._proposed, handle.position, release, done))
 
     def _may_recall(self, party: Party, row: TimerRow) -> bool:
-        """Returns True if the party may send to the topic that the row names. A staged message cannot be recalled: its
-        write decides about it."""
+        """Returns True if the party may send to the topic that the row names. A staged message cannot be recalled,
+        because its write decides about it."""
         topic = self._services.state.topics_by_id.get(row.topic_id)
         if topic is None or attempt_of(row.due_ms) is not None:
             return False
         return self._rights.allows(party, [topic_need(topic.name, PUB)], "the recall of a message")
 
     def _waited(self, topic: str, handle: RecallHandle) -> bool:
-        """Returns True if the log has, at the handle's position, a message that was scheduled for that time."""
+        """Returns True if the log has a message at the handle's position that was scheduled for the handle's time."""
         size = int.from_bytes(self._read(handle.position, 4), "big")
         data = self._read(handle.position, size)
         try:
@@ -118,7 +119,7 @@ class Recalls:
         )
 
     def _read(self, position: int, size: int) -> bytes:
-        """Returns the bytes of the log at the position; b"" if they are longer than a message can be."""
+        """Returns `size` bytes of the log at the position; b"" if no message can be as long."""
         services = self._services
         limits = services.config.limits
         if size > limits.message_bytes_max + limits.properties_bytes_max + _FIELDS_MAX:
@@ -131,8 +132,8 @@ class Recalls:
             raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again") from None
 
     def _unique_key(self, item: QueueItem) -> str:
-        """Returns the unique key of a waiting message. A send that was acknowledged early may have been lost, and its
-        place given to another message."""
+        """Returns the unique key of the message at the item's place. It is compared with the handle's, because a send
+        that was acknowledged early may have been lost, and another message may now be in its place."""
         pieces = read_intact(self._services, [item])
         if not pieces:
             self._services.report_damage(item.position, item.size)

@@ -1,10 +1,10 @@
-"""Delivery of rows that wait: the leader copies the messages that a row names into their queue.
+"""Delivers waiting messages: the leader copies the messages that a row names into their queue.
 
 A row of `statemachine.delivery.timers` is delivered as a whole: its copies and the command that removes it are in one
-entry, so each message comes into its queue once, whoever leads. Only the leader that proposed copies knows that they
-are in flight. The next leader opens its writes when every entry of earlier terms is applied or lost, and begins from
-the rows that remain. Copies share the send queue and the entries of clients. ROWS_MAX and BYTES_MAX bound the copies
-that wait there, so that clients do not wait when there are many rows.
+entry, so each message comes into its queue once, whichever node leads. Only the leader that proposed copies knows that
+they are in flight. The next leader opens its writes when every entry of earlier terms is applied or lost, and begins
+from the rows that remain. Copies share the send queue and the entries of clients. ROWS_MAX and BYTES_MAX bound the
+copies that wait there, so that clients do not wait when there are many rows.
 
 The kind of delivery decides which rows are next: rows that are due (`timer_delivery`), rows of committed writes
 (`cluster.broker.transactions.staged_delivery`).
@@ -41,9 +41,9 @@ ROWS_MAX = 256
 BYTES_MAX = 2 << 20
 """The most rows, and bytes of copies, in flight at once. The last row may exceed the bytes."""
 AGAIN_MS = 1_000
-"""Milliseconds after which rows are tried again whose copies were refused, or that could not be read."""
+"""Milliseconds after which rows are tried again if their copies were refused, or if they could not be read."""
 REPORTS_MAX = 8
-"""The most damaged messages that one look reports: the repair of one mostly covers its neighbours."""
+"""The most damaged messages that are reported at once. The repair of one mostly repairs its neighbours too."""
 
 
 class RowTerm:
@@ -51,37 +51,37 @@ class RowTerm:
 
     def __init__(self) -> None:
         self.inflight: dict[TimerName, int] = {}
-        """Row -> bytes of its copies."""
+        """Row -> the bytes of its copies, for rows whose copies are in flight."""
         self.bytes = 0
         self.unknown: set[TimerName] = set()
-        """Rows in flight whose outcome was not known in time. They leave this table when the row is gone."""
+        """Rows in flight whose outcome is unknown. A row leaves this table when it no longer exists."""
         self.paused_until_ms = 0
 
     def begin(self, name: TimerName, size: int) -> None:
-        """Records that copies of the row, `size` bytes, are in flight."""
+        """Records that copies of the row with `size` bytes are in flight."""
         self.inflight[name] = size
         self.bytes += size
 
     def end(self, name: TimerName) -> None:
-        """Records that no copies of the row are in flight any more."""
+        """Records that copies of the row are no longer in flight."""
         self.bytes -= self.inflight.pop(name, 0)
         self.unknown.discard(name)
 
     def end_gone(self, timers: Timers) -> None:
-        """Ends the deliveries of unknown outcome whose row has been removed from `timers` since."""
+        """Ends the deliveries of unknown outcome whose row no longer exists in `timers`."""
         for name in [name for name in self.unknown if timers.get(*name) is None]:
             self.end(name)
 
     def refused(self, name: TimerName, now_ms: int) -> None:
-        """Called when the copies of the row were not stored. Does nothing here."""
+        """Handles that the copies of the row were not stored. Does nothing here; subclasses may override it."""
 
     def pause(self, now_ms: int) -> None:
-        """Stops the reading of rows for AGAIN_MS."""
+        """Stops reading rows for AGAIN_MS."""
         self.paused_until_ms = now_ms + AGAIN_MS
 
 
 class AskOfTerm(Protocol):
-    """A request for rows."""
+    """A request to the lane for rows."""
 
     @property
     def term(self) -> object:
@@ -89,11 +89,11 @@ class AskOfTerm(Protocol):
 
 
 class DueAnswer(Protocol):
-    """The answer to a request for rows."""
+    """The lane's answer to a request for rows."""
 
     @property
     def ask(self) -> AskOfTerm:
-        """The request."""
+        """The request that is answered."""
 
 
 Term = TypeVar("Term", bound=RowTerm)
@@ -103,10 +103,11 @@ MakeLane = Callable[[Callable[[list[LaneFound]], None]], "LaneRunner[LaneAsk]"]
 
 
 class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
-    """Delivers rows of waiting messages while this node leads. Event loop only, except for the reads of its lane."""
+    """Delivers rows of waiting messages while this node leads. Runs on the event loop, except for the reads of its
+    lane."""
 
     RECORDS: str
-    """The name of its rows in the log of the node."""
+    """The name of the rows in the log lines of the node."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
         self._client = NoClient(proposals.gate)
         self._term = make_term()
         self._asked = False
-        """True while requested rows are not read yet, or not all handled."""
+        """True from a request for rows until all rows of its answer are handled."""
         self._planned = False
 
     def _part(self, name: str, metrics: ServiceMetrics) -> Part:
@@ -137,7 +138,7 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
         )
 
     def close(self) -> None:
-        """Stops the lane; blocks until it has ended."""
+        """Stops the lane. Blocks until it has ended."""
         if self._lane is not None:
             self._lane.close()
 
@@ -150,7 +151,7 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
 
     @abstractmethod
     def _has_due(self) -> bool:
-        """Returns True if there are rows to deliver now. While there are none, this costs one comparison."""
+        """Returns True if there are rows to deliver now. It is cheap if there are none."""
 
     @abstractmethod
     def _next(self, term: Term, now_ms: int, rows_max: int, bytes_max: int) -> LaneAsk | None:
@@ -158,18 +159,18 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
 
     @abstractmethod
     def _take(self, term: Term, found: LaneFound) -> None:
-        """Handles rows of the present term that were read; `_taken` is to be called when all are."""
+        """Handles rows of the present term that were read. `_taken` must be called when all are handled."""
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def _is_due(self) -> bool:
-        """Returns True if this node may deliver rows now, and has some."""
+        """Returns True if this node may deliver rows now, and there are some."""
         services = self._services
         return services.writes_open() and self._has_due() and not self._proposals.refusing and not services.fenced()
 
     def tick(self, _now_ms: int) -> None:
-        """Starts a read of the next rows on the lane, if some are due and there is room for them. Called several times
-        a second, and as soon as there is room again."""
+        """Starts to read the next rows on the lane, if some are due and there is room for their copies. Called several
+        times a second, and as soon as there is room again."""
         if not self._is_due():
             return
         term, now_ms = self._term, self._services.monotonic_ms()
@@ -185,25 +186,25 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
             self._lane.submit(ask)
 
     def _found(self, answers: list[LaneFound]) -> None:
-        (found,) = answers  # only one question is asked at a time
+        (found,) = answers  # one request at a time
         if found.ask.term is self._term:
             self._take(self._term, found)
         else:
             self._taken(more=True)
 
     def _taken(self, *, more: bool) -> None:
-        """Ends the handling of rows that were read. `more`: there may be others to read at once."""
+        """Ends the handling of the rows that were read. `more`: True if the next rows may be read at once."""
         self._asked = False
         if more:
             self._soon()
 
     def _report(self, unreadable: Sequence[QueueItem]) -> None:
-        """Reports messages that cannot be read, at most REPORTS_MAX, so that they are repaired."""
+        """Reports messages that cannot be read, at most REPORTS_MAX, so that the node repairs them."""
         for item in unreadable[:REPORTS_MAX]:
             self._services.report_damage(item.position, item.size)
 
     def _soon(self) -> None:
-        """Schedules one more look for the next turn of the loop, however many rows end in this one."""
+        """Calls `tick` in the next turn of the loop, once, however many rows end in this turn."""
         if not self._planned:
             self._planned = True
             self._services.call_later(0, self._again)

@@ -1,8 +1,8 @@
-"""Delivery of scheduled messages: the leader copies due messages into their queues.
+"""Delivers scheduled messages: the leader copies due messages into their queues.
 
-Rows are looked at once, in the order of delivery, and a cursor (`_DueTerm.after`) moves along: a row whose messages
-cannot be read is left behind the cursor and delays no other. A sweep reads these rows again, a few a second; they are
-delivered when their bytes are repaired.
+A cursor (`_DueTerm.after`) moves along the rows in the order of delivery, and each row is read once. A row whose
+messages cannot be read is left behind the cursor, so that it delays no other row. A sweep reads these rows again, a few
+a second, and delivers them when their bytes are repaired.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TURN_MESSAGES = 128
-"""The number of messages copied in one turn of the event loop. A row is not divided."""
+"""The number of messages that are copied in one turn of the event loop. The messages of a row are not divided."""
 SWEEP_ROWS = 64
 """The number of rows that a sweep reads at once."""
 LEFT_MAX = 4_096
-"""The most names of unreadable rows that are remembered. Only the sweep finds further ones."""
+"""The most unreadable rows whose names are remembered. Further ones are found by the sweep only."""
 
 MakeDueLane = Callable[[DueReads, Callable[[list[DueFound]], None]], "LaneRunner[DueAsk]"]
 
@@ -52,27 +52,28 @@ class _DueTerm(RowTerm):
     def __init__(self) -> None:
         super().__init__()
         self.held: dict[TimerName, int] = {}
-        """Rows that are being changed, and the number of changes. They are not delivered meanwhile."""
+        """Row -> the number of changes of it in progress. Such rows are not delivered."""
         self.after: TimerName | None = None
-        """Every row up to this one was looked at."""
+        """The cursor: the last row that was read; None before the first."""
         self.left: set[TimerName] = set()
-        """Rows up to the cursor that could not be read. The table does not have all of them."""
+        """Rows before the cursor that could not be read, at most LEFT_MAX of them."""
         self.swept: TimerName | None = None
-        """The last row that the present sweep has looked at."""
+        """The last row that the present sweep has read; None between two sweeps."""
         self.sweep_ms = 0
 
     def back_to(self, name: TimerName) -> None:
-        """Moves the cursor back before this row, if it has passed it."""
+        """Moves the cursor back to before this row, if it has passed the row."""
         if self.after is not None and name <= self.after:
             due_ms, position = name
             self.after = (due_ms, position - 1) if position else (due_ms - 1, 1 << 63)
 
     def awaits(self, name: TimerName) -> bool:
-        """Returns True if the cursor has passed the row and there is a reason why the row still exists."""
+        """Returns True if it is known why the row, which the cursor has passed, still exists: it is in flight, held or
+        unreadable. Also returns True if `left` is full, because the row may then be an unreadable one."""
         return name in self.inflight or name in self.held or name in self.left or len(self.left) >= LEFT_MAX
 
     def refused(self, name: TimerName, now_ms: int) -> None:
-        """Tries the row again after AGAIN_MS."""
+        """Makes the row be tried again after AGAIN_MS."""
         self.back_to(name)
         self.pause(now_ms)
 
@@ -83,7 +84,7 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
     RECORDS = "scheduled messages"
 
     def __init__(self, services: Services, proposals: Proposals, make_lane: MakeDueLane) -> None:
-        """`make_lane`: as that of `RowDelivery`, for these reads."""
+        """`make_lane`: the argument of that name of `RowDelivery`."""
 
         def lane(found: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
             return make_lane(DueReads(services.state, services.read_log), found)
@@ -101,8 +102,8 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
     # --- rows that are changed by others -----------------------------------------------------------------------------
 
     def hold(self, name: TimerName) -> Callable[[], None] | None:
-        """Keeps the row from being delivered until the returned function is called; None if it is being delivered. A
-        new term of leadership begins without any."""
+        """Keeps the row from being delivered until the returned function is called. Returns None if the row is being
+        delivered already. Holds end with the term of leadership."""
         term = self._term
         if name in term.inflight:
             return None
@@ -143,7 +144,7 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
         self._handle(term, more=found.more or found.ask.until is not None)
 
     def _leave(self, term: _DueTerm, unreadable: list[DueRow], *, swept: bool) -> None:
-        """Leaves rows behind that cannot be delivered now, so that the others continue."""
+        """Leaves rows that cannot be delivered now behind the cursor, so that the rows after them are delivered."""
         bad = [due.bad for due in unreadable if due.bad is not None]
         self._report(bad)
         term.left.update([due.row.name for due in unreadable][: LEFT_MAX - len(term.left)])
@@ -156,7 +157,7 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
             )
 
     def _handle(self, term: _DueTerm, *, more: bool) -> None:
-        """Delivers the rows that were read, some messages in each turn of the event loop."""
+        """Delivers the rows that were read, a limited number of messages in each turn of the event loop."""
         if term is not self._term or not self._is_due():
             for due in self._rows:
                 term.back_to(due.row.name)
@@ -182,7 +183,7 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
     # --- delivering --------------------------------------------------------------------------------------------------
 
     def _deliver(self, term: _DueTerm, row: TimerRow, messages: list[Message], slot: TopicSlot) -> None:
-        """Queues the copies of a row."""
+        """Queues the copies of a row for the log."""
         name = row.name
         queue_id = queue_for(row.queue_id, slot)
         copies = [copied(message, without(message.properties, DELAY)) for message in messages]
@@ -194,7 +195,7 @@ class TimerDelivery(RowDelivery[_DueTerm, DueAsk, DueFound]):
 
 
 class TimerMetrics(ServiceMetrics):
-    """Metrics of scheduled messages, read from the state before a scrape, on any node."""
+    """Metrics of scheduled messages, read from the state at each scrape, on any node."""
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class TimerMetrics(ServiceMetrics):
         self._seen: TimerCounts | None = None
 
     def look(self) -> None:
-        """Updates the figures from the present state. Counters begin with the first call."""
+        """Updates the metrics from the present state. Counters begin with the first call."""
         timers, applied_ms = self._state.timers, self._state.applied_mark.timestamp_ms
         counts, seen = timers.counts, self._seen
         self._waiting.set(counts.pending)

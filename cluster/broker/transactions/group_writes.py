@@ -1,5 +1,5 @@
-"""Writes to queues of several groups of brokers, on the leaders: another group prepares its part, and the first group
-commits all of it (docs/adr/0109).
+"""Handles writes to queues of several groups of brokers, on their leaders. Each other group prepares its part, and the
+first group commits the whole write (docs/adr/0109).
 
 Both requests may be repeated. A write that an earlier driver of the name has prepared, and left behind, is decided when
 a later one prepares: deciders have ascending numbers, and only the newest may go on.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GroupWrite(NamedTuple):
-    """The part of a write to several groups that one of them has."""
+    """The part of a write to several groups that lies in one of them."""
 
     name: str
     write: int
@@ -44,16 +44,18 @@ class GroupWrite(NamedTuple):
 
 
 class GroupWriteRequests:
-    """Handles requests of writes to several groups. Leader only; callers forward to it."""
+    """Handles the requests of writes to several groups. Leader only; callers forward requests to the leader."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def prepare(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Prepares this group's part; `done` gets the number of its messages, or the CommitAnswer if the write is
-        committed here. Refused if an attempt does not exist or is incomplete, if a newer driver has prepared, in the
-        first group, and unless the decider is an open attempt at this very write. Anybody can name its number: who
-        prepared under another's would have that one's part ended, also after it was promised (ADR 0109)."""
+        """Prepares this group's part of the write. Calls `done` with the number of the part's messages, or with the
+        CommitAnswer if the write is committed here. Calls it with a Refused in four cases: this is the first group; an
+        attempt does not exist or is incomplete; a newer driver has prepared; or the decider is not an open attempt at
+        this very write. The last check is needed because any client can name the number of a decider. A client that
+        prepared under the decider of another write could otherwise make that write's part end, even after it was
+        promised (ADR 0109)."""
         services = self._services
         if services.config.cluster.group == FIRST_GROUP:
             self._prepare(part, done, again=True)
@@ -72,8 +74,8 @@ class GroupWriteRequests:
         services.propose([ask], told)
 
     def _is_over(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Answers about a part whose decider decides nothing (any more): as committed if it is, also by what another
-        driver has prepared here. Ends nothing that is not decided."""
+        """Answers the request to prepare a part whose decider does not decide, or no longer decides. The answer is
+        "committed" if the write is, also if another driver prepared it. Ends nothing that is undecided."""
         writes = self._services.state.prepared_writes
         charge(ITEM_UNITS * (1 + len(writes.prepared) // 16))
         other = writes.undecided(part.name)
@@ -111,12 +113,12 @@ class GroupWriteRequests:
         services.propose([command], prepared)
 
     def _settle(self, older: int, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Has what an older decider has prepared ended as the first group decides, and prepares then. What is of the
-        same name is decided now at the latest. What an older release prepared of another name, under this decider, is
-        none of its: the first group says so, or that this decider is that one's."""
+        """Ends the part that the decider `older` has prepared, as the first group decides, and then prepares `part`
+        instead. If both parts belong to writes of the same name, the first group decides now, at the latest. If the
+        names differ, which only an older release allows, an undecided older part is not ended."""
         left = self._services.state.prepared_writes.prepared.get(older)
         again = partial(self._prepare, part, done, again=False)
-        if left is None:  # it has just ended
+        if left is None:  # the older attempt has just ended
             again()
         else:
             self._follow(left, again, done, abort=left.name == part.name)
@@ -124,8 +126,8 @@ class GroupWriteRequests:
     def _follow(
         self, left: PreparedWrite, then: Callable[[], None], done: Callable[[Refused], None], *, abort: bool
     ) -> None:
-        """Ends a prepared write as the first group decides; with `abort` the first group decides now, at the latest.
-        Calls `then`, or `done` with the reason if the decision cannot be known."""
+        """Ends the prepared write `left` as the first group decides. With `abort` the first group decides now, at the
+        latest. Then calls `then`, or `done` with the reason if the decision cannot be known."""
         services = self._services
 
         def ended(result: ProposeResult) -> None:
@@ -147,9 +149,9 @@ class GroupWriteRequests:
         services.propose([ask], decided)
 
     def commit(self, part: GroupWrite, groups: Sequence[int], done: Callable[[CommitAnswer | Refused], None]) -> None:
-        """Makes the first group commit the write; `part` is that of the first group, `groups` the others, which have
-        prepared theirs. `done` gets Refused if the decider is not open (any more), or for the reasons for which a
-        commit in one group is refused."""
+        """Commits the write in the first group. `part`: the part of the first group. `groups`: the numbers of the other
+        groups, which have prepared their parts. Calls `done` with the result: Refused if the decider is not an open
+        attempt, or for the reasons for which a commit in one group is refused."""
         now_ms = self._services.log_time_ms()
         command: Command = CommitGroups(part.name, part.write, now_ms, part.decider, part.winners, groups)
         self._services.propose([command], lambda result: done(commit_answer(part.name, part.write, result)))

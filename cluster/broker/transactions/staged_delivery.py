@@ -39,36 +39,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DROP_ROWS = 256
-"""Rows that one command removes."""
+"""The most rows that one command removes."""
 EXPIRE_EVERY_MS = 10_000
 WRITE_LEFT = Code("write_left", "warning", "raftmq writes list")
 """Key of the alarm about attempts that have waited for a commit for half of the time after which they are discarded."""
 
 
 class StagedAsk(NamedTuple):
-    """A request for rows."""
+    """A request to the lane for rows of an attempt."""
 
     term: object
-    """The term of the leader that asks. The answer repeats it."""
+    """The term of the leader that asks, which the answer repeats."""
     attempt: int
     due_ms: int
     after: int | None
-    """Only rows behind this position are wanted."""
+    """The position behind which the wanted rows begin; None to begin with the first."""
     passed: frozenset[TimerName]
     """Rows to skip."""
     rows_max: int
     bytes_max: int
-    """The most bytes of messages. The last row may exceed it."""
+    """The most bytes of messages in the answer. The last row may exceed it."""
 
 
 class StagedRow(NamedTuple):
-    """A row with copies of its messages. If one cannot be read, `copies` is None and `bad` is the first unreadable
-    one."""
+    """A row with copies of its messages. If a message cannot be read, `copies` is None and `bad` is the first
+    unreadable one."""
 
     row: TimerRow
     copies: tuple[BatchMessage, ...] | None
     size: int
-    """Stored bytes of the messages."""
+    """The stored bytes of the row's messages."""
     bad: QueueItem | None
 
 
@@ -78,15 +78,16 @@ class StagedFound(NamedTuple):
     ask: StagedAsk
     rows: list[StagedRow]
     last: int | None
-    """Every row up to this position was looked at."""
+    """The position of the last row that was looked at; None if there was none."""
     more: bool
 
 
 class StagedReads(RowReads):
-    """The lane that reads the rows of an attempt. Raises KVError, because a damaged database stops the node."""
+    """The lane that reads the rows of an attempt. It raises KVError if the database is damaged, which stops the
+    node."""
 
     def drain(self, batch: Sequence[StagedAsk]) -> list[StagedFound]:
-        """Answers each request."""
+        """Returns the answers to the requests, in their order."""
         return [self._find(ask) for ask in batch]
 
     def _find(self, ask: StagedAsk) -> StagedFound:
@@ -123,9 +124,9 @@ class _WritesTerm(RowTerm):
     def __init__(self) -> None:
         super().__init__()
         self.after: dict[int, int | None] = {}
-        """Attempt -> every row up to this position was looked at."""
+        """Attempt -> the position of the last row that was looked at; None before the first."""
         self.passed: set[int] = set()
-        """Attempts of which every row was looked at."""
+        """Attempts whose rows were all looked at."""
         self.dropping = False
 
 
@@ -135,7 +136,7 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
     RECORDS = "a committed write"
 
     def __init__(self, services: Services, proposals: Proposals, alarms: Alarms, make_lane: MakeStagedLane) -> None:
-        """`make_lane`: as that of `RowDelivery`, for these reads."""
+        """`make_lane`: the argument of that name of `RowDelivery`."""
 
         def lane(found: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
             return make_lane(StagedReads(services.state, services.read_log), found)
@@ -150,7 +151,7 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
         return self._part("staged writes", StagedMetrics(self._services.state.writes))
 
     def tick(self, now_ms: int) -> None:
-        """Continues with attempts that must end. While there is nothing to do, this costs two comparisons."""
+        """Continues with the attempts that must end. It is cheap while there are none."""
         services = self._services
         if now_ms >= self._expire_ms and not self._expiring:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
@@ -165,7 +166,8 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
     # -- what nobody commits
 
     def _expire(self) -> WorkSteps:
-        """Discards attempts that are idle for too long; the leader warns when half of that time has passed."""
+        """Discards attempts that were idle for too long. The leader raises an alarm when half of that time has
+        passed."""
         try:
             yield from self._look_for_idle()
         finally:

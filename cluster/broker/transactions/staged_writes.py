@@ -56,9 +56,10 @@ _FIELD = topic_field(STAGED_TOPIC)
 DISCARDED_MAX = 1_024
 """The most attempts that one command discards."""
 USER_ATTEMPTS_MAX = ATTEMPTS_MAX // 2
-"""The most attempts of one user at once, as far as this leader has opened them."""
+"""The most open attempts of one user, counting those that this leader has opened."""
 LOOKED_AT = 4
-"""Attempts of a user that are looked at when it opens one, so that those that are gone do not count for long."""
+"""The number of a user's attempts that are checked each time when the user opens one, so that ended attempts do not
+count for long."""
 
 
 class StagedSlice(NamedTuple):
@@ -76,23 +77,23 @@ class StagedSlice(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """The answer that a write is committed."""
+    """The answer that the write is committed."""
 
     write: int
-    """The newest committed write of its name."""
+    """The number of the newest committed write of this name."""
     earlier: bool
     """True if the write was committed before, so that nothing changed."""
 
 
 class Aborted(NamedTuple):
-    """The answer that a write was aborted, or would be."""
+    """The answer that a write was aborted, or with `dry_run` would be."""
 
     attempts: int
     """The number of attempts that were discarded."""
     messages: int
     """The number of messages that these attempts had staged."""
     entry: EntryId
-    """The last entry that discarded some; if none did, the last one that is applied."""
+    """The last entry that discarded an attempt; if none did, the last applied entry."""
 
 
 def discard_attempts(
@@ -104,10 +105,10 @@ def discard_attempts(
     owner: Hashable,
     dry_run: bool = False,
 ) -> None:
-    """Discards all open attempts at the write, or with `dry_run` only counts them, in work of the `owner`. Leader only.
-    If the write is prepared here for a commit of several groups, the first group decides that it is aborted; refused if
-    it has decided otherwise. `done` is called when all commands are decided: with a refusal unless all were applied,
-    UNKNOWN if some were."""
+    """Discards all open attempts at the write, or with `dry_run` only counts them. `owner`: the owner of the work among
+    the turns of the event loop. Leader only. If the write is prepared here for a commit of several groups, the first
+    group decides that it is aborted; refused if it has decided otherwise. `done` is called when all commands are
+    decided: with a refusal unless all were applied, UNKNOWN if some were."""
     services.turns.begin(owner, _abort(services, name, write, done, dry_run))
 
 
@@ -186,26 +187,26 @@ def _abort(
 
 
 class _Places:
-    """The attempts that each user has opened at this leader and that are still there: all users share the places for
-    attempts, and one who stages nothing for them would keep others from writing until they expire."""
+    """The open attempts that each user has opened at this leader. All users share the places for attempts. A user that
+    opens attempts and stages nothing could otherwise keep other users from writing until the attempts expire."""
 
     def __init__(self, writes: StagedWrites, user_attempts_max: int) -> None:
         self._writes, self._user_attempts_max = writes, user_attempts_max
         self._of: dict[int, OrderedDict[int, None]] = {}
-        """User -> numbers of the attempts, those that were looked at longest ago first."""
+        """User -> the numbers of its attempts; those that were checked longest ago come first."""
         self._asked: Counter[int] = Counter()
         """User -> the number of its attempts that are being opened."""
 
     def begin(self, user: int) -> None:
-        """Takes a place for an attempt that is being opened. Raises Refused. Who is not proven has no part of his
-        own."""
+        """Takes a place for an attempt that is being opened. Raises Refused (BUSY) if the user has no place left.
+        Clients without a proven user are not limited."""
         if user != NOBODY and (taken := self._asked[user] + len(self._look(user))) >= self._user_attempts_max:
             remark = f"{taken} attempts of this user are there, of {ATTEMPTS_MAX} in all: see raftmq writes list"
             raise Refused(Reason.BUSY, remark)
         self._asked[user] += 1
 
     def end(self, user: int, attempt: int | None) -> None:
-        """Notes the attempt that was opened; None if none was."""
+        """Records the number of the attempt that was opened; None if it could not be opened."""
         self._asked[user] -= 1
         if not self._asked[user]:
             del self._asked[user]
@@ -213,7 +214,7 @@ class _Places:
             self._of.setdefault(user, OrderedDict())[attempt] = None
 
     def _look(self, user: int) -> Collection[int]:
-        """Returns the user's attempts, without some of those that are gone: it looks at a few each time."""
+        """Returns the user's attempts. Each call checks a few of them and removes those that have ended."""
         mine = self._of.get(user, OrderedDict[int, None]())
         for number in list(islice(mine, LOOKED_AT)):
             del mine[number]
@@ -225,7 +226,7 @@ class _Places:
 
 
 class StagedWriteRequests:
-    """Handles requests of staged writes. Leader only; callers forward to it."""
+    """Handles the requests of staged writes. Leader only; callers forward requests to the leader."""
 
     def __init__(
         self,
@@ -248,8 +249,9 @@ class StagedWriteRequests:
         discard_attempts(self._services, name, write, done, owner=self)
 
     def open(self, party: Party, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Opens a new attempt at the write; `done` gets its number, or the CommitAnswer if the write is committed.
-        Raises Refused (BUSY) if the party's user has taken its part of the places for attempts."""
+        """Opens a new attempt at the write. Calls `done` with the attempt's number, with the CommitAnswer if the write
+        is committed, or with a Refused. Raises Refused (BUSY) if the party's user has no place for a further
+        attempt."""
         self._places.begin(party.user)
 
         def opened(result: ProposeResult) -> None:
@@ -270,8 +272,9 @@ class StagedWriteRequests:
             raise
 
     def stage(self, path: SendPath, party: Party, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
-        """Stores messages of an attempt for a party that may commit its write; `done` gets None, or the reason why they
-        were not stored. Raises Refused; for other parties, as if the attempt did not exist."""
+        """Stores messages of an attempt, for a party that may commit the attempt's write. Calls `done` with None, or
+        with the reason why they were not stored. Raises Refused. A party without the right gets the same refusal as if
+        the attempt did not exist."""
         proposals = self._proposals
         size = len(asked.body)
         if proposals.refusing:
@@ -333,8 +336,8 @@ class StagedWriteRequests:
     def commit(
         self, name: str, write: int, winners: Sequence[tuple[int, int]], done: Callable[[CommitAnswer | Refused], None]
     ) -> None:
-        """Commits the write with these attempts, each given as (number, messages). Refused if an attempt does not exist
-        or is incomplete."""
+        """Commits the write with the attempts `winners`, each given as (number, number of its messages). Calls `done`
+        with the CommitAnswer, or with a Refused if an attempt does not exist or is incomplete."""
 
         command = CommitWrite(name, write, self._services.log_time_ms(), winners)
         self._services.propose([command], lambda result: done(commit_answer(name, write, result)))
@@ -362,8 +365,8 @@ class StagedWriteRequests:
         return slot
 
     def _is_stored(self, names: SessionIds, asked: StagedSlice, topic_id: int, content: int) -> bool:
-        """Returns True if the log has the slice. Raises Refused while that is not decided, and if it has another one in
-        its place: an answer that the slice is stored would lose its messages."""
+        """Returns True if the log has the slice. Raises Refused while that is undecided, and if the log has another
+        slice under its number: an answer that this one is stored would lose its messages."""
         state, proposals, sequence = self._services.state, self._proposals, asked.sequence
         for name in names:
             session = state.session(name) if name else None
@@ -388,7 +391,8 @@ class StagedWriteRequests:
 
 
 def commit_answer(name: str, write: int, result: ProposeResult) -> CommitAnswer | Refused:
-    """Returns the answer to a commit of the write, in one group of brokers or in several, from what it came to."""
+    """Returns the answer to a commit of the write, in one or several groups of brokers, from the result of its
+    command."""
     if result.outcome is not Outcome.OK:
         return no_result(result)
     answer = result.results[-1]
@@ -410,8 +414,8 @@ def no_result(result: ProposeResult) -> Refused:
 
 
 def told_at_once(result: ProposeResult, done: Callable[[int | CommitAnswer | Refused], None]) -> CommandResult | None:
-    """Tells the outcomes that opening an attempt and preparing a write have in common: no result, a number, or a write
-    that is committed. Returns the result if it is another one, which the caller has to tell."""
+    """Calls `done` for the outcomes that opening an attempt and preparing a write have in common: no result, a number,
+    or a committed write. Returns None then. Returns any other result, which the caller must handle."""
     if result.outcome is not Outcome.OK:
         done(no_result(result))
         return None

@@ -1,9 +1,9 @@
-"""Ends transactions, each once (docs/adr/0050).
+"""Commits or rolls back transactions, each of them once (docs/adr/0050).
 
 A half message is open as long as the log's state has its row (`statemachine.delivery.half_messages`). The leader ends
 it: a commit by a copy for its queue, in whose entry the row is removed; a rollback by the command alone. While one of
-them is in progress, all other requests to end the same message get its outcome. A commit that comes twice, late, or at
-the next leader therefore finds no row, and changes nothing.
+them is in progress, all other requests to end the same message get its outcome. So a commit that comes twice, late, or
+at the next leader finds no row and changes nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TransactionMetrics(ServiceMetrics):
             self._given_up.labels(how)
 
     def given_up(self, how: str, count: int = 1) -> None:
-        """Counts a half message that was PARKED after the last check, or DROPPED with its topic."""
+        """Counts half messages that were given up: PARKED after the last check, or DROPPED with their topic."""
         self._given_up.labels(how).inc(count)
 
     def look(self) -> None:
@@ -70,35 +70,36 @@ class TransactionMetrics(ServiceMetrics):
 logger = logging.getLogger(__name__)
 
 PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""RocketMQ's topic of half messages whose producer never decided, although it was asked as often as allowed."""
+"""RocketMQ's topic for half messages whose producer has never decided, although it was asked as often as allowed."""
 SYS_FLAG_COMMITTED = 0x8
-"""RocketMQ: TRANSACTION_COMMIT_TYPE."""
+"""The system flag of a committed message (RocketMQ: TRANSACTION_COMMIT_TYPE)."""
 TRIES, RETRY_MS = 10, 200
 """The number of tries, and the milliseconds between them, while a message is being repaired, a topic is changed, or a
 copy has no room."""
 
 
 class Decision(Enum):
-    """The decision of a producer about its transaction."""
+    """A producer's decision about its transaction."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
-    """The producer does not know yet: it is asked again."""
+    """The producer does not know yet and will be asked again."""
 
 
 class Ending(NamedTuple):
-    """END_TRANSACTION: the half message, and the producer's decision about it."""
+    """A request END_TRANSACTION: the half message, and the producer's decision about it."""
 
     position: int
     half_offset: int
-    """The offset in the answer to the send, and in a later check. It is equal to the position."""
+    """The offset of the half message in the answer to its send, or in a check. It is equal to the message's
+    position."""
     group: str
     """The group of the producer."""
     unique_key: str
     decision: Decision
     party: Party
-    """The author of the request."""
+    """The user and address that sent the request."""
 
 
 class End(StrEnum):
@@ -108,19 +109,20 @@ class End(StrEnum):
     ROLLED_BACK = "rolledBack"
     PARKED = "parked"
     DROPPED = "dropped"
-    """Its topic was deleted."""
+    """The half message has ended because its topic was deleted."""
     EARLIER = "earlier"
-    """It was not open any more. The way in which it ended is not kept."""
+    """The half message had ended before. It is not recorded in which way."""
     OPEN = "open"
-    """It stays open, because its producer does not know yet."""
+    """The half message stays open, because its producer does not know the decision yet."""
 
 
 Settled = Callable[[End | Refused], None]
-"""Called once. If another request for the same message is under way, it gets that request's outcome."""
+"""Called once with the outcome. If another request for the same message is in progress, it is that request's
+outcome."""
 
 
 class _Copy(NamedTuple):
-    """The copy that replaces a half message."""
+    """The copy of a half message that is stored in its place."""
 
     half: HalfMessage
     message: Message
@@ -132,7 +134,7 @@ class _Copy(NamedTuple):
 
 
 class Transactions:
-    """Ends half messages. Leader only; callers forward to it."""
+    """Ends half messages. Leader only; callers forward requests to the leader."""
 
     def __init__(self, node: Services, proposals: Proposals, rights: Rights) -> None:
         self._node = node
@@ -200,8 +202,8 @@ class Transactions:
             self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))
 
     def _may_end(self, party: Party, half: HalfMessage) -> bool:
-        """Returns True if the party sent the half message, or may send to the topic of its row. The producer group and
-        the topic that the request names are no right: anybody can name them."""
+        """Returns True if the party has sent the half message, or may send to the topic of its row. The producer group
+        and topic that the request names give no right, because any client can name them."""
         state = self._node.state
         if party.user and party.user == state.halves.owner(half.position):
             return True
@@ -215,7 +217,8 @@ class Transactions:
         return decode_message(pieces[0])[0]._replace(position=half.position) if pieces else None
 
     def park(self, half: HalfMessage, message: Message) -> None:
-        """Gives up waiting for the producer: a copy goes to PARKED_TOPIC, where an operator finds it."""
+        """Stops waiting for the producer: stores a copy in PARKED_TOPIC, where an operator finds it, and ends the half
+        message."""
         self._first(half, _nobody, lambda half, done: self._park(half, message, done, TRIES))
 
     def drop_deleted(self, halves: list[HalfMessage]) -> None:
@@ -227,8 +230,8 @@ class Transactions:
     # --- one at a time -----------------------------------------------------------------------------------------------
 
     def _first(self, half: HalfMessage, settled: Settled, act: Callable[[HalfMessage, Settled], None]) -> None:
-        """Calls `act` for the message, unless another request to end it is under way: then `settled` gets that one's
-        outcome."""
+        """Calls `act` for the message, unless another request to end it is in progress. Then `settled` gets that
+        request's outcome."""
         position = half.position
         if position in self._ending:
             waiting = self._ending[position]
@@ -285,7 +288,7 @@ class Transactions:
         self._node.propose(run, made)
 
     def _copy(self, copy: _Copy, done: Settled, tries: int) -> None:
-        """Stores the copy. The half message ends in the copy's entry."""
+        """Stores the copy. The half message ends in the same entry."""
         node, proposals, half = self._node, self._proposals, copy.half
         if proposals.refusing or not node.writes_open():
             done(Refused(Reason.UNAVAILABLE, proposals.refusing or "this node does not lead any more"))
@@ -338,7 +341,7 @@ def mismatch(asked: Ending, message: Message) -> str:
 
 
 def refusal(outcome: Outcome, why: str) -> Refused | None:
-    """Returns the refusal for an entry with this outcome; None if it was applied. `why` is told in the refusal."""
+    """Returns the refusal for an entry with this outcome; None if it was applied. `why`: the remark of the refusal."""
     return None if outcome is Outcome.OK else not_written(outcome, why)
 
 
@@ -360,7 +363,7 @@ the topic, on whichever node it is connected. Its answer comes as a separate req
 
 
 class CheckBack:
-    """Asks producers about open transactions. It runs on every node and acts on the leader only."""
+    """Asks producers about open transactions. It runs on every node and does nothing unless the node leads."""
 
     def __init__(self, node: Services, transactions: Transactions, ask: AskProducer) -> None:
         self._node = node
@@ -370,8 +373,8 @@ class CheckBack:
         """True while checks are proposed and undecided: until they are applied, their half messages are still due in
         the state."""
         self._after: HalfMessage | None = None
-        """The half message that was looked at last; None to begin with the first. So those that can neither be read nor
-        parked, and stay due, do not hold up the ones behind them."""
+        """The half message that was looked at last; None to begin with the first. Those that can be neither read nor
+        parked stay due. So the next look begins behind them."""
 
     def tick(self, now_ms: int) -> None:
         """Runs on a timer. While nothing is due, it costs one comparison.
@@ -408,7 +411,7 @@ class CheckBack:
             node.propose([CheckHalves(log_ms + node.config.transaction.check_interval_ms, asked)], self._counted)
 
     def _counted(self, result: ProposeResult) -> None:
-        """Asks the producers, once the checks are counted in the log, so that a later leader knows of them."""
+        """Asks the producers once the checks are counted in the log, so that the next leader knows of the checks."""
         self._proposed = False
         if result.outcome is not Outcome.OK or not result.results[0].ok:
             return
@@ -418,7 +421,7 @@ class CheckBack:
                 continue  # its producer has decided meanwhile
             topic = self._node.state.topics_by_id.get(half.topic_id)
             if topic is None:
-                continue  # deleted meanwhile: the next check drops it
+                continue  # its topic was deleted meanwhile; the next check drops it
             message = self._transactions.read(half)
             if message is not None:
                 self._transactions.metrics.asked.inc()

@@ -1,2 +1,2 @@
-"""Watches of what clients do: consumer groups that make no progress, messages that no group reads, load that is uneven
-or refused."""
+"""Watches what clients do: finds consumer groups that make no progress, messages that no group reads, and load that is
+uneven or refused."""

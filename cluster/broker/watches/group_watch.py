@@ -25,18 +25,19 @@ QUEUE_STUCK: Final = Code("queue_stuck", "warning", "raftmq group list")
 OFFSET_BEYOND_END: Final = Code("offset_beyond_end", "warning", "raftmq group list")
 GROUP_TOPICS_DIFFER: Final = Code("group_topics_differ", "warning", "raftmq group list")
 QUEUES_PER_LOOK: Final = 500
-"""Queues that one look checks, some 5 ms of the event loop; the next look continues behind them."""
+"""The number of queues that one look checks: some 5 ms of the event loop. The next look continues behind them."""
 WATCHED_MAX: Final = 10_000
 """The most queues of one group that are watched."""
 GROUPS_TOLD_MAX: Final = 200
-"""The most groups with findings at a time."""
+"""The most groups that have findings at a time."""
 NAMED_MAX: Final = 3
-"""The most queues of one group that get a finding each."""
+"""The most queues of one group that have a finding of their own."""
 TOPICS_HOLD_MS: Final = 35_000
-"""Milliseconds after which members that want different topics are a finding: every client sends a heartbeat in 30 s."""
+"""Milliseconds for which members must want different topics before that is a finding. Each client sends a heartbeat
+every 30 s."""
 BEYOND_HOLD_MS: Final = 3_000
-"""Milliseconds for which an offset must lie beyond the end. Of entries that are applied together, offsets are published
-before the ends of queues."""
+"""Milliseconds for which an offset must lie beyond the queue's end before that is a finding. When entries are applied
+together, their offsets are visible before the new ends of queues."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
@@ -45,13 +46,13 @@ class Consumption(NamedTuple):
 
     committed: int | None
     since_ms: int
-    """Monotonic time since which the offset has not changed."""
+    """The monotonic time, in milliseconds, since which the offset has not changed."""
     moved: bool
     """True if the offset was seen to change to its value; False if it had that value at the first look."""
 
 
 class GroupWatch:
-    """Watches the consumer groups. Event loop only."""
+    """Finds consumer groups that make no progress. Event loop only."""
 
     def __init__(
         self,
@@ -64,7 +65,8 @@ class GroupWatch:
         watched_max: int = WATCHED_MAX,
         groups_told_max: int = GROUPS_TOLD_MAX,
     ) -> None:
-        """`member_count` returns the number of connected consumers of a group, `unread` what `Members.unread` does."""
+        """`member_count` returns the number of a group's connected consumers. `unread` returns topic -> members that do
+        not read their queues of it (`Members.unread`)."""
         self._services = services
         self._queues_per_look, self._watched_max = queues_per_look, watched_max
         self._groups_told_max = groups_told_max
@@ -73,14 +75,14 @@ class GroupWatch:
         self._conditions: dict[str, list[Condition]] = {}
         self._walk = Walk(self._judge_all)
         self._now_ms = 0
-        """Monotonic time of the present look."""
+        """The monotonic time, in milliseconds, of the present look."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""
         return Part(name="group watch", findings=lambda: self.look(self._services.monotonic_ms()))
 
     def look(self, monotonic_ms: int) -> Iterator[Condition]:
-        """Checks some groups, and returns the conditions of all groups. Returns none unless this node leads."""
+        """Checks some groups, and yields the conditions of all groups. Yields nothing unless this node leads."""
         if not self._services.writes_open():
             self._seen.clear()
             self._conditions.clear()
@@ -116,7 +118,8 @@ class GroupWatch:
                     self._conditions[name] = found
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
-        """Returns the milliseconds since the group's last commit in that queue; None if this node has seen none."""
+        """Returns the milliseconds since the group's last commit in that queue; None if this node has seen no
+        commit."""
         seen = self._seen.get(group, {}).get((topic, queue_id))
         return monotonic_ms - seen.since_ms if seen is not None and seen.moved else None
 
@@ -134,7 +137,8 @@ class GroupWatch:
         return [*beyond, *self._late(name, lags, now_ms)]
 
     def _late(self, name: str, lags: list[QueueLag], now_ms: int) -> list[Condition]:
-        """Returns the conditions of a group that does not come on. What is hidden is a condition of its topic."""
+        """Returns the conditions of a group that makes no progress. Hidden queues are left out, because they are a
+        condition of their topic."""
         seen, health = self._seen[name], self._services.config.health
         behind = [
             each
@@ -149,7 +153,7 @@ class GroupWatch:
             says = f"group {name} has {lag} messages to consume, and no consumer is connected"
             do_now = f"raftmq group describe {name}"
             return [Condition(GROUP_WITHOUT_CONSUMERS, f"group {name}", says, do_now, hold_ms=health.group_idle_ms)]
-        if apart:  # the cause of what stands still
+        if apart:  # the cause of the missing progress
             return apart
         stuck = [each for each in behind if now_ms - seen[each.topic, each.queue_id].since_ms >= health.queue_stuck_ms]
         return [

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 MESSAGES_HIDDEN: Final = Code("messages_hidden", "warning", "raftmq topic list")
 STEPS_PER_LOOK: Final = 500
-"""Steps that one look takes: topics, groups of a topic with hidden messages, or some queues. The next look continues
-behind them."""
+"""The number of steps of one look. A step checks a topic, a group of a topic with hidden messages, or some queues. The
+next look continues behind them."""
 TOPICS_TOLD_MAX: Final = 200
-"""The most topics with findings at a time."""
+"""The most topics that have findings at a time."""
 
 
 class HiddenWatch:
-    """Watches the topics. Event loop only."""
+    """Finds topics with hidden messages. Event loop only."""
 
     def __init__(self, services: Services, steps_per_look: int = STEPS_PER_LOOK) -> None:
         self._services = services
@@ -40,7 +40,7 @@ class HiddenWatch:
         return Part(name="hidden messages", findings=self.look)
 
     def look(self) -> Iterator[Condition]:
-        """Checks some topics, and returns the conditions of all topics. Returns none unless this node leads."""
+        """Checks some topics, and yields the conditions of all topics. Yields nothing unless this node leads."""
         if not self._services.writes_open():
             self._conditions.clear()
             self._walk.forget()

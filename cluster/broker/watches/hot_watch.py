@@ -1,5 +1,5 @@
-"""Finds out what keeps a busy leader busy, in a cluster of several groups of brokers: a topic that could have queues in
-further groups, or a queue that no further one helps."""
+"""Finds out what keeps a busy leader busy, in a cluster of several groups of brokers: a topic that could get queues in
+further groups, or a single queue, which more queues would not relieve."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 HOT_TOPIC: Final = Code("hot_topic", "info", "raftmq topic hot")
 HOT_QUEUE: Final = Code("hot_queue", "info", "raftmq topic hot")
 HOLD_MS: Final = 15_000
-"""Milliseconds, several windows: a burst is not hot."""
+"""Milliseconds for which the load must last before it is a finding: several windows, so that a burst is none."""
 
 
 def hot_conditions(services: Services, window: Window) -> Iterator[Condition]:
-    """Yields what was hot in the last window; nothing unless this node leads one of several groups and is busy."""
+    """Yields the condition of the topic or queue that was hot in the last window, if there is one. Yields nothing
+    unless this node leads one of several groups and is busy."""
     found = hot_topic(services.state, window) if services.writes_open() else None
     if found is None:
         return

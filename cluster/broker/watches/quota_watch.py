@@ -1,4 +1,5 @@
-"""Finds out who has asked this node for more than a quota allows, or got more than is usual."""
+"""Finds users, addresses and topics that have asked this node for more than a quota allows, or for more than is
+usual."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ USES_PER_UNIT: Final = 10
 
 
 def quota_conditions(services: Services, paced: PacedSends) -> Iterator[Condition]:
-    """Yields one condition if quotas refused anything in the last minute. It names the owners that were refused
-    most."""
+    """Yields one condition if quotas have refused anything in the last minute. It names the owners with the most
+    refusals."""
     rules, now_ms = paced.buckets.rules, services.monotonic_ms()
     if not rules.rows:
         return

@@ -9,7 +9,8 @@ from cluster.requests.verb import Cost, Repeats, Serves, Verb
 from cluster.runtime.request_limits import STAGED_BYTES_MAX
 
 OF_WRITE = named(groups="name", on=PUB)
-"""The needs of a request about a write: nobody commits or discards what another user stages under a name of its own."""
+"""The rights that a request about a staged write needs: to publish in the group of the field `name`. So no user commits
+or discards what another user has staged under a name of its own."""
 
 MESSAGES = (
     Verb(
