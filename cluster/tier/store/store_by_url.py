@@ -77,8 +77,8 @@ def directory_of(url: str) -> str:
 def _parts(url: str) -> Any:
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise LocalError(f"{url!r} is not a URL: {error}", f"schemes: {', '.join(SCHEMES)}", _FIX) from None
+    except ValueError:  # which may repeat keys in the URL, as the URL itself would
+        raise LocalError("the tier's URL is not a URL", f"schemes: {', '.join(SCHEMES)}", _FIX) from None
     if parts.username or parts.password:  # the message does not repeat the URL
         raise LocalError(
             "the tier's URL holds credentials", "it is shown in logs and status", "export AWS_ACCESS_KEY_ID=..."
@@ -90,7 +90,9 @@ def _parts(url: str) -> Any:
     else:
         ok = parts.scheme in CLOUD and bool(parts.netloc)
     if not ok or parts.query or parts.fragment:
-        raise LocalError(f"{url!r} is not the URL of an object store", f"schemes: {', '.join(SCHEMES)}", _FIX)
+        shown = url.partition("?")[0].partition("#")[0]  # a signature may be in the rest
+        more = ": it has more than a path" if shown != url else ""
+        raise LocalError(f"{shown!r} is not the URL of an object store{more}", f"schemes: {', '.join(SCHEMES)}", _FIX)
     return parts
 
 

@@ -323,9 +323,20 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
         check_url(url)
 
 
-def test_keys_in_a_url_are_refused_and_not_repeated() -> None:
+@each_row(
+    "url",
+    [
+        "s3://key:secret@bucket/p",
+        "s3://key:secret@[x/b",
+        "s3://key:secret\u2100@bucket/p",
+        "az://account/p?sig=secret",
+        "s3://bucket/p#secret",
+        "s3:?secret",
+    ],
+)
+def test_keys_in_a_url_are_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(LocalError) as raised:
-        check_url("s3://key:secret@bucket/p")
+        check_url(url)
     assert "secret" not in str(raised.value)
 
 
