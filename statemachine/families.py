@@ -1,5 +1,5 @@
 """The one list of the families of rows. To add a family, add one line to `FAMILIES`. If callers are to read it by an
-attribute of the state, such as `state.quotas`, and not by `state[Family]`, add its class of reads to `StateReads`.
+attribute of the state, and not by `state[Family]`, add its class of reads to `StateReads`.
 """
 
 from __future__ import annotations

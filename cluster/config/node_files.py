@@ -366,7 +366,7 @@ def of_cluster(place: str, group: int) -> str:
 
 
 _NAMES_FIRST_GROUP = "first_group" in ClusterSection.__struct_fields__
-"""True if this release has the key `cluster.first_group`, by which a node of a further group finds the first one."""
+"""True if this release has the key `first_group` in `[cluster]`: by it, nodes of further groups find the first one."""
 
 
 def _name_first_group(document: TOMLDocument, first: Sequence[NodeRecord]) -> None:

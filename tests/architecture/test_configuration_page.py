@@ -31,7 +31,8 @@ def test_a_new_key_comes_to_its_place_with_its_docstring_and_one_that_is_gone_go
     assert rows == ["| `bytes_per_second` | `33554432` |  |\n"]
     (said,) = [row for row in script["rows_of"]("raft", []) if "preferred_lag" in row]
     assert said == (
-        "| `preferred_lag_entries` | `64` | The most entries that a preferred node may lag to be handed leadership |\n"
+        "| `preferred_lag_entries` | `64` | "
+        "The most entries by which a preferred node may be behind when leadership is transferred to it |\n"
     )
 
 
