@@ -3,7 +3,7 @@
 These are the names and defaults in the tables of the sections, the lists of the cluster's keys and of those that a
 reload changes, and the table of ranges. The meanings are written by hand; a new key gets the docstring of its field, a
 new section the first sentence of its own for a heading.
-tests/architecture/test_configuration_page.py compares.
+tests/architecture/test_configuration_page.py compares the page with the fields.
 """
 
 from __future__ import annotations

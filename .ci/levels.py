@@ -1,6 +1,6 @@
 """`.ci/levels.py`: writes docs/levels.toml, the list of levels, from `statemachine.levels`.
 
-tests/architecture/test_levels.py compares.
+tests/architecture/test_levels.py compares the two.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 These are the names of the codes in raftmq_wire/request_codes.py, which clients share, and the table of
 docs/wire-protocol.md.
-tests/architecture/test_request_codes.py compares.
+tests/architecture/test_request_codes.py compares both with the rows.
 """
 
 from __future__ import annotations

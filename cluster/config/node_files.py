@@ -74,7 +74,8 @@ def with_tls(text: str, files: Mapping[str, str]) -> str:
 
 
 def with_registry(text: str, addresses: Sequence[str]) -> str:
-    """Returns a node's file with the addresses of the registry's processes; without that key if there are none."""
+    """Returns a node's file with the addresses of the registry's processes. With no addresses, the file has no key
+    `cluster.registry`."""
     document = tomlkit.parse(text)
     cluster = _table(document, "cluster")
     if addresses:

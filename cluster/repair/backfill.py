@@ -70,8 +70,8 @@ class Backfill:
         progress: InstallProgress,
         waits: BackfillPauses = WAITS,
     ) -> None:
-        """`path`: the directory DATA of the node. `trim_position()` returns the position where the group's log begins,
-        as of the applied entry `applied()`."""
+        """`path`: the directory DATA of the node. `applied()` returns the index of the last applied entry.
+        `trim_position()` returns the position where the group's log begins, as far as this node has applied it."""
         self._waits = waits
         self._raw = context.raw
         self._fs = context.fs

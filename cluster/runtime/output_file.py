@@ -27,8 +27,8 @@ class OutputFile:
         self._next_bytes = bytes_max
 
     def look(self) -> None:
-        """Begins a new file if the present one is full. Called after each line; does nothing if the output goes
-        elsewhere, and tries again later if that fails."""
+        """Begins a new file if the present one is full. Called after each line. Does nothing if the output goes
+        to another file. If the new file cannot be made, a later call tries again."""
         try:
             now = os.fstat(self._outputs[-1])
             if now.st_size < self._next_bytes:
@@ -39,7 +39,7 @@ class OutputFile:
             self._begin(now.st_mode & 0o777)
             self._next_bytes = self._bytes_max
         except OSError:
-            return  # the output goes on in the file that is there
+            return  # the output goes on in the file that is open
 
     def _begin(self, mode: int) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -103,7 +103,7 @@ class Deletions:
         now_ms = self._clock.monotonic_ms()
         if not going or now_ms < self._paused_until_ms:
             return False
-        # A manifest without the segments is published first, and readers of the older one get the delay to end.
+        # A manifest without the segments is published first. Readers of the older one then have the delay to finish.
         if any(row.base not in self._due_ms for row in going):
             await self._publish(term)
             now_ms = self._clock.monotonic_ms()
@@ -132,7 +132,7 @@ class Deletions:
 
     async def _remove(self, row: TierSegment, term: int) -> None:
         for part in row.parts:
-            # Checked before each object: a deposed leader may know of rows that the next one has changed.
+            # Checked before each object: the next leader may have changed the row, which a deposed one does not know.
             if not self._steps.leads(term):
                 raise DeposedError("the objects are the next leader's business")
             await self._point("tier.remove")

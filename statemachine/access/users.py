@@ -212,7 +212,7 @@ class Access(Family):
             self.show(stage, token.user_id)
 
     def has_token(self, digest: bytes) -> bool:
-        """Returns True if readers see the token, or the batch being applied made it."""
+        """Returns True if the token exists, with the changes of the batch being applied, and no revocation ends it."""
         return self._token(digest) is not None and not self._is_ended(digest)
 
     def all(self) -> Collection[User]:

@@ -23,8 +23,8 @@ class Handover:
     (`Request.may_come_back`)."""
 
     def __init__(self, pass_on: PassOn, leads: Callable[[], bool]) -> None:
-        """`pass_on` forwards a request of this node's own client. `leads` returns True if this node leads and its
-        writes are open."""
+        """`pass_on` forwards a request that a client sent to this node, not one that another node forwarded to it.
+        `leads` returns True if this node leads and its writes are open."""
         self._pass_on = pass_on
         self._leads = leads
 

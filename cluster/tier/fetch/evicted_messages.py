@@ -78,7 +78,7 @@ class OldReads:
         reads: ObjectReads,
         turns: Turns | None = None,
     ) -> None:
-        """`turns`: the node's, in which filters run; None: this object makes its own."""
+        """`turns`: the node's turns, in which filters run; if None, this object makes turns of its own."""
         self._loop = loop
         self._turns = turns or Turns(loop.call_soon)
         self._verdicts = Verdicts()
@@ -93,8 +93,8 @@ class OldReads:
         """Queues whose last pull failed, oldest first."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
-        """Reads messages at offsets from the pull's on and below `stop`. Calls `done` later: with the messages, with
-        Gone if the tier does not hold them, or with the error because of which they cannot be read."""
+        """Reads messages from the pull's offset up to but not including `stop`. Calls `done` later: with the
+        messages, with Gone if the tier does not hold them, or with the error that says why they cannot be read."""
         share = self._room.share()
 
         def begin() -> None:

@@ -123,8 +123,8 @@ class ExpectedMetadata:
         }
 
     def topic_differences(self, shown: dict[str, Any], where: str) -> Iterator[str]:
-        """Yields a line for each difference between the expected topics and `shown`, the answer of `GET /v1/topics`.
-        `where` says in the lines which node gave it.
+        """Yields a line for each difference between the expected topics and `shown`, the answer to `GET /v1/topics`.
+        `where` names the answering node in the lines.
         """
         found = {
             topic["name"]: TopicSpec(topic["write_queues"], topic["perm"], topic["attributes"])

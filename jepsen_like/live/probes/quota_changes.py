@@ -91,7 +91,7 @@ def bad_subject(subject: str, rng: random.Random) -> QuotaChange:
 
 
 def draw(subject: str, rng: random.Random, worker: int) -> QuotaChange:
-    """Returns a request: most change the limit of the subject that is loaded, some are bad."""
+    """Returns a request: most change the limit of `subject`, which all threads share; the rest are bad."""
     luck = rng.random()
     if luck < BAD_SHARE:
         return rng.choice((bad_rows, bad_rows, bad_subject))(subject, rng)

@@ -81,11 +81,11 @@ def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[in
 def in_those_with_it(
     groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list", *, first_last: bool = False
 ) -> dict[int, _T]:
-    """Calls `ask` for each group, if only some groups have the object that is asked about; a group that answers
-    `not_found` is left out. Returns group -> result.
+    """Calls `ask` for each group. Returns group -> result, without the groups that answer `not_found`: only some
+    groups may have the object that is asked about.
 
-    `look` as for `in_each`; `first_last`: the first group comes last. Raises LocalError for the first group that does
-    not answer or refuses, and the first group's `not_found` error if no group has the object.
+    `look` as for `in_each`; `first_last`: the first group is asked last. Raises LocalError for the first group that
+    does not answer or refuses, and the first group's `not_found` error if no group has the object.
     """
     done: dict[int, _T] = {}
     nothing: dict[int, LocalError] = {}
@@ -103,8 +103,8 @@ def in_those_with_it(
 
 def alone(groups: Groups, done: str, then: str = "") -> list[str]:
     """Returns a warning if the user gave the addresses of one group and the cluster has other groups; [] if it has
-    none, or if the node does not report its groups. `done`: words for what is done to that one group only; `then`: a
-    further sentence about the others."""
+    no others, or if the node does not report its groups. `done`: words for what is done to that one group only; `then`:
+    a further sentence about the others."""
     addresses = groups.get(FIRST_GROUP)
     if not isinstance(addresses, GivenAddresses):
         return []
