@@ -20,9 +20,24 @@ from bench.peers import plots
 ROOT = Path(__file__).parents[2]
 MEASURED = Path(__file__).parent / "measured.json"
 BEGIN, END = "<!-- bench-peers: {} -->", "<!-- end -->"
-README, RATES, CPU, TIMES = "readme", "messages per second", "CPU", "p50 and p99"
-PAGES = {ROOT / "README.md": (README,), ROOT / "docs" / "performance.md": (RATES, CPU, TIMES)}
+README, CHINESE = "readme", "readme in Chinese"
+RATES, CPU, TIMES = "messages per second", "CPU", "p50 and p99"
+PAGES = {
+    ROOT / "README.md": (README,),
+    ROOT / "README.zh-CN.md": (CHINESE,),
+    ROOT / "docs" / "performance.md": (RATES, CPU, TIMES),
+}
 """Page -> names of its tables."""
+IN_CHINESE = {
+    "acknowledged when": "何时确认",
+    "in flight": "条在途",
+    "connections": "个连接",
+    "a majority has synced it": "多数节点已落盘",
+    "it is in the page cache of a majority": "已在多数节点的页缓存中",
+    " as shipped": ", 默认设置",
+    ", tuned": ", 调优",
+}
+"""Words of README's table -> those of the Chinese page's, which has the same rows."""
 SHAPES = {(1, 1): "1 in flight", (1, 64): "64 in flight", (1, 512): "512 in flight", (1, 500): "500 connections"}
 """(batch, requests in flight) -> title of the column."""
 BATCHES = {(100, 16): "batches of 100, 16 in flight"}
@@ -75,6 +90,11 @@ def kept(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def table(name: str, measured: Mapping[str, Any]) -> str:
     """Returns a table in Markdown, with a line break at its end."""
+    if name == CHINESE:
+        text = table(README, measured)
+        for english, chinese in IN_CHINESE.items():
+            text = text.replace(english, chinese)
+        return text
     shapes = {README: SHAPES}.get(name, SHAPES | BATCHES)
     figure = {README: _rate, RATES: _rate_and_range, CPU: _cpu, TIMES: _times}[name]
     lines = [("", "acknowledged when", *shapes.values())]

@@ -43,6 +43,7 @@ def test_a_table_is_made_of_documents() -> None:
         "| 8,000 (1 to 9,000) | - | - |",
     ]
     assert "| - | - | 18.0 | - | - |" in page.table(page.CPU, measured)
+    assert "| NATS JetStream R3, 默认设置 (1.2.3) | 已在多数节点的页缓存中 |" in page.table(page.CHINESE, measured)
     assert "| - | - | 6.51 / 20.1 | - |" in page.table(page.TIMES, measured)
 
 
