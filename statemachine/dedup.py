@@ -302,7 +302,8 @@ class Dedup(Family):
                 raise InvariantViolationError(f"two sessions of one producer in entry {index}")
             if len(parts) == PIECE_MAX:
                 parts, older = (), (*older, _piece(parts))
-            added = tuple([part for part in (_part(index, new.rows),) if part.high >= low])
+            part = _part(index, new.rows)
+            added = (part,) if part.high >= low else ()
         if not was_lone:
             for part in parts:
                 if part.high < low:
@@ -312,9 +313,8 @@ class Dedup(Family):
             older = _settle_older(stage, producer_id, older, low)
         # A short first part is stored in the producer's own row, until it is settled or another part joins it. Then it
         # gets a row of its own, which is never written again.
-        is_lone = was_lone if not added else not (kept or older) and len(added[0].rows) <= lone_bytes
         parts = kept + added
-        is_lone = is_lone and len(parts) == 1
+        is_lone = len(parts) == 1 and not older and (len(added[0].rows) <= lone_bytes if added else was_lone)
         if not is_lone:
             for part in parts if was_lone else added:
                 stage.put_new(DEDUP, keys.session_key(producer_id, part.index), part.rows)

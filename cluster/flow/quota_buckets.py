@@ -179,7 +179,7 @@ class QuotaBuckets:
         self._seen: Mapping[str, Quota] = {}
         self._buckets: dict[tuple[str, str, str], Bucket] = {}
         """(subject, owner, limit) -> bucket."""
-        self._most = self._most_idle = buckets_max
+        self._most = self._buckets_max = buckets_max
         self._elsewhere: Mapping[tuple[str, str, str], float] = {}
         self._judges: Callable[[], int] = lambda: 1
         self._found: dict[tuple[int | str, str], tuple[Bucket, ...]] = {}
@@ -249,7 +249,7 @@ class QuotaBuckets:
         self._buckets = {
             key: each for key, each in self._buckets.items() if self.rules.holds(each.rule) and not each.is_full(now_ms)
         }
-        self._most = max(self._most_idle, 2 * len(self._buckets))
+        self._most = max(self._buckets_max, 2 * len(self._buckets))
         self._found.clear()
 
     def all(self) -> Iterable[Bucket]:

@@ -2297,7 +2297,7 @@ def add_sessions(
         if high > SESSION_WINDOW and low < high - SESSION_WINDOW:
             low = high - SESSION_WINDOW
         left = []
-        was_lone = is_lone = <object>PyTuple_GET_ITEM(old, 5)
+        was_lone = <object>PyTuple_GET_ITEM(old, 5)
         for number in range(PyTuple_GET_SIZE(parts)):
             part = <object>PyTuple_GET_ITEM(parts, number)
             if <uint64_t><object>PyTuple_GET_ITEM(part, 2) >= low:
@@ -2310,7 +2310,7 @@ def add_sessions(
                 rows[key] = None
                 if key not in known:
                     known[key] = <object>PyTuple_GET_ITEM(part, 3)
-        added = None
+        is_lone = was_lone and len(left) == 1
         if get64(base + stop - SESSION_ROW) >= low:
             new = PyBytes_FromStringAndSize(<const char*>head + SESSION_HEAD, count * SESSION_ROW)
             added = _tuple(part_kind, (index, get64(head + SESSION_HEAD), get64(base + stop - SESSION_ROW), new))
@@ -2321,7 +2321,6 @@ def add_sessions(
             if not is_lone:
                 _put_part(head, added, rows, known)
             left.append(added)
-        is_lone = is_lone and len(left) == 1
         key = _named(c"p", head)
         rows[key] = _producer_row(low, high, time_ms, left[0] if is_lone else None)
         if not is_staged and key not in known:
