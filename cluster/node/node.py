@@ -21,7 +21,7 @@ from cluster.node.metrics import Exporter
 from cluster.node.node_view import counted
 from cluster.node.orderly_stop import OrderlyStop
 from cluster.node.status_metrics import StatusMetrics
-from cluster.peer.transport import FrameHandlers
+from cluster.peer.transport_options import FrameHandlers
 from cluster.replication.apply_lane import Applied
 from cluster.replication.metrics import ApplyMetrics
 from cluster.runtime.environment import Environment

@@ -11,7 +11,7 @@ from cluster.members.service import MembersService
 from cluster.peer import secret
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
-from cluster.peer.transport import PeerLevels
+from cluster.peer.transport_options import PeerLevels
 from cluster.repair.repair_service import transport_of
 from cluster.replication.lag.follower_lag import FollowerLag
 from cluster.runtime.service_lifecycle import Part, PartList

@@ -21,7 +21,8 @@ from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkStat
 from cluster.peer.reachability import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
 from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.sync_times import SyncTimes
-from cluster.peer.transport import HeartbeatNet, PeerTransport
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import HeartbeatNet
 from cluster.runtime.clock import Clock
 from cluster.runtime.context import NodeContext
 from cluster.runtime.peer_frames import Kind, WireError

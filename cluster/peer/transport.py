@@ -19,17 +19,17 @@ import logging
 import os
 import random
 import socket as socket_module
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from cluster.config.local_layout import node_object
 from cluster.peer import handshake
 from cluster.peer.admission import ConnectionAdmission
 from cluster.peer.allowed_peers import BELOW, REMOVED, Addresses, HostAndPort, Membership, Refusal, Roster
 from cluster.peer.allowed_peers import LEVEL as TOO_OLD
-from cluster.peer.connections import BULK, CONTROL, GROUP, HANDSHAKE_S, Inlet, Link
+from cluster.peer.connections import BULK, CONTROL, GROUP, Inlet, Link
 from cluster.peer.keyring import OPEN, Keyring
+from cluster.peer.transport_options import PEER_WAITS, FrameHandlers, HeartbeatNet, OtherGroups, PeerLevels, PeerWaits
 from cluster.peer.wire import decode_message, encode_message, pack
 from cluster.runtime.key_file import key_id
 from cluster.runtime.peer_frames import NODE_KINDS, Kind, WireError
@@ -40,19 +40,16 @@ from raftlog.format_versions import BASELINE
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER
-from statemachine.levels import GROUPS_LEVEL, LEVEL
+from statemachine.levels import GROUPS_LEVEL
 
 logger = logging.getLogger(__name__)
 
 __all__ = [
     "BULK",
     "CONTROL",
-    "FrameHandlers",
-    "HeartbeatNet",
     "Inlet",
     "Link",
     "Membership",
-    "PeerLevels",
     "PeerTransport",
 ]
 
@@ -61,75 +58,9 @@ OUT_BUFFER_MAX = 32 << 20
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 REDIAL_REMOVED_S = 5.0
 """Seconds between two dials once a peer has told this node that it was removed from the cluster."""
-DIAL_S = 2.0
-"""Seconds after which a dial is given up and repeated. Without this limit a dial into a partition would last minutes,
-until the system's own timeout."""
 
 PLAIN_REFUSAL = pack(Kind.REFUSED, ["it takes TLS only, and this node speaks plain text (peer.tls)", "", -1])
 """The answer to a node that speaks plain text where TLS is required."""
-
-
-class OtherGroups(Protocol):
-    """The service of the channel `group` (`cluster.peer.group_links`)."""
-
-    def why_full(self, group: int, node: NodeId) -> str:
-        """Returns the reason why a connection of that node cannot be accepted now; "" if it can."""
-
-    def accept(self, transport: asyncio.Transport, group: int, node: NodeId, key_id: bytes) -> asyncio.Protocol:
-        """Takes over an accepted connection of that node of another group. Returns the protocol that handles the
-        connection from now on. `key_id`: the id of the key that the node has proven, b"" if none."""
-
-    def use(self, keyring: Keyring) -> None:
-        """If the keyring demands a proof, closes the connections that have proven none of its keys."""
-
-
-class FrameHandlers(NamedTuple):
-    """Callbacks for received frames and lost connections, all called on the event loop."""
-
-    message: Callable[[Message], None]
-    closed: Callable[[NodeId], None]
-    """Called when a control connection from or to the peer closed."""
-    frame: Callable[[NodeId, int, list[Any], bytes], None]
-    """Called for forwarded requests, fetches and the replies to both, and every other kind in NODE_KINDS: (peer, kind,
-    header, payload). May raise WireError."""
-    refused: Callable[[NodeId, Refusal], None] = lambda peer, refusal: None
-    """Called when a peer refuses this node."""
-    frames_lost: Callable[[NodeId], None] = lambda peer: None
-    """Called when a bulk connection from or to the peer closed: frames that were sent over this connection, or answers
-    to them, may be lost."""
-
-
-class HeartbeatNet(NamedTuple):
-    """A separate network for heartbeats, votes and acknowledgements: the control connections."""
-
-    bind: HostAndPort | None = None
-    """The address at which this node listens for control connections besides its peer port; None for the peer port
-    alone."""
-    addresses: Mapping[NodeId, HostAndPort] = MappingProxyType({})
-    """The addresses at which this node dials peers for control connections. It dials peers that are not in this mapping
-    at their peer port."""
-
-
-class PeerLevels(NamedTuple):
-    """The levels that nodes tell each other (`statemachine.levels`)."""
-
-    own: int = LEVEL
-    """The level of commands up to which this node can apply entries."""
-    announced: dict[NodeId, int] | None = None
-    """A mapping that the transport keeps up to date: peer -> the level that it announced, while it is connected. None
-    if the caller does not need it."""
-    of_cluster: Callable[[], int] = lambda: BASELINE
-    """Returns the level of the cluster in the applied state."""
-
-
-class PeerWaits(NamedTuple):
-    """Limits how long this node waits for a peer, in seconds."""
-
-    dial_s: float = DIAL_S
-    handshake_s: float = HANDSHAKE_S
-
-
-PEER_WAITS = PeerWaits()
 
 
 class PeerTransport:

@@ -22,7 +22,8 @@ from cluster.config.local_layout import REGISTRY_GROUP, node_object
 from cluster.peer.allowed_peers import HostAndPort, Membership
 from cluster.peer.group_links import QUIET_LOOKS, GroupLink, GroupLinks
 from cluster.peer.keyring import Keyring
-from cluster.peer.transport import FrameHandlers, PeerLevels, PeerTransport
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import FrameHandlers, PeerLevels
 from cluster.placement.group_map import GroupRecord, decode, encode, news
 from cluster.placement.registry_state import RegistryState, encode_state
 from cluster.registry.records import (

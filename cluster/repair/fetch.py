@@ -25,7 +25,8 @@ import msgpack
 
 from cluster.config.local_layout import node_object
 from cluster.peer.links import BURST_S, IDLE_MS, Lull
-from cluster.peer.transport import FrameHandlers, PeerTransport
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import FrameHandlers
 from cluster.runtime.lanes import LaneRunner, NeverIdle, StartedLane
 from cluster.runtime.peer_frames import Kind, PeerLinks, WireError
 from raftlog.types import FIRST_GROUP, NodeId

@@ -18,7 +18,8 @@ from cluster.config.config import Config
 from cluster.config.local_layout import node_object
 from cluster.members.addresses import peer_addresses
 from cluster.peer.secret import load as load_keys
-from cluster.peer.transport import Membership, PeerLevels, PeerTransport
+from cluster.peer.transport import Membership, PeerTransport
+from cluster.peer.transport_options import PeerLevels
 from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchClient, FetchError, early_client
 from cluster.repair.log_extension import LogForward

@@ -22,7 +22,8 @@ from cluster.members.service import MembersService
 from cluster.peer.keyring import Keyring
 from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
-from cluster.peer.transport import PLAIN_REFUSAL, PeerLevels, PeerTransport
+from cluster.peer.transport import PLAIN_REFUSAL, PeerTransport
+from cluster.peer.transport_options import PeerLevels
 from cluster.repair.fetch import LOG, FetchClient, FetchError, FetchServer, Status
 from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source

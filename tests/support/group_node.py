@@ -13,7 +13,8 @@ from cluster.config.loading import load
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import QUIET_LOOKS, GroupLinks
 from cluster.peer.keyring import Keyring
-from cluster.peer.transport import FrameHandlers, PeerLevels, PeerTransport
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import FrameHandlers, PeerLevels
 from cluster.placement.group_map import Epoch, GroupMember, GroupRecord
 from cluster.placement.groups_file import GroupsFile
 from cluster.placement.known_groups import KnownGroups

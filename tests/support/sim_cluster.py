@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.peer.transport import BULK, FrameHandlers, PeerTransport
+from cluster.peer.transport import BULK, PeerTransport
+from cluster.peer.transport_options import FrameHandlers
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.remoting.connection.server import LONG_FRAME_BYTES

@@ -15,7 +15,8 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.connections import CONTROL, GROUP, HELLO_MAX
 from cluster.peer.group_links import GROUP_FRAME_MAX, QUIET_LOOKS, GroupLink, GroupLinks, LinkTarget
 from cluster.peer.keyring import OPEN, Keyring
-from cluster.peer.transport import PEER_WAITS, FrameHandlers, PeerLevels, PeerTransport, PeerWaits
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import PEER_WAITS, FrameHandlers, PeerLevels, PeerWaits
 from cluster.peer.wire import encode_message, pack, unpack
 from cluster.runtime.peer_frames import Kind
 from raftlog.messages import Heartbeat

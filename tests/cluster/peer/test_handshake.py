@@ -13,7 +13,8 @@ from cluster.peer import handshake
 from cluster.peer.admission import CHANNEL_INLETS_MAX, STRANGERS_MAX
 from cluster.peer.allowed_peers import REMOVED, Membership, Refusal, RemovedMember
 from cluster.peer.keyring import OPEN, Keyring
-from cluster.peer.transport import BULK, CONTROL, FrameHandlers, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, PeerTransport
+from cluster.peer.transport_options import FrameHandlers
 from cluster.peer.wire import pack, unpack
 from cluster.runtime.framing import FrameBuffer
 from cluster.runtime.key_file import key_id

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from cluster.peer.transport import BULK, CONTROL, FrameHandlers, Membership, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, Membership, PeerTransport
+from cluster.peer.transport_options import FrameHandlers
 from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.types import NodeId

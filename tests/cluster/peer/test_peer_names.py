@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from cluster.peer.transport import PEER_WAITS, FrameHandlers, Membership, PeerTransport, PeerWaits
+from cluster.peer.transport import Membership, PeerTransport
+from cluster.peer.transport_options import PEER_WAITS, FrameHandlers, PeerWaits
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port

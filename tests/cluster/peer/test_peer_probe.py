@@ -10,7 +10,8 @@ import pytest
 from cluster.peer.allowed_peers import Membership
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.transport import FrameHandlers, PeerTransport
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import FrameHandlers
 from cluster.peer.wire import pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.types import NodeId

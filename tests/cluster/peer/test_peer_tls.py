@@ -20,7 +20,8 @@ from cluster.peer.allowed_peers import Membership
 from cluster.peer.group_links import GroupLinks, LinkTarget
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, FrameHandlers, PeerLevels, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, PLAIN_REFUSAL, PeerTransport
+from cluster.peer.transport_options import FrameHandlers, PeerLevels
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.peer_frames import Kind
 from cluster.runtime.tls.tls_maintenance import CHECK_AFTER_MS, TlsMaintenance

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cluster.peer.transport import BULK, CONTROL, FrameHandlers, Membership, PeerLevels, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, Membership, PeerTransport
+from cluster.peer.transport_options import FrameHandlers, PeerLevels
 from cluster.peer.wire import encode_message, pack
 from cluster.runtime.peer_frames import Kind
 from raftlog.frame import genesis_entry

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cluster.peer.allowed_peers import REMOVED, Addresses, HostAndPort, Membership, Refusal, RemovedMember
-from cluster.peer.transport import BULK, CONTROL, FrameHandlers, HeartbeatNet, PeerTransport
+from cluster.peer.transport import BULK, CONTROL, PeerTransport
+from cluster.peer.transport_options import FrameHandlers, HeartbeatNet
 from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port

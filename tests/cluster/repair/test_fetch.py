@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.peer.links import BURST_S
-from cluster.peer.transport import FrameHandlers, Membership, PeerTransport
+from cluster.peer.transport import Membership, PeerTransport
+from cluster.peer.transport_options import FrameHandlers
 from cluster.repair.fetch import (
     ANSWER_TRIES,
     CONNECT_POLL_S,

@@ -12,7 +12,8 @@ from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.slow_leader_transfer import SlowTurns
 from cluster.peer.sync_times import SyncTimes
-from cluster.peer.transport import FrameHandlers, HeartbeatNet, PeerTransport
+from cluster.peer.transport import PeerTransport
+from cluster.peer.transport_options import FrameHandlers, HeartbeatNet
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
 from jepsen_like.live.subjects.proxy import Fabric
