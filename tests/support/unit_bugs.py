@@ -21,10 +21,10 @@ Planted = dict[str, Any]
 """A table `[[bugs]]`: id, title, pedigree, edits, and `test`: the test's file below tests/, and its name."""
 
 
-def planted_in(file: Path) -> list[Planted]:
-    """Returns the bugs of a file."""
-    found: list[Planted] = tomllib.loads(file.read_text())["bugs"]
-    return found
+def all_planted() -> list[Planted]:
+    """Returns the bugs of every table `*_bugs.toml` below tests/."""
+    tables = sorted((SOURCE_ROOT / "tests").rglob("*_bugs.toml"))
+    return [each for table in tables for each in tomllib.loads(table.read_text())["bugs"]]
 
 
 def bug_of(planted: Planted) -> Bug:
